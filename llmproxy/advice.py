@@ -78,7 +78,7 @@ class StartCommand:
         words = [before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
-    def for_other(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
+    def for_other_command(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
         """Return the start of another command that runs its own proxy with the same options."""
         if self.is_test_runner:
             return StartCommand(start, rest)

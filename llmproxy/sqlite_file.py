@@ -106,7 +106,7 @@ class OverwriteAwareConnection(sqlite3.Connection):
         self._size, self._counter = size, counter
         return self._cut
 
-    def write_ahead(self) -> None:
+    def switch_to_wal(self) -> None:
         """Switch to write-ahead mode and create its files, so that other processes see an active writer.
 
         The mode is kept if another process is reading: rollback mode works as well, with more waiting.

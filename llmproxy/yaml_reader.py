@@ -359,7 +359,7 @@ class _ValueBuilder:
         mark = event.start_mark
         return YamlPlace(self.name, mark.line + 1, mark.column + 1)
 
-    def build_halt(self, event: Any, message: str, hint: str = "") -> _HaltReading:
+    def build_halt_exception(self, event: Any, message: str, hint: str = "") -> _HaltReading:
         self.problems.add(self.place(event), message, hint)
         return _HaltReading()
 
@@ -367,7 +367,7 @@ class _ValueBuilder:
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
-            raise self.build_halt(event, f"values are nested more than {MAX_DEPTH} deep here")
+            raise self.build_halt_exception(event, f"values are nested more than {MAX_DEPTH} deep here")
         before, name = self.nodes, event.anchor
         self.nodes += 1
         if name:
@@ -387,16 +387,18 @@ class _ValueBuilder:
 
     def alias(self, event: Any) -> object:
         if event.anchor in self.open:
-            raise self.build_halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
+            raise self.build_halt_exception(
+                event, f"*{event.anchor} stands inside of what it names: it would never end"
+            )
         if event.anchor not in self.anchors:
-            raise self.build_halt(
+            raise self.build_halt_exception(
                 event, f"*{event.anchor} names no anchor above", suggest_name(event.anchor, self.anchors)
             )
         made, size = self.anchors[event.anchor]
         self.nodes, self.aliased = self.nodes + size, self.aliased + size
         if self.aliased > self.limits.aliased:
             said = f"the aliases of the file expand to more than {self.limits.aliased:,} values"
-            raise self.build_halt(event, said, "split it")
+            raise self.build_halt_exception(event, said, "split it")
         return made
 
     def sequence(self, event: Any, depth: int) -> List:
@@ -440,7 +442,7 @@ class _ValueBuilder:
             if event.anchor:
                 self.build_value(event, depth)
             return str(event.value)
-        raise self.build_halt(
+        raise self.build_halt_exception(
             event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it"
         )
 

@@ -157,7 +157,7 @@ def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     """It has a proxy of its own: upstream, folder and rules are kept, the address is not."""
     again = StartCommand(options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c")))
-    typed = again.for_other("llmproxy learn x").command("", store="s.db")
+    typed = again.for_other_command("llmproxy learn x").command("", store="s.db")
     assert typed == "llmproxy learn x --store s.db --upstream a=http://a --cassette-dir 'c c' -- COMMAND"
 
 

@@ -384,7 +384,7 @@ def test_connections_know_their_file(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "real" / "x.db")
     conn = open_connection(link, "mode=rwc", timeout=1)
     conn.execute("CREATE TABLE t (a)")
-    conn.write_ahead()
+    conn.switch_to_wal()
     assert conn.is_current()
     sidecar_path(tmp_path / "real" / "x.db", "-wal").unlink()
     assert not conn.is_current()

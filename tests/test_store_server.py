@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.proxy_process import ProxyCommand, spawn_proxy
+from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start
 from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server, show_store, without_secrets
 from llmproxy.settings import load, shown_path
 
@@ -49,7 +49,7 @@ def test_a_password_stands_in_no_command_line(tmp_path: Path) -> None:
     """Everybody on the machine may read those: a proxy that is started gets the URL in its environment."""
     program = "import os, sys; print(sys.argv, os.environ['LLMPROXY_STORE'], flush=True)"
     said = tmp_path / "log"
-    proxy = spawn_proxy(
+    proxy = begin_proxy_start(
         ProxyCommand((sys.executable, "-c", program), ""), [f"--store={URL}", "--mode=replay"], os.environ, log=said
     )
     proxy.popen.wait(60)

@@ -19,7 +19,7 @@ import typer
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
-    LivelessCommand,
+    CommandWithoutLiveChannels,
     format_record_command,
     get_given_flag_values,
     get_given_run_options,
@@ -37,13 +37,13 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
-from llmproxy.report.change_summary import ChangeSummary, summarize_trials_since
+from llmproxy.report.change_summary import ChangeSummary, summarize_recent_trials
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.server_store_copies import find_server_of_copy, store_exists
 from llmproxy.settings import Loaded
 
 
-class _ChangesArgumentParser(LivelessCommand):
+class _ChangesArgumentParser(CommandWithoutLiveChannels):
     """Takes options after `list` and `drop`, where no command to run follows."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -88,7 +88,7 @@ def _run_and_print_changes(loaded: Loaded, asked: RunArguments, markdown: Path |
     code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
         forget_interrupted_trials_served_recordings(store, since)
-    folder, found = loaded.settings.cassette_dir, summarize_trials_since(store, since)
+    folder, found = loaded.settings.cassette_dir, summarize_recent_trials(store, since)
     return print_changes_and_choose_exit(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 

@@ -137,11 +137,11 @@ def _skip_typer_conversion(parameters: list[Any]) -> list[Any]:
     Typer 0.29 imports pydantic and builds an adapter even for these: 0.1 s of each command.
     """
     for each in parameters:
-        each.process_value = partial(_process_value, each)
+        each.process_value = partial(_keep_or_convert_parameter, each)
     return parameters
 
 
-def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
+def _keep_or_convert_parameter(parameter: Any, ctx: Any, value: Any) -> Any:
     kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     as_typed = value is None or value is parameter.default or kind in (str, list[str])
     if not as_typed or (parameter.required and not value):

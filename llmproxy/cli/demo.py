@@ -34,7 +34,7 @@ import typer
 
 from llmproxy.amount_formatting import dollars, format_seconds, sum_if_all_known
 from llmproxy.cli.ui import open_browser
-from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
+from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start, find_proxy_command
 from llmproxy.core.cassettes.formats import Source, vcr
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.dialects.usage_and_cost import compute_cost
@@ -145,7 +145,7 @@ def _start_replay_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Ite
             # In the store's folder, so that no pyproject.toml of where we are counts, and texts name it as a user's
             # would be named.
             log = store.with_suffix(f".{speed}.log")
-            process = spawn_proxy(found, [*options, "--speed", speed], env, log=log, cwd=store.parent)
+            process = begin_proxy_start(found, [*options, "--speed", speed], env, log=log, cwd=store.parent)
             stack.callback(process.end)
             started.append(process)
             found = replace(found, notice="")
@@ -229,7 +229,7 @@ class _DemoClient:
         try:
             import openai
         except ModuleNotFoundError:
-            return cls("a plain HTTP client (openai is not installed here)", _make_completion_function, _DemoRefused)
+            return cls("a plain HTTP client (openai is not installed here)", _make_completion_function, _DemoHttpError)
         return cls(
             "the real openai client",
             lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key=_KEY, max_retries=0).chat.completions.create,
@@ -240,11 +240,11 @@ class _DemoClient:
         """Return the error as a developer sees it, starting with the exception's class."""
         message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
         kind = f"{type(error).__module__.partition('.')[0]}.{type(error).__name__}: "
-        name = "" if self.refused is _DemoRefused else kind
+        name = "" if self.refused is _DemoHttpError else kind
         return f"{name}HTTP {error.status_code}\n{message}"
 
 
-class _DemoRefused(Exception):
+class _DemoHttpError(Exception):
     """An error that the plain client received."""
 
     def __init__(self, status_code: int, body: object) -> None:
@@ -275,7 +275,7 @@ def _make_completion_function(url: str) -> Create:
         if answer is None:
             return _iter_stream_chunks(client, body)
         if answer.is_error:
-            raise _DemoRefused(answer.status_code, answer.json().get("error"))
+            raise _DemoHttpError(answer.status_code, answer.json().get("error"))
         return _parse_json_to_attributes(answer.text)
 
     return create

@@ -22,7 +22,7 @@ from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
     format_run_variables_line,
     format_volatile_fields,
-    iter_run_variable_lines,
+    iter_recorded_variable_lines,
     parse_stored_run_variables,
 )
 from llmproxy.cli.parts.import_files import load_file_or_cassette
@@ -70,7 +70,7 @@ def diff(
     if is_id(old) and is_id(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
-            changed = _print_interaction_diff(*pair, _check_replay_fit(database, *pair), as_json=form == "json")
+            changed = _print_interaction_diff(*pair, _would_answer_other(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
@@ -112,13 +112,13 @@ class CassetteComparison:
         lines = [
             text
             for name, (said, fields) in told
-            for text in (*iter_run_variable_lines(name, said), *format_volatile_fields(name, fields))
+            for text in (*iter_recorded_variable_lines(name, said), *format_volatile_fields(name, fields))
         ]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
         for fork in self.forks:
             lines.append(f"{fork.cassette} is a {fork.describe_origin()}")
-            lines += [f"  {each.typed_name} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
+            lines += [f"  {each.name_as_typed} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
             lines += [
                 f"  LLM call {n} answers {said.text[:_PLACES]!r}" for n, said in sorted(fork.overrides.answers.items())
             ]
@@ -183,7 +183,7 @@ def _format_markdown(found: CassetteComparison) -> Iterator[str]:
 # --- interactions ----------------------------------------------------------------------------------------------------
 
 
-def _check_replay_fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second in its run; None without run variables or volatile fields."""
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
@@ -202,7 +202,7 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
         said = [parse_stored_run_variables(each.run_variables) for each in (a, b)]
-        told = {"run_variables": said, "bound": None if fit is None else _describe_replay_check(fit)}
+        told = {"run_variables": said, "bound": None if fit is None else _describe_would_answer(fit)}
         print_json({"same_key": a.key == b.key, **told, **plain})
         return changed
     print_line(f"keys: {'the same' if a.key == b.key else 'different'}")
@@ -210,7 +210,7 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
         if one.run_variables:
             print_line(f"declared {mark} {format_run_variables_line(one.run_variables)}")
     if fit is not None:
-        print_line(f"bound: {to_line(_describe_replay_check(fit))}")
+        print_line(f"bound: {to_line(_describe_would_answer(fit))}")
     for part, places in found.items():
         print_line(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
         for each in places:
@@ -220,7 +220,7 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     return changed
 
 
-def _describe_replay_check(fit: Fit | Mismatch) -> str:
+def _describe_would_answer(fit: Fit | Mismatch) -> str:
     if isinstance(fit, Mismatch):
         return f"the first would not answer the second: {fit}"
     return f"the first would answer the second ({', '.join(fit.names) or 'nothing differs'})"

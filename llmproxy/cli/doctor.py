@@ -20,7 +20,7 @@ from llmproxy.cli.env import find_configured_proxy_url, open_control
 from llmproxy.cli.parts.options import FreePortCommand, get_given_flag_values, get_given_run_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
+from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.client.bypass_monitor import (
     Address,
     MonitoredProcess,
@@ -39,7 +39,7 @@ from llmproxy.client.child_env import (
 )
 from llmproxy.client.control import ControlError
 from llmproxy.client.known_clients import OTHER, find_runtime
-from llmproxy.client.proxy_process import ensure_proxy, find_program, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_command_path, run_child
 from llmproxy.client.session_reports import Report, format_counts, sum_reports
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, DEFAULT_PORT, NODE_CA, NODE_PROXY, PROXIES
@@ -163,14 +163,14 @@ def _read_certificate_body(path: Path) -> str:
     return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
 
 
-def diagnose_traffic(reports: Iterable[Report]) -> Diagnosis:
+def diagnose_traffic_arrival(reports: Iterable[Report]) -> Diagnosis:
     total = sum_reports(reports)
     if not total.calls:
         return Diagnosis(BAD, "no request arrived at the proxy")
     return Diagnosis(OK, f"traffic arrived: {format_counts(total)}")
 
 
-def check_processes(
+def check_bypassing_programs(
     seen: Mapping[int, MonitoredProcess],
     past: Mapping[int, Sequence[Address]],
     url: str,
@@ -238,7 +238,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found.append(Diagnosis(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
         reports = control.sessions()
         arrived = any(report.calls for report in reports)
-        heard = diagnose_traffic(reports)
+        heard = diagnose_traffic_arrival(reports)
         found += check_certificates(env, health.ca, time.time())
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
@@ -248,7 +248,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found.append(Diagnosis(BAD, error.message, advice))
     found += [*check_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
-        found += check_processes(
+        found += check_bypassing_programs(
             monitor.seen, monitor.find_bypasses(parse_url_address(url)), url, intercepted=False, arrived=arrived
         )
     return found
@@ -271,10 +271,10 @@ def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
 
 def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     loaded = load_settings(asked.flags)
-    find_program(asked.command, env)
+    find_command_path(asked.command, env)
     monitor = ProcessMonitor()
     found = [] if monitor.is_supported else [Diagnosis(NOTE, "connections can only be watched on Linux")]
-    options = start_options(asked.flags, forward=asked.options.intercept)
+    options = build_start_flags(asked.flags, forward=asked.options.intercept)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
         ensure_proxy(options, env, started_by=asked.run_command_prefix) as proxy,
@@ -297,7 +297,9 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
-    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic(reports)]
+    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic_arrival(reports)]
     arrived = any(report.calls for report in reports)
-    found += check_processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)
+    found += check_bypassing_programs(
+        monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived
+    )
     return found

@@ -34,7 +34,7 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
 from llmproxy.core.providers.routing import get_dialect_family
 from llmproxy.core.secrets.redact import is_redacted_request
-from llmproxy.core.store.rows import RowSummary, read_answer_time
+from llmproxy.core.store.rows import RowSummary, get_answer_unix_time
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
@@ -103,7 +103,7 @@ def drift(
     plan = _DriftPlan(runs, 0)
     if store_exists(loaded.settings.store):
         with open_given(store) as database:
-            plan = _sample_calls(database, loaded, cassettes, calls, runs, limit)
+            plan = _choose_calls_to_ask(database, loaded, cassettes, calls, runs, limit)
     old = _read_earlier_night_answers(kept, plan)
     keys = [_request_key(each.recorded) for each in plan.chosen]
     sizes = [(len(old.get(key, ())) or 1, runs) for key in keys]
@@ -199,7 +199,7 @@ class _DriftPlan:
         )
 
 
-def _sample_calls(
+def _choose_calls_to_ask(
     database: Store, loaded: Loaded, cassettes: Sequence[str], calls: int, runs: int, limit: Decimal | None
 ) -> _DriftPlan:
     """Draw calls over models, cassettes and kinds of calls; deterministic for the same recordings."""
@@ -214,7 +214,7 @@ def _sample_calls(
             plan.left_out[reason] += 1
         else:
             groups[row.model, row.cassette, row.operation, row.stream].append(row)
-    for row in _interleave_groups(groups):
+    for row in _draw_rows_round_robin(groups):
         if len(plan.chosen) == calls:
             break
         each = database.load(row.id)
@@ -234,7 +234,7 @@ def _explain_exclusion(row: RowSummary) -> str:
     return "" if row.status in range(200, 300) and row.ending is Ending.COMPLETE else "was not answered"
 
 
-def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[RowSummary]:
+def _draw_rows_round_robin(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[RowSummary]:
     """Yield rows round-robin over models, and over cassettes within a model; each key once."""
     models: dict[object, list[list[RowSummary]]] = defaultdict(list)
     for name in sorted(groups, key=str):
@@ -395,7 +395,7 @@ def _read_nightly_answers(
 def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
     """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
-    since = {_request_key(each): read_answer_time(each.started_at, each.response.headers) for each in asked}
+    since = {_request_key(each): get_answer_unix_time(each.started_at, each.response.headers) for each in asked}
     every = _read_nightly_answers(kept, _BEFORE, since)
     return {name: [each for each in found if each.is_success] for name, found in every.items()}
 

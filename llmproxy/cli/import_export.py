@@ -150,7 +150,7 @@ def export(
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
             raise build_no_cassette_error(database, format_sample_name(settings.cassette, sample or 1))
-        fork = _find_fork_if_exportable(database, settings.cassette, written)
+        fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
         fields = read_notes(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_serialize_recordings((found, fields), settings.cassette, written, fork))
@@ -251,17 +251,17 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
         for name in names:
             path = folder / f"{build_slug(name)}{written.suffixes[0]}"
             found = list(database.iter_interactions(name)), read_notes(database, name)
-            fork = _find_fork_if_exportable(database, name, written)
+            fork = _find_fork_or_warn_of_loss(database, name, written)
             _write_export_file(path, found, name, written, fork, force=force)
     return len(names)
 
 
-def _find_fork_if_exportable(database: Store, cassette: str, written: Format) -> Fork | None:
+def _find_fork_or_warn_of_loss(database: Store, cassette: str, written: Format) -> Fork | None:
     """Return a cassette's fork record; prints a warning if the format cannot hold it."""
     fork = find_fork(database, cassette, 1)
     if fork is None or written.name == "review":
         return fork
-    swapped = ", ".join(each.typed_name for each in fork.overrides.tools)
+    swapped = ", ".join(each.name_as_typed for each in fork.overrides.tools)
     lost = f"; without it the result of {swapped} is not swapped in a replay" if swapped else ""
     typer.echo(f"llmproxy: {cassette} is a {fork.describe_origin()}. {written.name} cannot say so{lost}.", err=True)
     typer.echo("  --format review (or --all, --cassette-dir) keeps it.", err=True)

@@ -18,10 +18,10 @@ import typer
 
 from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import LivelessCommand, get_given_flag_values, load_settings, refuse_live
+from llmproxy.cli.parts.options import CommandWithoutLiveChannels, get_given_flag_values, load_settings, refuse_live
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
+from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.cli.parts.store_arguments import (
     LearningTrialResult,
     build_not_recorded_error,
@@ -29,7 +29,7 @@ from llmproxy.cli.parts.store_arguments import (
     open_given,
 )
 from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables
-from llmproxy.client.proxy_process import ensure_proxy, find_program, read_env_proxy_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields_over_commands
@@ -52,7 +52,7 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("learn", cls=LivelessCommand, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -106,15 +106,15 @@ def _run_learn_trial(
     """Run the agent on its recording and learn volatile fields during the run."""
     if read_env_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    find_program(command, os.environ)
-    zone = "" if keep_timezone else _choose_time_zone(loaded)
+    find_command_path(command, os.environ)
+    zone = "" if keep_timezone else _choose_zone_of_other_date(loaded)
     env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
     since = time.time()
     asked = RunArguments(flags, command)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
         ensure_proxy(
-            start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run"
+            build_start_flags(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run"
         ) as proxy,
     ):
         opened = open_session(proxy, load_settings(asked.flags), env, asked.list_run_variables(env))
@@ -136,7 +136,7 @@ def _run_learn_trial(
     return LearningTrialResult(lessons, code, misses)
 
 
-def _choose_time_zone(loaded: Loaded) -> str:
+def _choose_zone_of_other_date(loaded: Loaded) -> str:
     """Return a time zone with another date if the recording is of today; else empty."""
     if not store_exists(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
@@ -223,14 +223,14 @@ def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Seque
 
 def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
-    for lesson in sorted(lessons, key=lambda each: (each.has_external_source, not each.is_bulk_acceptable)):
+    for lesson in sorted(lessons, key=lambda each: (each.comes_from_other_machine, not each.is_bulk_acceptable)):
         field = lesson.field
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.is_bulk_acceptable else " (by name)"
         texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
         rows.append((f"{field.name}{mark}", field.kind, *texts))
     lines = [f"  {text}" for text in align_rows(rows)]
-    if foreign := sum(lesson.has_external_source for lesson in lessons):
+    if foreign := sum(lesson.comes_from_other_machine for lesson in lessons):
         lines.insert(len(lines) - foreign, _FOREIGN)
     return lines
 

@@ -160,7 +160,7 @@ def _format_operation(row: RowSummary) -> str:
     return row.operation
 
 
-def _format_status(row: RowSummary) -> str:
+def _format_http_status(row: RowSummary) -> str:
     status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
     return f"{status} replaced" if row.superseded else status
 
@@ -178,7 +178,7 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("model", lambda row: row.model or "", alike=True),
     Column("operation", _format_operation, alike=True),
     Column("client", lambda row: row.client, alike=True, if_any=lambda row: bool(row.client)),
-    Column("status", _format_status),
+    Column("status", _format_http_status),
     Column("ms", lambda row: "" if row.duration_ms is None else f"{row.duration_ms:,.0f}", measure=True),
     Column("in", lambda row: _format_optional(row.tokens_in), measure=True),
     Column("out", lambda row: _format_optional(row.tokens_out), measure=True),

@@ -19,7 +19,6 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size, print_line, to_line
 from llmproxy.cli.parts.store_arguments import (
     STORE,
-    check_new_name,
     copy_server_store,
     find_cassette,
     is_id,
@@ -27,6 +26,7 @@ from llmproxy.cli.parts.store_arguments import (
     open_given,
     resolve_store_path,
     suggest_cassette_with_numeric_name,
+    validate_cassette_name,
 )
 from llmproxy.core.cassettes.anonymized_export import read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -84,7 +84,7 @@ class _Verifier:
             merged = (
                 {} if damaged else find_recordings_merged_by_fields(database, self.rules, self.upstreams, self.cassette)
             )
-            told = [] if damaged else list(self._describe_conflicting_recordings(database))
+            told = [] if damaged else list(self._describe_accepted_conflicts(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
             print_line(f"damaged: {where}{to_line(each.what)}")
@@ -117,7 +117,7 @@ class _Verifier:
         print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
 
-    def _describe_conflicting_recordings(self, database: Store) -> Iterator[str]:
+    def _describe_accepted_conflicts(self, database: Store) -> Iterator[str]:
         """Yield recordings that accepted changes would merge although their answers differ."""
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = read_accepted_changes(database, name)
@@ -298,7 +298,7 @@ def rm(
             wanted |= {row.id: row for row in database.list_summaries(named.cassette, named.sample, superseded=True)}
         done = _confirm_and_delete(database, list(wanted.values()), yes=yes)
         if done:
-            _warn_of_cassette_files(store, whole)
+            _warn_files_keep_deleted(store, whole)
     if not done:
         raise typer.Exit(int(Exit.FAILED))
 
@@ -314,12 +314,12 @@ def rename(
     with open_given(store, writable=True) as database:
         if find_cassette(database, old).sample is not None:
             raise SettingsError(f"{to_line(old)} is a sample; a cassette is renamed with all of them.")
-        database.rename_cassette(old, check_new_name(new))
+        database.rename_cassette(old, validate_cassette_name(new))
         print_line(f"{to_line(old)} is now {to_line(new)}.")
-        _warn_of_cassette_files(store, [old])
+        _warn_files_keep_deleted(store, [old])
 
 
-def _warn_of_cassette_files(store: Path | None, cassettes: Collection[str]) -> None:
+def _warn_files_keep_deleted(store: Path | None, cassettes: Collection[str]) -> None:
     """Print files that still hold the deleted recordings: the next start imports them again."""
     folder = load_settings({"store": store}).settings.cassette_dir
     if folder is None or not folder.is_dir():

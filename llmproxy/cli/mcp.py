@@ -92,7 +92,7 @@ def serve(
     may run.
     """
     from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
-    from llmproxy.client.tools.mcp_tool_commands import ServerOptions
+    from llmproxy.client.tools.mcp_tool_commands import McpServeOptions
 
     is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:
@@ -100,16 +100,16 @@ def serve(
     named = what if is_store else str(store or "")
     other = ""
     if not named:
-        named, other = find_served_store(Path.cwd())
+        named, other = choose_store_to_serve(Path.cwd())
     behind = ctx.meta[_BEHIND]
     options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
     if options and not behind:
         flag, value = options[0]
         raise SettingsError(f"{flag} {value}: it is the agent's, and none stands behind --.")
-    serve_tools(ServerOptions(named, "" if is_store else what, write, behind, other, options))
+    serve_tools(McpServeOptions(named, "" if is_store else what, write, behind, other, options))
 
 
-def find_served_store(folder: Path) -> tuple[str, str]:
+def choose_store_to_serve(folder: Path) -> tuple[str, str]:
     """Return the store to serve if none was named (empty: the settings' store), and the tests' store if it exists
     beside that, for a message.
 

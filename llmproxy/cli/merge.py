@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amount_formatting import format_count
-from llmproxy.cli.parts.store_arguments import JOURNAL, is_database, refuse_url
+from llmproxy.cli.parts.store_arguments import JOURNAL, is_sqlite_file, refuse_url
 from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
 from llmproxy.core.cassettes.formats import read_source_file, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_into_new_store
@@ -51,7 +51,7 @@ def merge(
         )
     for each in (*inputs, store, cassette_dir):
         refuse_url(each or "", _OF_SERVERS)
-    found = classify_inputs(inputs)
+    found = find_mergeable_inputs(inputs)
     if cassette_dir is not None:
         _merge_folders(found.folders, cassette_dir)
     if store is not None:
@@ -69,7 +69,7 @@ class MergeInputsByKind:
     """Topmost folders that hold cassette files."""
 
 
-def classify_inputs(given: Sequence[Path]) -> MergeInputsByKind:
+def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
     """Return the kinds of given files and of files in given folders. Raises SettingsError, MachineError."""
     found = MergeInputsByKind()
     try:
@@ -96,7 +96,7 @@ def _add_file_if_mergeable(path: Path, found: MergeInputsByKind) -> bool:
     """Add a file to its kind; returns whether it has one."""
     if path.name.endswith(JOURNAL):
         return False
-    if is_database(path):
+    if is_sqlite_file(path):
         found.stores.append(path)
     elif kind := detect_report_kind(path):
         found.reports[path] = kind

@@ -26,7 +26,7 @@ from llmproxy.advice import StartCommand, format_command
 from llmproxy.amount_formatting import duration, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import (
-    LivelessCommand,
+    CommandWithoutLiveChannels,
     format_record_command,
     get_given_flag_values,
     get_given_run_options,
@@ -36,11 +36,11 @@ from llmproxy.cli.parts.options import (
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
-from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
+from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
+from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, open_given, validate_cassette_name
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.gather_run_variables import gather_run_variables
-from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_program, read_env_proxy_url, run_child
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
@@ -55,7 +55,7 @@ from llmproxy.trace.export import build_trace_from_calls
 
 
 def register(app: typer.Typer) -> None:
-    app.command("replay", cls=LivelessCommand, context_settings={"allow_interspersed_args": False})(replay)
+    app.command("replay", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": False})(replay)
     app.command("fork")(fork)
 
 
@@ -117,7 +117,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
         run = replace(run, flags={**run.flags, "allow_live": True})
     loaded = load_settings(run.flags)
     refuse_live(loaded, "llmproxy replay")
-    find_program(run.command, env)
+    find_command_path(run.command, env)
     if asked.live and not read_env_proxy_url(env):
         refuse_server("--live", loaded.settings.store)
     if not read_env_proxy_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
@@ -125,7 +125,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     tools = find_agent_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
-        options = start_options(run.flags, forward=run.options.intercept, tools=tools)
+        options = build_start_flags(run.flags, forward=run.options.intercept, tools=tools)
         with ensure_proxy(
             options, env, log=log, started_by=run.run_command_prefix
         ) as proxy:  # `replay` itself records nothing
@@ -192,7 +192,7 @@ def fork(
 ) -> None:
     """Make a new cassette that begins like another one."""
     if as_ is not None:
-        check_new_name(as_)
+        validate_cassette_name(as_)
     with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = fork_cassette(database, split_cassette_sample(parent), at, as_, holder, time.time())

@@ -30,7 +30,7 @@ from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
 from llmproxy.cli.parts.options import (
-    LivelessCommand,
+    CommandWithoutLiveChannels,
     format_record_command,
     get_given_flag_values,
     get_given_run_options,
@@ -38,7 +38,7 @@ from llmproxy.cli.parts.options import (
 )
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
-from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
+from llmproxy.cli.parts.store_arguments import is_id, open_given, parse_interaction_id
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
@@ -58,7 +58,7 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=LivelessCommand)(rerecord)
+    app.command("rerecord", cls=CommandWithoutLiveChannels)(rerecord)
 
 
 def rerecord(
@@ -88,7 +88,10 @@ def rerecord(
         raise SettingsError("--change goes with --changed.")
     flags = get_given_flag_values(ctx)
     loaded, store = load_settings(flags), Path(str(flags["store"])) if flags.get("store") else None
-    found = [_load_current_recording(require_id(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
+    found = [
+        _load_current_recording(parse_interaction_id(word, "rerecord"), store)
+        for word in dict.fromkeys(numbers or words)
+    ]
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
         raise typer.Exit(_rerecord_changed(flags, get_given_run_options(ctx), command, names))

@@ -34,7 +34,7 @@ from llmproxy.core.changes.accepted_changes import (
 )
 from llmproxy.core.changes.change import Author
 from llmproxy.errors import SettingsError, printable
-from llmproxy.report.change_summary import ChangeGroup, summarize_trials_since
+from llmproxy.report.change_summary import ChangeGroup, summarize_recent_trials
 from llmproxy.settings import Loaded
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")
@@ -108,7 +108,7 @@ def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tupl
     }
     pending = [
         group
-        for group in summarize_trials_since(loaded.settings.store).groups
+        for group in summarize_recent_trials(loaded.settings.store).groups
         if any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
     if not pending:

@@ -17,22 +17,22 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.live_comparison import RepeatedLiveRuns, require_recordings
+from llmproxy.cli.parts.live_comparison import FinishedLiveRuns, require_recordings
 from llmproxy.cli.parts.options import FreePortCommand, get_given_flag_values, get_given_run_options, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_json_result
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import (
+    build_start_flags,
     find_agent_tools,
     open_session,
     plan_environment,
     read_faults,
     redirect_tools,
     refuse_start_only_flags,
-    start_options,
 )
 from llmproxy.client.known_clients import list_bypass_warnings
-from llmproxy.client.proxy_process import ensure_proxy, find_program, read_env_proxy_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
@@ -72,7 +72,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
         )
     if loaded.settings.live:
         require_recordings(loaded)
-    find_program(asked.command, env)
+    find_command_path(asked.command, env)
     if how.json is not None:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
     if read_env_proxy_url(env):
@@ -82,7 +82,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
-        options = start_options(asked.flags, forward=how.intercept, tools=tools)
+        options = build_start_flags(asked.flags, forward=how.intercept, tools=tools)
         with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
@@ -92,7 +92,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
                 *(f"llmproxy: {note}" for note in plan.notes),
                 *(() if how.intercept else list_bypass_warnings(asked.command)),
             )
-            end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), RepeatedLiveRuns(loaded)
+            end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), FinishedLiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
             code = _run_command_repeatedly(
                 asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools)
@@ -110,7 +110,7 @@ def _run_command_repeatedly(
     asked: RunArguments,
     run_once: Callable[[Callable[[int], object]], int],
     end: RunEnding,
-    runs: RepeatedLiveRuns,
+    runs: FinishedLiveRuns,
     again: Callable[[], object],
 ) -> int:
     """Run the command as often as requested; `again` opens the next session. Returns the last nonzero exit code."""

@@ -13,9 +13,9 @@ from llmproxy import sqlite_file
 from llmproxy.advice import format_store_option
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
-from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store_file, refuse_url, resolve_store_path
+from llmproxy.cli.parts.store_arguments import STORE, is_sqlite_file, is_store_file, refuse_url, resolve_store_path
 from llmproxy.core.bindings.shell_listings import find_git_user_positions
-from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, list_secret_lines
+from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, find_secret_line_numbers
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bounded_bytes
@@ -106,7 +106,7 @@ def _list_files(given: list[Path]) -> Iterator[Path]:
 
 def _read_file_or_store_copy(path: Path) -> bytes:
     """Return a file's bytes; a database's from a copy, since only SQLite may open it (`sqlite_file`)."""
-    if not path.name.endswith("-wal") and not is_database(path):
+    if not path.name.endswith("-wal") and not is_sqlite_file(path):
         return read_bounded_bytes(path)
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
@@ -136,7 +136,7 @@ def _scan_file(
         if secrets:
             return secrets, people
     text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
-    lines_by_name = list_secret_lines(text, redactor)
+    lines_by_name = find_secret_line_numbers(text, redactor)
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
         return [("in the file's bytes", name) for name in lines_by_name if name in SHAPED], people
     for name, lines in lines_by_name.items():

@@ -15,7 +15,7 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.binding_texts import (
     format_run_variables_line,
-    iter_run_variable_lines,
+    iter_recorded_variable_lines,
     list_request_volatile_values,
     parse_stored_run_variables,
 )
@@ -29,7 +29,7 @@ from llmproxy.cli.parts.store_arguments import (
     open_given,
     suggest_cassette_with_numeric_name,
 )
-from llmproxy.core.dialects.conversation import read_conversation, read_interaction_message
+from llmproxy.core.dialects.conversation import read_interaction_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.forks.fork_rows import find_fork
@@ -38,13 +38,13 @@ from llmproxy.core.mcp_answer_replay import read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, parse_user_agent_client
 from llmproxy.core.store.queries import list_run_variables
 from llmproxy.core.store.reader import Readable
-from llmproxy.core.store.rows import read_answer_time
+from llmproxy.core.store.rows import get_answer_unix_time
 from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
 from llmproxy.protocol import format_sample_name
-from llmproxy.trace.observing.agent_activity import find_tool_mismatches
+from llmproxy.trace.observing.agent_activity import compare_calls_with_servers
 from llmproxy.ui.call_list import CallFilter, sum_calls
 from llmproxy.ui.calls import body_to_json
 from llmproxy.ui.conversation_steps import summarize_recorded_steps
@@ -99,7 +99,7 @@ def _show_interaction(
     if other:
         typer.echo(f"({other})", err=True)
 
-    asked, answer = read_conversation(found.request.body), read_interaction_message(found)
+    asked, answer = read_request_messages(found.request.body), read_interaction_message(found)
     if as_json:
         print_json(_to_json(found, asked, answer) | {"volatile": values})
         return
@@ -117,7 +117,7 @@ def _show_interaction(
     elif request:
         print_line("\n" + body_text(found.request.body))
     else:
-        _print_conversation(found, asked, answer)
+        _print_interaction_messages(found, asked, answer)
 
 
 def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
@@ -135,7 +135,7 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
             print_line(to_line(f"{name.removeprefix(TRAILER)}: {unquote(value)}"))
 
 
-def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
+def _print_interaction_messages(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
     """Print WebSocket messages, a tool call with its result, or the conversation and the answer."""
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
     if is_websocket_body(found.response.headers):
@@ -167,7 +167,7 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
     client, model = parse_user_agent_client(found.request.headers), read_model_and_fingerprint(answer)
-    again = read_answer_time(found.started_at, answer.headers)
+    again = get_answer_unix_time(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
         (
@@ -229,7 +229,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
         "client": str(parse_user_agent_client(found.request.headers) or ""),
         "answered_by": read_model_and_fingerprint(found.response),
     }
-    plain["recorded_at"] = read_answer_time(found.started_at, found.response.headers)
+    plain["recorded_at"] = get_answer_unix_time(found.started_at, found.response.headers)
     return plain
 
 
@@ -260,7 +260,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_line(fork.describe_origin()))
-            for text in iter_run_variable_lines(
+            for text in iter_recorded_variable_lines(
                 format_sample_name(to_line(named.cassette), sample),
                 list_run_variables(database, named.cassette, sample),
             ):
@@ -285,7 +285,7 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
 
     sums = sum_calls(store, CallFilter(cassette, sample))
     told = {"cassette": cassette, "sample": sample, **sums, "steps": summarize_recorded_steps(read_interactions())}
-    return told | {"differences": find_tool_mismatches(read_interactions()) if of_tools else []}
+    return told | {"differences": compare_calls_with_servers(read_interactions()) if of_tools else []}
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:

@@ -121,7 +121,7 @@ def from_session(
         store = Path.cwd() / STORE  # only tests ran here
     folder = Path(output).parent if output else Path("tests")
     reached = rebase_agent_paths(parse_agent_or_store_flag(agent, "--agent"), Path.cwd(), folder) if agent else None
-    made = scaffold_suite(store, name, sample=sample, agent=reached)
+    made = build_suite_from_recording(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
     typer.echo(f"wrote {target}: 1 scenario, {format_count(made.turns, 'message')}")
@@ -214,7 +214,7 @@ class _SuiteScaffold:
     notes: tuple[str, ...] = ()
 
 
-def scaffold_suite(
+def build_suite_from_recording(
     store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None
 ) -> _SuiteScaffold:
     """Create a suite from the recording `name`. Raises SuiteError: no user message; CassetteError."""
@@ -352,13 +352,15 @@ def _quote_text(text: str) -> str:
 
 def write_flow_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_write_key(name)}: {write_flow_value(each)}" for name, each in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_format_yaml_key(name)}: {write_flow_value(each)}" for name, each in value.items()) + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(write_flow_value, value)) + "]"
     return _quote_text(value) if isinstance(value, str) else json.dumps(value)
 
 
-def _write_key(name: str) -> str:
+def _format_yaml_key(name: str) -> str:
     is_plain = re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null")
     return name if is_plain else _quote_text(name)
 

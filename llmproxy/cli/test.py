@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.live_comparison import LiveTestDiff
+from llmproxy.cli.parts.live_comparison import LiveTestComparer
 from llmproxy.cli.parts.options import (
     CASSETTES,
     LAST_REPORT,
@@ -34,7 +34,7 @@ from llmproxy.cli.parts.options import (
     load_settings,
 )
 from llmproxy.cli.parts.run_ending import write_json_result
-from llmproxy.cli.parts.session_setup import start_options
+from llmproxy.cli.parts.session_setup import build_start_flags
 from llmproxy.cli.parts.suite_shards_and_signals import (
     MissingTestEndEmitter,
     ShardCases,
@@ -51,7 +51,7 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_env_pr
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
-from llmproxy.report.baseline import BaselineReport, read_baseline
+from llmproxy.report.baseline import BaselineComparisonHandler, read_baseline
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.report.trend import format_trend, read_recent_tests
@@ -163,7 +163,7 @@ def run_tests(
         raise typer.Exit(asked.print_trend())
     with signals_as_interrupt():
         if changes:
-            raise typer.Exit(_run_changes_trial(asked))
+            raise typer.Exit(_run_tests_listing_changes(asked))
         if watch:
             from llmproxy.suite.project_settings import rerun_on_change
 
@@ -172,12 +172,12 @@ def run_tests(
         raise typer.Exit(asked.execute(os.environ))
 
 
-def _run_changes_trial(asked: TestOptions) -> int:
+def _run_tests_listing_changes(asked: TestOptions) -> int:
     from llmproxy.cli.changes import (  # a sixth of a second, which no other test needs
         count_last_report_outcomes,
         print_changes_and_choose_exit,
     )
-    from llmproxy.report.change_summary import summarize_trials_since
+    from llmproxy.report.change_summary import summarize_recent_trials
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
@@ -186,7 +186,7 @@ def _run_changes_trial(asked: TestOptions) -> int:
         find_tests_store(loaded),
         loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None),
     )
-    found = summarize_trials_since(store, since)
+    found = summarize_recent_trials(store, since)
     return print_changes_and_choose_exit(
         store, replace(found, counts={**found.counts, **count_last_report_outcomes(since)}), code, folder=folder
     )
@@ -284,12 +284,12 @@ class TestOptions:
             return self.run_sweep(cases, settings, env)
         ids, against = [case.id for case in cases], list[Handler]()
         if self.baseline is not None:
-            against.append(BaselineReport(read_baseline(self.baseline, ids), sys.stdout.write, ids))
+            against.append(BaselineComparisonHandler(read_baseline(self.baseline, ids), sys.stdout.write, ids))
         shown = make_suite_console(verbose=settings.settings.verbose)
         kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
         last = None if self.rejudge is not None else make_last_report_writer()
         if settings.settings.live:
-            against.append(LiveTestDiff(settings, find_tests_store(settings), self.baseline, self._print_live_diff))
+            against.append(LiveTestComparer(settings, find_tests_store(settings), self.baseline, self._print_live_diff))
         try:
             heard = [*against, *kept, *([last] if last else []), *reports]
             if self.on:
@@ -449,7 +449,7 @@ class TestOptions:
             cases,
             self.paths,
             settings,
-            start_options(flags),
+            build_start_flags(flags),
             files=self.send,
             variables=self.send_env,
             env=env,
@@ -538,13 +538,13 @@ class TestOptions:
         said = {name: value for name, value in self.flags.items() if name != "mode"}
         if is_server(str(said.get("store", ""))):
             said["store"] = without_secrets(str(said["store"]))
-        proxy = start_options(said)
+        proxy = build_start_flags(said)
         return shlex.join(["llmproxy", "test", *(path for path in self.paths if path != "."), *words, *proxy])
 
 
 def build_proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return proxy options for tests: by default cassettes in `tests/cassettes`, the store in `.llmproxy`."""
-    words = start_options(flags)
+    words = build_start_flags(flags)
     if settings.is_default("store"):
         store = Path.cwd() / STORE
         make_ignored(store.parent)

@@ -176,7 +176,7 @@ class Control:
             for row in rows
         )
 
-    def read_refused_without_session(self) -> tuple[SessionlessRefusedRequest, ...]:
+    def read_refused_before_session(self) -> tuple[SessionlessRefusedRequest, ...]:
         """Return the last requests refused before they belonged to a session: by host, from web pages."""
         rows = self._request("GET", "refused?limit=100")["refused"]
         words = ("method", "target", "text")

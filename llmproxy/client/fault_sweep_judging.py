@@ -28,7 +28,7 @@ from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.recording_spans import read_interaction
+from llmproxy.trace.reading.recording_spans import read_call_recording
 
 
 class PlannedTrial(NamedTuple):
@@ -65,7 +65,7 @@ def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Plann
         (each, build_fault_target(made))
         for each in calls
         if each.party == AGENT and each.decision == Decision.REPLAY and each.key
-        if (made := read_interaction(each)) is not None
+        if (made := read_call_recording(each)) is not None
     ]
     return [
         PlannedTrial(

@@ -142,10 +142,10 @@ class IsolatedNetwork:
 
     def enter(self) -> None:
         """Move this process into the network, between fork and exec. Raises OSError."""
-        from llmproxy.client.network_namespace import enter_namespace  # late: it can be imported on Linux only
+        from llmproxy.client.network_namespace import enter_new_namespace  # late: it can be imported on Linux only
 
         try:
-            handles = enter_namespace(self._inside)
+            handles = enter_new_namespace(self._inside)
         except OSError as error:
             self._childs.send(str(error).encode())
             raise
@@ -186,11 +186,13 @@ class IsolatedNetwork:
             if role.isdecimal():
                 await asyncio.start_server(partial(_relay_bytes, self._places[int(role)]), sock=each)
             else:
-                loop.add_reader(each, {"packets": self._on_packets, "names": self._on_dns_question}[role], each)
+                loop.add_reader(
+                    each, {"packets": self._count_outgoing_packets, "names": self._on_dns_question}[role], each
+                )
         ready.set()
         await over.wait()
         packets = self._sockets[0]
-        self._on_packets(packets)
+        self._count_outgoing_packets(packets)
         os.close(next(handle for handle, role in roles.items() if role == "calls"))
         self._whole = not struct.unpack("II", packets.getsockopt(263, 6, 8))[1]  # PACKET_STATISTICS: none was lost
 
@@ -200,7 +202,7 @@ class IsolatedNetwork:
 
     # -- packets
 
-    def _on_packets(self, packets: socket.socket) -> None:
+    def _count_outgoing_packets(self, packets: socket.socket) -> None:
         with suppress(BlockingIOError):
             while True:
                 data, (_, _, direction, *_) = packets.recvfrom(128)

@@ -56,7 +56,7 @@ _PACKETS: tuple[Instruction, ...] = (
 """Captured packets: of TCP the opening and refusal of connections, of other protocols all."""
 
 
-def enter_namespace(reach: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def enter_new_namespace(reach: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Move this process into a namespace with listeners at these addresses (IP or ``localhost``, and port).
 
     Returns handles by purpose: ``packets``, ``names``, ``calls``, or the number of an address. Raises OSError if not

@@ -154,7 +154,7 @@ class Proxy:
     def __init__(
         self, popen: subprocess.Popen[bytes], command: ProxyCommand, log: Path, guard: subprocess.Popen[bytes] | None
     ) -> None:
-        """Take over a newly started process; see :func:`spawn_proxy`."""
+        """Take over a newly started process; see :func:`begin_proxy_start`."""
         self.popen = popen
         self.log = log
         self.url = ""
@@ -231,7 +231,7 @@ class Proxy:
             try:
                 self.popen.wait(seconds)
             except subprocess.TimeoutExpired:
-                kill_group(self.popen)
+                kill_group_at_once(self.popen)
                 self.popen.wait()
         _signal_group(self.popen.pid, signal.SIGTERM)  # a wrapper that did not wait for what it started
         if self._guard is not None:
@@ -241,7 +241,7 @@ class Proxy:
         return self.popen.returncode
 
 
-def spawn_proxy(
+def begin_proxy_start(
     command: ProxyCommand,
     options: Sequence[str],
     env: Mapping[str, str],
@@ -318,7 +318,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
             os.killpg(pid, number)
 
 
-def kill_group(popen: subprocess.Popen[bytes]) -> None:
+def kill_group_at_once(popen: subprocess.Popen[bytes]) -> None:
     """Kill a process that we started, with its group if it leads one."""
     if os.name == "posix":
         _signal_group(popen.pid, signal.SIGKILL)
@@ -368,7 +368,7 @@ def ensure_proxy(
         control.health()
         yield ProxyHandle(url, control, None)
         return
-    process = spawn_proxy(find_proxy_command(env), options, env, log=log, started_by=started_by)
+    process = begin_proxy_start(find_proxy_command(env), options, env, log=log, started_by=started_by)
     mine: ProxyHandle | None = None
     try:
         url = process.wait_ready()
@@ -398,16 +398,16 @@ class CommandNotFound(LLMProxyError):
     code = "llmproxy_command_not_found"
 
 
-def find_program(command: Sequence[str], env: Mapping[str, str]) -> str:
+def find_command_path(command: Sequence[str], env: Mapping[str, str]) -> str:
     """Return the path of a program. Raises CommandNotFound."""
     found = shutil.which(command[0], path=env.get("PATH"))
     if found is None:
         there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command)
-        raise _build_not_found(command[0], NOT_EXECUTABLE if there else NOT_FOUND)
+        raise _build_command_not_found(command[0], NOT_EXECUTABLE if there else NOT_FOUND)
     return found
 
 
-def _build_not_found(word: str, code: int) -> CommandNotFound:
+def _build_command_not_found(word: str, code: int) -> CommandNotFound:
     what = "cannot be executed" if code == NOT_EXECUTABLE else "not found"
     hint = "Write the command as words, not as one text: llmproxy run -- npm test" if " " in word else ""
     error = CommandNotFound(f"{word}: command {what}", hint=hint)
@@ -448,7 +448,7 @@ def run_child(
         try:
             popen = subprocess.Popen(command, env=dict(env), preexec_fn=enter)  # noqa: PLW1509 - one thread
         except OSError as error:
-            raise _build_not_found(
+            raise _build_command_not_found(
                 command[0], NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             ) from error
         for number in early:

@@ -23,7 +23,7 @@ class ScenarioRunListener(Handler, Protocol):
 
 
 @dataclass(slots=True)
-class ScenarioRunHooks:
+class RunSettingsFromPytest:
     """The test runner's hooks; empty without one."""
 
     listener: ScenarioRunListener | None = None
@@ -48,5 +48,5 @@ class ScenarioRunHooks:
             self.listener.on_run_end(scenario, result)
 
 
-HOST = ScenarioRunHooks()
+HOST = RunSettingsFromPytest()
 """The hooks of this process."""

@@ -92,7 +92,7 @@ _SETS_UP = frozenset(
 """Operations that concern a connection and do not depend on the tool's state."""
 
 
-class RecordedToolCall(NamedTuple):
+class RecordedCallState(NamedTuple):
     state: int
     """Number of changes that had begun before it."""
     changes: bool
@@ -103,7 +103,7 @@ class RecordedToolCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedToolSequence:
-    steps: Mapping[int, RecordedToolCall] = field(default_factory=dict)
+    steps: Mapping[int, RecordedCallState] = field(default_factory=dict)
     """Calls by interaction."""
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
@@ -116,18 +116,20 @@ def may_depend_on_state(channel: Channel, operation: str) -> bool:
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
-def build_tool_sequence(rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]) -> RecordedToolSequence:
+def order_recorded_tool_calls(
+    rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]
+) -> RecordedToolSequence:
     """Return the path of recordings in request order; `changes` returns whether one may change something."""
     found: list[tuple[RowSummary, bool]] = [
         (row, changes(row))
         for row in rows
         if may_depend_on_state(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
     ]
-    steps: dict[int, RecordedToolCall] = {}
+    steps: dict[int, RecordedCallState] = {}
     made: list[int] = []
     for at, (row, changing) in enumerate(found):
         name = name_call(row.operation, row.provider, row.method, row.target)
-        steps[row.id] = RecordedToolCall(len(made), changing, name, _find_concurrent_changes(found, at))
+        steps[row.id] = RecordedCallState(len(made), changing, name, _find_overlapping_changes(found, at))
         made += [row.id] * changing
     return RecordedToolSequence(steps, tuple(made))
 
@@ -160,7 +162,7 @@ def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[
     return reading - others, others
 
 
-def _find_concurrent_changes(found: Sequence[tuple[RowSummary, bool]], at: int) -> tuple[int, ...]:
+def _find_overlapping_changes(found: Sequence[tuple[RowSummary, bool]], at: int) -> tuple[int, ...]:
     """Return the changes that overlap a call in time."""
     row = found[at][0]
     begun, over = row.started_at, _get_end_time(row)
@@ -175,7 +177,7 @@ def _get_end_time(row: RowSummary) -> float:
     return row.started_at + (row.duration_ms or 0.0) / 1000
 
 
-def matches_requested_tool(request: bytes, name: str, arguments: str) -> bool:
+def is_requested_tool_call(request: bytes, name: str, arguments: str) -> bool:
     """Return whether a recorded call has a model's tool (maybe behind its server's name) and arguments."""
     try:
         asked = json.loads(request)["params"]
@@ -285,7 +287,7 @@ class LiveSession:
         )
 
     def _explain_unusable_recording(
-        self, path: RecordedToolSequence, id_: int, step: RecordedToolCall, announced: Callable[[int], bool]
+        self, path: RecordedToolSequence, id_: int, step: RecordedCallState, announced: Callable[[int], bool]
     ) -> str:
         """Describe why a recording is not valid in this state; empty if it is."""
         if self.parted:

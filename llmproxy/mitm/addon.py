@@ -25,7 +25,7 @@ from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, build_origin_guard, open_proxy_context
-from llmproxy.mitm.recorder import Recorder, deny_connection
+from llmproxy.mitm.recorder import Recorder, deny_server_connection
 from llmproxy.mitm.serve import OPTIONS, end_connections
 from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser
 from llmproxy.proxy_calls import Call, Totals
@@ -59,7 +59,7 @@ class DenyAllOnFailedStart:
     """Replaces the addon if it could not start: denies every connection."""
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        deny_connection(data)
+        deny_server_connection(data)
 
 
 class RecordReplay:
@@ -124,7 +124,7 @@ class RecordReplay:
         if self._built is None:
             return
         await end_connections(self._built.proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        unused, notes = await self._built.close_and_sum_up()
+        unused, notes = await self._built.close_and_list_unused()
         for text in notes:
             log.warning("llmproxy: %s", text)
         for text in format_totals(self._totals, unused):

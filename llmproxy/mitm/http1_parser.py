@@ -100,7 +100,7 @@ class RequestReader:
         self._buffer += data
 
     @property
-    def count_waiting(self) -> int:
+    def waiting_byte_count(self) -> int:
         return len(self._buffer)
 
     def take_rest(self) -> bytes:

@@ -102,7 +102,7 @@ class ContextAndJournal:
         await self.proxy.close()
         self.journal.close()
 
-    async def close_and_sum_up(self) -> tuple[int | None, list[str]]:
+    async def close_and_list_unused(self) -> tuple[int | None, list[str]]:
         """Close everything; returns the number of unused recordings, or None, and why fault rules met no call."""
         engine = self.proxy.engine
         unused, idle = engine.count_unused(), engine.get_feature(FaultFeature).explain_idle_rules()

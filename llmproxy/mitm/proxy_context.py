@@ -403,7 +403,7 @@ class ProxyContext(ControlledProxy):
         """Report the answers that the writer has stored, and resume their clients."""
         self._commits.popleft()
         for ended, found in stored:
-            why, exchange = _describe_loss(found), ended.exchange
+            why, exchange = _describe_unstored_answer(found), ended.exchange
             exchange.note = why or exchange.note
             usage = None if isinstance(found, Exception) else found
             self.report_exchange_end(exchange, exchange.recording.status, usage=usage, lost=usage is None)
@@ -418,7 +418,7 @@ class ProxyContext(ControlledProxy):
         self._ended.append(AnswerToStore(exchange, proper, self._kept))
         self._schedule_writer()
 
-    def take_latest_store(self) -> asyncio.Future[str] | None:
+    def take_storage_future(self) -> asyncio.Future[str] | None:
         """Return the storing begun since the last call, as `AnswerToStore.over`, for a client that waits for it."""
         kept, self._kept = self._kept, None
         return kept
@@ -459,7 +459,7 @@ class ProxyContext(ControlledProxy):
             self._viewer.close()
 
 
-def _describe_loss(found: Usage | Exception) -> str:
+def _describe_unstored_answer(found: Usage | Exception) -> str:
     """Describe why an answer is not stored; empty if it is."""
     if isinstance(found, LLMProxyError):
         return f"NOT RECORDED: {found.message}"

@@ -37,7 +37,7 @@ from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
 from llmproxy.mitm.websocket_recorder import (
     CARRIED,
-    WebSocketHooks,
+    WebSocketRecordingHooks,
     is_unasked_switch,
     is_upgrade,
     limit_offered_extensions,
@@ -133,13 +133,13 @@ CACHE_NAME = CACHE_HEADER.encode()
 OUR_PREFIX = OUR_HEADERS_PREFIX.encode()
 
 
-def deny_connection(data: ServerConnectionHookData) -> None:
+def deny_server_connection(data: ServerConnectionHookData) -> None:
     """Deny a connection; cannot raise."""
     if not data.server.error:
         data.server.error = DENIED
 
 
-class Recorder(WebSocketHooks):
+class Recorder(WebSocketRecordingHooks):
     """Carries out the layer's decisions."""
 
     def __init__(self, proxy: ProxyContext) -> None:
@@ -218,7 +218,7 @@ class Recorder(WebSocketHooks):
             allowed = allowed or is_permitted_tunnel(self._proxy, data)
         finally:
             if not allowed:
-                deny_connection(data)
+                deny_server_connection(data)
 
     # --- on the way back -------------------------------------------------------------------------------------------
 
@@ -232,10 +232,10 @@ class Recorder(WebSocketHooks):
             if response.status_code < HTTPStatus.OK and response.status_code != SWITCHING:
                 # mitmproxy takes it for the answer itself; recorded, every client would wait for the real one
                 cause = f"it sent an interim {response.status_code}, which mitmproxy cannot pass on"
-                raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
+                raise self._build_unreachable_error(exchange, cause)  # noqa: TRY301 - one way out
             if is_unasked_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
-                raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
+                raise self._build_unreachable_error(exchange, cause)  # noqa: TRY301 - one way out
             if response.is_http2 and is_grpc(decode_fields(response.headers.fields)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
             kept, led = rewrite_redirect_location(decode_fields(response.headers.fields), exchange)
@@ -296,11 +296,11 @@ class Recorder(WebSocketHooks):
             exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._proxy.draining
             if (code := parse_reset_code(why)) is not None:
                 self._proxy.resets[flow.client_conn.id] = code
-                exchange.recording.on_reset(code)
+                exchange.recording.record_reset_code(code)
             await self._store_answer(exchange, proper=False)
         elif exchange.error is None:
             cause, connected = flow.error.msg if flow.error else "unknown error", flow.server_conn.timestamp_tcp_setup
-            exchange.error = self._build_unreachable(exchange, cause, connected=bool(connected))
+            exchange.error = self._build_unreachable_error(exchange, cause, connected=bool(connected))
             exchange.note = remove_prefix(exchange.error.message.partition("\n")[0])
 
     async def stream_ended(self, client: connection.Client) -> None:
@@ -329,7 +329,7 @@ class Recorder(WebSocketHooks):
         """Run the job for which a layer waits."""
         await job()
 
-    def _build_unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
+    def _build_unreachable_error(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
         what = "did not answer" if connected else "could not be reached"
         msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {simplify_cause(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
@@ -380,7 +380,7 @@ def rewrite_redirect_location(headers: Headers, exchange: Exchange) -> tuple[Hea
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
     fields = overwrite_existing_header(headers, "location", kept)
-    if (back := response_plan.serve_location(kept, exchange.place.prefix)) is None:
+    if (back := response_plan.rewrite_location_to_proxy(kept, exchange.place.prefix)) is None:
         there = response_plan.find_redirect_host(fields)
         exchange.note = f"leads to {there}, past this proxy: what follows is not recorded"
         return fields, ()

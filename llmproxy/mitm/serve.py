@@ -115,7 +115,7 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
-    unused = await close_and_count_unused(server.stop_serving, built, report, totals)
+    unused = await end_proxy_and_print_totals(server.stop_serving, built, report, totals)
     write_totals(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
     code, reason = find_exit_code_and_reason(settings, totals, unused, losses=proxy.losses)
     if reason:
@@ -147,12 +147,12 @@ def _list_end_signals() -> list[signal.Signals]:
     return endings
 
 
-async def close_and_count_unused(
+async def end_proxy_and_print_totals(
     end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Console, totals: Totals
 ) -> int | None:
     """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
     await end()
-    unused, notes = await built.close_and_sum_up()
+    unused, notes = await built.close_and_list_unused()
     for text in notes:
         report.note(text)
     report.on_end(totals, unused)

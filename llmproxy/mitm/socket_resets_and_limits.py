@@ -158,7 +158,7 @@ _HEAD, _ASKED, _FOUND = map(struct.Struct, ("=IHHII", "=BBBBI", "=56xIIII"))
 
 def is_peer_process_gone(peer: Any, here: Any) -> bool:
     """Return whether no process holds the other end of `peer`'s connection to `here`; False if unknown."""
-    found = _find_other_end(peer, here)
+    found = _query_peer_socket_state(peer, here)
     return found is not None and not found[1]
 
 
@@ -167,7 +167,7 @@ def is_client_idle_after_reading(ends: Any) -> bool:
 
     True also if unknown.
     """
-    found = None if ends is None else _find_other_end(*ends)
+    found = None if ends is None else _query_peer_socket_state(*ends)
     return found is None or not (found[0] or _PROCESSES.is_running(found[1]))
 
 
@@ -234,7 +234,7 @@ class RunningClientProcesses:
 _PROCESSES = RunningClientProcesses()
 
 
-def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:
+def _query_peer_socket_state(peer: Any, here: Any) -> tuple[int, int] | None:
     """Return (received unread bytes, inode or 0 without process) of a connection's other end; None if unknown.
 
     The kernel is asked for the one connection: 20 us, where reading `/proc/net/tcp` takes 10 ms among thousands.

@@ -166,7 +166,7 @@ def read_baseline_option(config: pytest.Config) -> Path | None:
 _OUTPUT = "llmproxy_shard"
 
 
-def make_sharding(config: pytest.Config) -> Sharding | None:
+def make_sharding(config: pytest.Config) -> ShardPlugin | None:
     """Return the sharding, None without the option. Raises pytest.UsageError."""
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
@@ -175,12 +175,12 @@ def make_sharding(config: pytest.Config) -> Sharding | None:
         return None
     try:
         path = None if times is None else config.invocation_params.dir / times
-        return Sharding(text, {} if path is None else read_test_times(Path(path), SHARD_TIMES))
+        return ShardPlugin(text, {} if path is None else read_test_times(Path(path), SHARD_TIMES))
     except SettingsError as error:
         raise pytest.UsageError(f"llmproxy: {error}") from error
 
 
-class Sharding:
+class ShardPlugin:
     def __init__(self, text: str, times: Mapping[str, int]) -> None:
         """Parse `text`; `times`: known durations of tests in milliseconds. Raises SettingsError."""
         self.shard, self._times = parse_shard(text, SHARD), times

@@ -20,7 +20,7 @@ from threading import Lock, Thread
 from typing import Any, Self
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.proxy_process import Proxy, ProxyCommand, find_proxy_command, spawn_proxy
+from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, UPDATE_VARIABLE
 
@@ -62,7 +62,7 @@ class OwnProxy:
                 self._place.close()
         found = replace(self._found or find_proxy_command(self._env), notice="")  # said in the header
         env = {**self._env, **({UPDATE_VARIABLE: update} if update else {})}
-        self._process = spawn_proxy(found, words, env, cwd=self._folder, started_by=typed)
+        self._process = begin_proxy_start(found, words, env, cwd=self._folder, started_by=typed)
 
     def wait_ready(self) -> str:
         """Return its URL. Raises MachineError with its output if it does not serve, or has ended."""

@@ -21,7 +21,7 @@ from llmproxy.client.session_reports import Miss, Report, format_counts, shorten
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
 from llmproxy.proxy_calls import find_carried_or_stale_exit
-from llmproxy.pytest.options import BASELINE, MODE, Sharding, build_rerun_command, read_update_option
+from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import make_report_handler
@@ -64,7 +64,7 @@ class RunSummaryPlugin:
         self._changed: list[str] = []
         self._forbidden = ""
         self._compared: list[str] = []
-        self.sharding: Sharding | None = None
+        self.sharding: ShardPlugin | None = None
         self._times: dict[str, float] = {}
         """By test: seconds, set-up and teardown included."""
         self._test_of: dict[str, str] = {}
@@ -95,9 +95,9 @@ class RunSummaryPlugin:
         run = self._run
         reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
         for store, folder in run.list_stores().items() if run is not None and reports_trials else ():
-            from llmproxy.report.change_summary import summarize_trials_since
+            from llmproxy.report.change_summary import summarize_recent_trials
 
-            found = summarize_trials_since(store, self._since)
+            found = summarize_recent_trials(store, self._since)
             if not found.counts["cassettes"]:
                 continue
             self._changed += [*found.format_lines(), *found.list_next_steps(store, folder)]
@@ -297,7 +297,7 @@ def hide_library_frames(error: BaseException | None) -> None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def is_miss_in_text(miss: Miss, text: str) -> bool:
+def is_this_miss_in_text(miss: Miss, text: str) -> bool:
     """Return whether a text contains a miss, by its key."""
     return bool(miss.key) and miss.key[:SHOWN_KEY] in text
 
@@ -307,7 +307,9 @@ def expand_quoted_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> N
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
             for at, line in enumerate(lines):
-                found = (each.text for each in missed if is_miss_in_text(each, line) and len(line) > len(each.text))
+                found = (
+                    each.text for each in missed if is_this_miss_in_text(each, line) and len(line) > len(each.text)
+                )
                 if line.startswith("E") and (miss := next(found, "")):
                     name, first, *more = line[1:].partition(":")[0].strip(), *_shorten_miss(miss.splitlines())
                     lines[at : at + 1] = [f"E   {name}: {first}", *(f"E     {each}" for each in more)]
@@ -325,7 +327,7 @@ def read_reported_misses(session: PerTestSession) -> Sequence[Miss]:
     """Return the misses so far; empty if the proxy does not answer."""
     with suppress(ControlError):
         report = session.report()
-        found = session.list_last_misses(report.misses) if report.misses else ()
+        found = session.list_newest_misses(report.misses) if report.misses else ()
         known = len(found) == report.misses  # else the proxy, which remembers the last ones, has forgotten some
         return [found[n] if known else Miss(0.0, session.name, text) for n, text in enumerate(report.miss_texts)]
     return ()
@@ -346,7 +348,7 @@ def build_miss_sections(
     ]
     injected = [("llmproxy: injected faults that it met", "\n".join(met))] if report.injected else []
     title = f'llmproxy: {len(missed)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    untold = [each.text for each in missed if not is_miss_in_text(each, shown)]
+    untold = [each.text for each in missed if not is_this_miss_in_text(each, shown)]
     known = bool(missed and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]

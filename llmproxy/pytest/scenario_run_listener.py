@@ -88,7 +88,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._ended[result.run_id] = result
         self.get_reporter().add_result(scenario, result)
 
-    def begin_suite_case(self, again: str) -> None:
+    def mark_as_suite_case(self, again: str) -> None:
         """Note that the test is a suite's scenario, rerun by `again`, which reports its own failure."""
         self._of_suite, self.again = True, again
 

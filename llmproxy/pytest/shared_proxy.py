@@ -134,7 +134,7 @@ class PerTestSession:
         """Texts of requests refused because they were never recorded."""
         return tuple(self.report().miss_texts)
 
-    def list_last_misses(self, count: int) -> Sequence[Miss]:
+    def list_newest_misses(self, count: int) -> Sequence[Miss]:
         """Return the last of its `misses` (at least one), with their keys."""
         return [each for each in self._control.misses(self.name) if not each.to_model][-count:]
 
@@ -388,7 +388,7 @@ class SharedSuiteProxy:
         known = load({}, env, self.root)
         return self.state_folder() / STORE.name if known.is_default("store") else known.settings.store
 
-    def find_store_and_folder(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
+    def find_store_and_cassette_dir(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return store and cassette folder; None for a running proxy, or a server's store."""
         known = load({}, env, self.root)
         if read_env_proxy_url(env) or find_server_of_copy(known.settings.store) is not None:

@@ -78,7 +78,7 @@ class SuiteFile(pytest.File):
             run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
-            run_context.files = self.bench.find_store_and_folder(os.environ)
+            run_context.files = self.bench.find_store_and_cassette_dir(os.environ)
             if self.bench.rejudge:
                 run_context.recorded = read_report(Path(self.bench.rejudge), None, self.bench.find_store(os.environ))
             self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario
@@ -148,7 +148,7 @@ class SuiteItem(pytest.Item):
             f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
         )
         scenarios = self.config.stash[LISTENER]
-        scenarios.begin_suite_case(again)
+        scenarios.mark_as_suite_case(again)
         run_context.handlers = [scenarios]
         mode = scenarios.choose_mode_for_attempt(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)

@@ -42,7 +42,7 @@ def _describe_suite_mismatch(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
-class BaselineReport(ImmediateHandler):
+class BaselineComparisonHandler(ImmediateHandler):
     """Shows the differences from an earlier test at the end."""
 
     def __init__(
@@ -87,14 +87,17 @@ def format_rows_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequenc
 
 def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[str, str] | None:
     if old is None:
-        return "new", f"{name}: {_describe_row(new or {})}"
+        return "new", f"{name}: {_describe_row_status(new or {})}"
     if new is None:
-        return "missing", f"{name}: was {_describe_row(old)}"
+        return "missing", f"{name}: was {_describe_row_status(old)}"
     order = compute_row_badness(new) - compute_row_badness(old)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
-    return ("worse" if order > 0 else "better", f"{name}: {_describe_row(old)} -> {_describe_row(new)}{chance}")
+    return (
+        "worse" if order > 0 else "better",
+        f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}{chance}",
+    )
 
 
 def compute_row_badness(row: Mapping[str, Any]) -> float:
@@ -112,7 +115,7 @@ def _intervals_overlap(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return bool(one[0] <= other[1] and other[0] <= one[1])
 
 
-def _describe_row(row: Mapping[str, Any]) -> str:
+def _describe_row_status(row: Mapping[str, Any]) -> str:
     runs, rate, interval = int(row.get("runs") or 0), row.get("rate"), row.get("interval")
     status = str(row.get("status")).replace("_", " ")
     if runs < 2 or rate is None or not interval:

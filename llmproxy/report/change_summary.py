@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, duration, format_count, name_some
 from llmproxy.core.changes.accepted_changes import build_call_removal, digest_lookup_key
-from llmproxy.core.changes.change import Author, Change, ChangeSource, RefusalReason, UnrecordedTrialCall, shorten
+from llmproxy.core.changes.change import Author, Change, ChangeAuthor, RefusalReason, UnrecordedTrialCall, shorten
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.trial_results import TrialSessionResult, read_trials
@@ -159,7 +159,7 @@ class ChangeSummary:
 _ROWS = {"changes": "groups", "refused": "refused"}
 
 
-def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
+def summarize_recent_trials(store: Path, since: float = 0.0) -> ChangeSummary:
     """Return the results of a store's trials that ended since then (Unix time)."""
     trials = read_trials(store, since)
     rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
@@ -249,7 +249,7 @@ def _find_removed_calls(trial: TrialSessionResult, recordings: Recordings) -> It
             own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
             said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
             what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
-            yield build_call_removal(what, row.key, next(own, ChangeSource(Author.PROMPT)))
+            yield build_call_removal(what, row.key, next(own, ChangeAuthor(Author.PROMPT)))
 
 
 def _estimate_rerecord_cost(changed: Sequence[UnrecordedTrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:

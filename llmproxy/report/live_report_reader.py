@@ -1,6 +1,6 @@
 """Reader of a running test's JSON-lines report, polled repeatedly.
 
-    followed = LiveReportReader(Path("report.jsonl"))
+    followed = LiveTestReportReader(Path("report.jsonl"))
     followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios":
                                             [{"n": 0, ...}, ...]}
     followed.read_state("9f1c", 12)         -> the same, with only the scenarios that changed since event 12
@@ -31,7 +31,7 @@ RUNNING = "running"
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
 
 
-class LiveReportReader:
+class LiveTestReportReader:
     """Reads the new part at each call. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +115,7 @@ def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[st
     Raises, when called:
         SettingsError: the file is no report that this version reads.
     """
-    followed = LiveReportReader(report)
+    followed = LiveTestReportReader(report)
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
         known, after = query.get("test", ""), read_int(query, "after", 0, 1 << 53)

@@ -53,7 +53,7 @@ class ShardReport:
         """Number of the shard, from 1."""
         return int(self.shard["number"])
 
-    def get_item_name(self, run: Run) -> str:
+    def get_item_name_of_run(self, run: Run) -> str:
         return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
 
     def to_plain(self) -> list[Any]:
@@ -143,7 +143,7 @@ def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = No
     gone = [*_describe_missing_parts(kept), *filter(None, map(_describe_interruption, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
     placed = [(part, run) for part in kept for run in part.run_tree.runs.values()]  # parts come by their number
-    placed.sort(key=lambda each: order.get(each[0].get_item_name(each[1]), len(order)))
+    placed.sort(key=lambda each: order.get(each[0].get_item_name_of_run(each[1]), len(order)))
     runs = [run for _, run in placed]
     completed = _merge_completed_events(kept, runs, advise, gone)
     return MergedReport(
@@ -308,5 +308,5 @@ def _merge_rows(parts: Sequence[ShardReport], runs: Sequence[Run], order: Mappin
             first = each.runs[0]
             if names[each.id] > 1 and part.shard["by"] == "pytest":
                 name = f"{each.id} [{numbers.get(id(first), 0)}: {first.started.place}]"
-            found.append((order.get(part.get_item_name(first), len(order)), {**row, "scenario": name}))
+            found.append((order.get(part.get_item_name_of_run(first), len(order)), {**row, "scenario": name}))
     return [row for _, row in sorted(found, key=lambda each: each[0])]

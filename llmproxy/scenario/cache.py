@@ -66,7 +66,9 @@ def encode_value(value: object) -> str:
     from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
 
     try:
-        text = json.dumps(_ValueWriter().write(value, _format_kind(value)), separators=(",", ":"), allow_nan=False)
+        text = json.dumps(
+            _CachedValueWriter().write(value, _format_kind(value)), separators=(",", ":"), allow_nan=False
+        )
     except (ValueError, RecursionError) as error:
         raise NotCacheable(f"{_format_kind(value)}: {str(error) or type(error).__name__}") from error
     if Redactor().text(text) != text:
@@ -83,7 +85,7 @@ def decode_value(text: str) -> Any:
         raise NotCacheable(f"what is kept is not understood ({error!r})") from error
 
 
-class _ValueWriter:
+class _CachedValueWriter:
     """Serialises a restorable value as JSON, or raises NotCacheable. `where` is its path for errors."""
 
     def write(self, value: Any, where: str) -> object:
@@ -146,26 +148,26 @@ def _restore_value(tree: Any) -> Any:
         return tree
     tag = tree.get(_TYPE)
     if tag is None or tag == "dict":
-        return _read_members(tree if tag is None else tree["is"])
+        return _restore_members(tree if tag is None else tree["is"])
     if tag == "tuple":
         return tuple(_restore_value(tree["is"]))
     kind: Any = find_class_by_path(tag)
     return kind[tree["is"]] if issubclass(kind, Enum) else _read_object(kind, tree)
 
 
-def _read_members(members: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_members(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _restore_value(each) for name, each in members.items()}
 
 
 def _read_object(kind: Any, tree: Mapping[str, Any]) -> object:
     """Return an object with the fields that are kept; fields that a model did not have then get their default."""
-    made, members = object.__new__(kind), _read_members(tree["is"])
+    made, members = object.__new__(kind), _restore_members(tree["is"])
     if issubclass(kind, BaseModel):
         known = {name: each for name, each in kind.model_fields.items() if name not in tree["gone"]}
         new = {name: each for name, each in known.items() if name not in members and not each.is_required()}
         members |= {name: each.get_default(call_default_factory=True) for name, each in new.items()}
         private = {name: each.get_default() for name, each in kind.__private_attributes__.items()}
-        extra = _read_members(tree["extra"]) if kind.model_config.get("extra") == "allow" else None
+        extra = _restore_members(tree["extra"]) if kind.model_config.get("extra") == "allow" else None
         state = {"__pydantic_private__": private or None, "__pydantic_extra__": extra}
         BaseModel.__setstate__(made, state | {"__pydantic_fields_set__": set(tree["set"])})
     else:
@@ -222,7 +224,7 @@ _OF_INPUT = ("messages", "new_messages", "judgment_context", "scenario_state")
 _OF_STATE = ("description", "messages", "current_turn", "config")
 
 
-class _KeyWriter(_ValueWriter):
+class _KeyWriter(_CachedValueWriter):
     """Serialises a call for its key: different values differently, all credentials alike."""
 
     def __init__(self) -> None:
@@ -454,7 +456,7 @@ def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]
 # -- names that programs written for LangWatch Scenario may know
 
 
-class _JoblibMemory:
+class _JoblibMemoryStandIn:
     """Stands in for joblib's memory: it decorates, has a location, and can be cleared."""
 
     @property
@@ -472,8 +474,8 @@ class _JoblibMemory:
             store.clear()
 
 
-memory = _JoblibMemory()
+memory = _JoblibMemoryStandIn()
 
 
-def get_cache() -> _JoblibMemory:
+def get_cache() -> _JoblibMemoryStandIn:
     return memory

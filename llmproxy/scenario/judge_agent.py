@@ -162,7 +162,7 @@ class JudgeAgent(AgentAdapter):
         if self.vote is VoteRule.CONFIRM_ON_FAIL:
             first = await question.ask_judge(*asked[0], session)
             rulings.append(first)
-            if not _needs_other_judges(first, question):
+            if not _first_ruling_fails_run(first, question):
                 return rulings
         said = await asyncio.gather(
             *(question.ask_judge(config, name, session) for config, name in asked[len(rulings) :]),
@@ -217,7 +217,7 @@ def _build_judge_configs(
     )
 
 
-def _needs_other_judges(ruling: Ruling, question: Question) -> bool:
+def _first_ruling_fails_run(ruling: Ruling, question: Question) -> bool:
     """Return whether the other judges must be called: the first one would fail the run."""
     if ruling.goes_on:
         return False

@@ -241,7 +241,7 @@ class Question:
     def answer_instruction(self) -> str:
         return prompt("judge_final" if self.forced else "judge_open")
 
-    def answer_tools(self) -> list[dict[str, Any]]:
+    def list_judge_tools(self) -> list[dict[str, Any]]:
         finish = _function_tool(FINISH, "End the test with a status for every criterion.", self._verdict_schema())
         more = self.look.lookup_tools() if self.look is not None and self.steps else []
         if self.forced:
@@ -296,13 +296,13 @@ class Question:
                 }
             }
         pinned = {"type": "function", "function": {"name": FINISH}}
-        return {"tools": self.answer_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
+        return {"tools": self.list_judge_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
 
     # -- what came back
 
     def _read_ruling(self, answer: Answer) -> Ruling:
         if answer.tool_calls:
-            first, *more = [(call.name, _parse_arguments(call.arguments)) for call in answer.tool_calls]
+            first, *more = [(call.name, _parse_json_or_keep_text(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
                 problem = "it decides more than once, and not alike"
                 raise _Unusable(problem, f"{problem}: {_shorten(_format_answer_for_retry(answer))!r}")
@@ -351,7 +351,7 @@ def _function_tool(name: str, description: str, parameters: dict[str, Any]) -> d
     return {"type": "function", "function": function}
 
 
-def _parse_arguments(arguments: str) -> object:
+def _parse_json_or_keep_text(arguments: str) -> object:
     """Return parsed arguments; the text itself if it is no JSON."""
     if not arguments.strip():
         return {}

@@ -72,7 +72,7 @@ def format_entries(
     return found
 
 
-def format_as_seen(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
+def format_as_user_sees(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
     """Return a conversation as its user sees it: texts, or with `show` tool calls in brackets."""
     found: list[Message] = []
     names: dict[str, str] = {}
@@ -153,10 +153,10 @@ def _format_content_part(part: object) -> str:
     inner, source = part.get(kind), part.get(kind)
     if isinstance(inner, Mapping):
         source = inner.get("url") or inner.get("data") or inner.get("file_data")
-    return f"[{kind.removesuffix('_url').removeprefix('input_')}{_describe_medium(source, inner)}]"
+    return f"[{kind.removesuffix('_url').removeprefix('input_')}{_describe_media_attachment(source, inner)}]"
 
 
-def _describe_medium(source: object, inner: object) -> str:
+def _describe_media_attachment(source: object, inner: object) -> str:
     """Return a medium's type and size, or its address."""
     name = inner.get("filename") or inner.get("format") or "" if isinstance(inner, Mapping) else ""
     said = [str(name)] if name else []

@@ -415,7 +415,7 @@ class RedTeamAgent(AgentAdapter):
         system = self.strategy.build_system_prompt(self.target, attack.turn, self.total_turns, description, plan)
         first = {"role": "user", "content": "(The conversation has not begun. Write your first message.)"}
         messages = [{"role": "system", "content": system}, first, *attack.said]
-        raw = await self._ask_model(self.config, messages, input, "attacks")
+        raw = await self._ask_given_model(self.config, messages, input, "attacks")
         made = self.strategy.parse_attacker_output(raw)
         attack.said.append({"role": "assistant", "content": raw})
         text, disguise = self._maybe_encode_message(made.reply, input.thread_id, attack.turn)
@@ -491,7 +491,7 @@ class RedTeamAgent(AgentAdapter):
             else:
                 goal = fence_text("goal", self.target)
                 asked = prompt("red_team_plan", target=goal, description=description, turns=str(self.total_turns))
-            attack.plan = await self._ask_model(
+            attack.plan = await self._ask_given_model(
                 self.planner, [{"role": "user", "content": asked}], given, "plans the attack"
             )
         return attack.plan
@@ -499,7 +499,9 @@ class RedTeamAgent(AgentAdapter):
     async def _score_answer(self, answer: str, given: AgentInput) -> tuple[int | None, str]:
         """Return an answer's score and advice for the next turn; None for an unreadable scorer answer."""
         asked = prompt("red_team_score", target=fence_text("goal", self.target), answer=fence_text("answer", answer))
-        raw = await self._ask_model(self.scorer, [{"role": "user", "content": asked}], given, "scores the answers")
+        raw = await self._ask_given_model(
+            self.scorer, [{"role": "user", "content": asked}], given, "scores the answers"
+        )
         try:
             found = json.loads(strip_fence(raw))
             score = found["score"]
@@ -509,7 +511,9 @@ class RedTeamAgent(AgentAdapter):
             return None, ""
         return score, str(found.get("adaptation") or "go on")
 
-    async def _ask_model(self, config: ModelConfig, messages: Sequence[Message], given: AgentInput, what: str) -> str:
+    async def _ask_given_model(
+        self, config: ModelConfig, messages: Sequence[Message], given: AgentInput, what: str
+    ) -> str:
         answer = await complete(model=config, messages=messages, party=PARTY, session=find_session(given))
         if not answer.text:
             raise ModelError(

@@ -59,7 +59,7 @@ async def wait_despite_cancel[T](work: Awaitable[T]) -> T:
     return task.result()
 
 
-async def finish_in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread_to_end[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a blocking call that changes something; it has finished when this returns or raises."""
     return await wait_despite_cancel(asyncio.to_thread(act, *args, **kwargs))
 
@@ -181,10 +181,10 @@ class RunSession:
         """Return access to models for an adapter of this role: with any client, its calls are its party's."""
         party = role.value.lower()
         if party not in self._llms:
-            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party_session, party)))
+            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_name_for_party, party)))
         return self._llms[party]
 
-    def _bind_party_session(self, party: str) -> str:
+    def _bind_name_for_party(self, party: str) -> str:
         """Bind a name for the calls of `party` until the session is closed. Raises ControlError."""
         name = f"{party}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
         self.control.bind_session_name(name, self.name, party)

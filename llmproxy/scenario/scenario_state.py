@@ -96,9 +96,9 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
     for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):
-        found += [_read_wire_call(each, turn) for each in (wire or {}).get(place, ())]
+        found += [_build_wire_tool_call(each, turn) for each in (wire or {}).get(place, ())]
         found += _read_message_calls(message, turn, outputs)
-    found += [_read_wire_call(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
+    found += [_build_wire_tool_call(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
     return _drop_reported_wire_calls(found)
 
 
@@ -129,7 +129,7 @@ def _read_message_calls(message: Message, turn: int, outputs: Mapping[str, objec
     ]
 
 
-def _read_wire_call(call: ToolUse, turn: int) -> ToolCall:
+def _build_wire_tool_call(call: ToolUse, turn: int) -> ToolCall:
     return ToolCall(call.name, _parse_arguments(call.arguments), call.result, turn, "wire")
 
 
@@ -231,7 +231,9 @@ class ScenarioState(BaseModel):
     def tool_calls(self, name: str | None = None) -> ToolCalls:
         """Return a tool's calls, or all, of messages and the wire. Raises MachineError: some may be missing."""
         if self._executor is not None:
-            self._require_seen(self._executor, f"what {name!r} was called with" if name else "which tools were called")
+            self._require_all_calls_seen(
+                self._executor, f"what {name!r} was called with" if name else "which tools were called"
+            )
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
 
     def server_calls(self, name: str | None = None) -> ToolCalls:
@@ -246,7 +248,7 @@ class ScenarioState(BaseModel):
         what = "whether servers got what models asked for"
         found = self._require_complete_served(what)
         executor = self.executor
-        self._require_seen(executor, what)
+        self._require_all_calls_seen(executor, what)
         return find_call_mismatches(executor.wire_calls or (), found)
 
     def _require_complete_served(self, what: str) -> ServedToolCalls:
@@ -255,7 +257,7 @@ class ScenarioState(BaseModel):
         if found is None or why:
             raise MachineError(f"nobody can tell {what}: {why}.")
         if self.executor.unattributed:
-            self._require_seen(self.executor, what)
+            self._require_all_calls_seen(self.executor, what)
         if unfinished := next((each for each in found.tools if each.output is None), None):
             raise MachineError(f"nobody can tell {what}: the answer of {unfinished.label} did not come whole.")
         return found
@@ -304,10 +306,10 @@ class ScenarioState(BaseModel):
             for seen in reversed(self._executor.wire_calls or ()):
                 if seen.name == tool_name:
                     return seen.to_message()
-            self._require_seen(self._executor, f"whether {tool_name!r} was called")
+            self._require_all_calls_seen(self._executor, f"whether {tool_name!r} was called")
         return None
 
-    def _require_seen(self, executor: ExecutorProtocol, what: str) -> None:
+    def _require_all_calls_seen(self, executor: ExecutorProtocol, what: str) -> None:
         """Raise MachineError if calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")

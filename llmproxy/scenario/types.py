@@ -193,7 +193,7 @@ class AgentInput(BaseModel):
         """Accept the older form: a bool."""
         return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
 
-    def bind_llm(self, llm: LLM | None) -> Self:
+    def set_llm(self, llm: LLM | None) -> Self:
         """Set the access to models; returns the input itself."""
         self._llm = llm
         return self

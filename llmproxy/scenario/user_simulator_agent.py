@@ -34,7 +34,7 @@ from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete, require_model
-from llmproxy.scenario.prompts import fence_text, format_as_seen, prompt, read_file
+from llmproxy.scenario.prompts import fence_text, format_as_user_sees, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
@@ -219,7 +219,7 @@ class UserSimulatorAgent(AgentAdapter):
                 f"UserSimulatorAgent has said all of its {len(self.lines)} lines, and the script lets it speak again.",
                 hint='Add a line, write scenario.user("..."), or give it a model, which then goes on.',
             )
-        messages = self.build_prompt(input, may_end=free)
+        messages = self.build_prompt_messages(input, may_end=free)
         tools = [END_TOOL] if free and self._may_end_now(input.messages) else []
         for attempt in range(ATTEMPTS):
             answer = await self._ask_with_optional_tools(self.config, messages, tools, input, attempt)
@@ -235,7 +235,7 @@ class UserSimulatorAgent(AgentAdapter):
             hint="A higher max_tokens helps where the model spends all of it on reasoning.",
         )
 
-    def build_prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - public API
+    def build_prompt_messages(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002
         persona = f"\n{self.persona.format_text()}\n" if self.persona else ""
         if self.system_prompt is None:
             system = prompt("user_simulator", description=get_scenario_description(input), persona=persona)
@@ -243,7 +243,10 @@ class UserSimulatorAgent(AgentAdapter):
             system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
         if may_end and self._may_end_now(input.messages):
             system += "\n\n" + prompt("user_simulator_end")
-        greeted = [{"role": "assistant", "content": GREETING}, *format_as_seen(input.messages, show=self.show_tools)]
+        greeted = [
+            {"role": "assistant", "content": GREETING},
+            *format_as_user_sees(input.messages, show=self.show_tools),
+        ]
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 

@@ -2,7 +2,7 @@
 
 --tags, --id, --last-failed    a selection of the loaded cases
 cassette_name                  the recording of a case
-build_run_not_recorded_error   messages about a missing recording, with the command that makes it: ``llmproxy test`` has
+build_no_recording_error   messages about a missing recording, with the command that makes it: ``llmproxy test`` has
                                a shorter one than the proxy's miss suggests
 check_costs                    budget of a live run (``--max-cost``), estimated from the last recording
 """
@@ -46,9 +46,7 @@ class RunNotRecorded(MissError):
     code = "llmproxy_nothing_recorded"
 
 
-def build_run_not_recorded_error(
-    case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode"
-) -> RunNotRecorded:
+def build_no_recording_error(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> RunNotRecorded:
     """Return the error of one run; `rerun` is the command that runs only its case, `flag` its mode option."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
     mode = "auto" if number else "record"  # other runs may be recorded
@@ -83,7 +81,7 @@ def advise_recording(
     return f"{what} {many}{names}; record {those}: {how}"
 
 
-def explain_miss(
+def explain_unrecorded_request(
     text: str,
     rerun: str,
     *,

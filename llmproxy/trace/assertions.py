@@ -119,20 +119,20 @@ def cost_under(
 ) -> AssertionResult:
     """All calls together cost at most this much, in USD; an unknown price fails. `on_unknown_price`: Evalcraft's."""
     unknown = on_unknown_price or on_unknown
-    return _check_limit(run, "cost", unwrap_cassette(run).total_cost_usd, max_usd, "${:.6f}", unknown)
+    return _build_limit_result(run, "cost", unwrap_cassette(run).total_cost_usd, max_usd, "${:.6f}", unknown)
 
 
 def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All calls together took at most this many tokens."""
-    return _check_limit(run, "tokens", unwrap_cassette(run).total_tokens, max_tokens, "{}", on_unknown)
+    return _build_limit_result(run, "tokens", unwrap_cassette(run).total_tokens, max_tokens, "{}", on_unknown)
 
 
 def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All spans together took at most this many milliseconds (the sum, not elapsed time)."""
-    return _check_limit(run, "duration", unwrap_cassette(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
+    return _build_limit_result(run, "duration", unwrap_cassette(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
 
 
-def _check_limit(
+def _build_limit_result(
     run: Subject, what: str, actual: float, limit: float, form: str, on_unknown: OnUnknown
 ) -> AssertionResult:
     if on_unknown not in ("fail", "ignore"):

@@ -24,9 +24,15 @@ from typing import IO, Any
 import llmproxy
 from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.recording_spans import read_interaction, spans_of
+from llmproxy.trace.reading.recording_spans import read_call_recording, spans_of
 from llmproxy.trace.spans import Span, SpanKind, SpanListDigest
-from llmproxy.trace.trace_file import Cassette, add_spans_to_totals, begin_trace, build_trace_header, from_interactions
+from llmproxy.trace.trace_file import (
+    Cassette,
+    add_spans_to_totals,
+    build_empty_trace,
+    build_trace_header,
+    from_interactions,
+)
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -261,7 +267,7 @@ def write_trace(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT
 ) -> Cassette:
     """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
-    trace, fingerprint, first = begin_trace(cassette, sample), SpanListDigest(), True
+    trace, fingerprint, first = build_empty_trace(cassette, sample), SpanListDigest(), True
     versions = {name: value for name, value in build_trace_header(trace).items() if name != "cassette"}
     for span in add_spans_to_totals(trace, spans_of(store, cassette=cassette, sample=sample, party=party)):
         plain = span.to_dict()
@@ -295,6 +301,6 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:
     """Return calls as a trace, at the times of their arrival in this run."""
-    made = [(read_interaction(call), call.at) for call in calls]
+    made = [(read_call_recording(call), call.at) for call in calls]
     placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)
     return from_interactions(placed, name)

@@ -272,7 +272,7 @@ def build_trace_header(cassette: Cassette) -> dict[str, Any]:
     return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}
 
 
-def begin_trace(cassette: str, sample: int) -> Cassette:
+def build_empty_trace(cassette: str, sample: int) -> Cassette:
     """Return a trace without spans."""
     return Cassette(
         id=f"{cassette}~{sample}", name=cassette, framework="llmproxy", created_at=0.0, created_at_unknown=True,
@@ -305,7 +305,7 @@ def from_interactions(interactions: Iterable[Interaction], name: str) -> Cassett
 
 
 def _build_trace(cassette: str, sample: int, spans: Iterable[Span]) -> Cassette:
-    trace = begin_trace(cassette, sample)
+    trace = build_empty_trace(cassette, sample)
     trace.spans += add_spans_to_totals(trace, spans)
     trace.compute_fingerprint()
     return trace

@@ -1,6 +1,6 @@
 """One call for display: the request with its new content, the answer, timing and cost.
 
-    Interaction, Interaction, ... of a recording -> `RecordingReader` -> LinkedExchange -> plain values
+    Interaction, Interaction, ... of a recording -> `ExchangeLinker` -> LinkedExchange -> plain values
 
 An agent sends the whole conversation again with each request. `trace.reading.conversations` finds the repeated part;
 here it is combined with the tool results that a request brings for earlier answers, and the decoded exchange. Bodies
@@ -22,7 +22,7 @@ from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_str, 
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.providers.provider_table import parse_user_agent_client
-from llmproxy.core.store.rows import read_answer_time
+from llmproxy.core.store.rows import get_answer_unix_time
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
@@ -68,7 +68,7 @@ class LinkedExchange:
 
 
 @dataclass(slots=True)
-class RecordingReader:
+class ExchangeLinker:
     """Reads the calls of one recording in the order of their requests."""
 
     _history: RequestMessageCache = field(default_factory=RequestMessageCache)
@@ -136,7 +136,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
         "key": i.key, "provider": i.provider, "operation": i.operation, "model": i.model, "stream": i.stream,
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
-        "redacted": i.redacted, "recorded_at": read_answer_time(i.started_at, i.response.headers),
+        "redacted": i.redacted, "recorded_at": get_answer_unix_time(i.started_at, i.response.headers),
         "client": str(parse_user_agent_client(i.request.headers) or ""),
         "answered_by": read_model_and_fingerprint(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
@@ -253,7 +253,7 @@ def find_media_in_json(value: Any) -> list[Medium]:
 def _walk_media(value: Any, depth: int) -> Iterator[Medium]:
     if depth > _DEPTH:
         return
-    if isinstance(value, dict) and (own := _read_medium(value)) is not None:
+    if isinstance(value, dict) and (own := _read_media_block(value)) is not None:
         yield own
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
@@ -264,7 +264,7 @@ def _walk_media(value: Any, depth: int) -> Iterator[Medium]:
             yield made
 
 
-def _read_medium(block: dict[str, Any]) -> Medium | None:
+def _read_media_block(block: dict[str, Any]) -> Medium | None:
     inner = as_dict(block.get("source")) or block
     kind = inner.get("media_type") or inner.get("mimeType") or inner.get("mime_type")
     data = as_str(inner.get("data")) or as_str(inner.get("bytes"))
@@ -286,11 +286,11 @@ _WORTH = 512
 
 def body_to_json(data: bytes) -> dict[str, Any]:
     """Return a body as plain values: ``text`` or ``base64``."""
-    text = decode_text(data)
+    text = decode_utf8_or_none(data)
     return {"base64": b64encode(data).decode()} if text is None else {"text": text}
 
 
-def decode_text(data: bytes) -> str | None:
+def decode_utf8_or_none(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -23,12 +23,12 @@ from llmproxy.protocol import AGENT
 from llmproxy.ui import call_list
 from llmproxy.ui.call_list import CallFilter
 from llmproxy.ui.calls import (
+    ExchangeLinker,
     LinkedExchange,
-    RecordingReader,
     attach_results,
     body_to_json,
     call_to_json,
-    decode_text,
+    decode_utf8_or_none,
     encode_text_as_delta,
 )
 from llmproxy.ui.conversation_steps import summarize_recorded_steps
@@ -123,13 +123,13 @@ class PageDataBuilder:
 
     def add_cassette(self, store: Readable, info: CassetteInfo) -> Iterator[Interaction]:
         """Add a cassette and sample, with the calls that fit, each party's conversations separately."""
-        readers: dict[str, RecordingReader] = {}
+        readers: dict[str, ExchangeLinker] = {}
         for each in store.iter_interactions(info.name, info.sample):
             if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
                 return
             if self.most is None or count_body_bytes(each) <= self.most // _ONE:
                 taken = anonymize_interaction(each)
-                self._add_call(readers.setdefault(taken.party, RecordingReader()).read(taken))
+                self._add_call(readers.setdefault(taken.party, ExchangeLinker()).read(taken))
                 yield taken
 
     def _add_call(self, told: LinkedExchange) -> None:
@@ -145,8 +145,8 @@ class PageDataBuilder:
 
     def _build_request_body(self, told: LinkedExchange) -> dict[str, Any]:
         interaction, previous = told.exchange.interaction, told.previous
-        text = decode_text(interaction.request.body)
-        base = None if previous is None else decode_text(previous.interaction.request.body)
+        text = decode_utf8_or_none(interaction.request.body)
+        base = None if previous is None else decode_utf8_or_none(previous.interaction.request.body)
         of = previous.interaction.id if previous else None
         depth = self.depth.get(of or 0, 0) + 1
         if text is None or base is None or of is None or depth > _DEEPEST:

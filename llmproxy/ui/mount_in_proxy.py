@@ -93,7 +93,7 @@ class Viewer:
     def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page; with its token only for clients that need none, and never for a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = find_refusal(_hide_own_origin(asked), self.token)
+        typed = find_refusal(_drop_same_origin_headers(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
@@ -209,7 +209,7 @@ def _answer_miss_details(misses: Sequence[JournaledMiss], query: Mapping[str, st
     }
 
 
-def _hide_own_origin(asked: ControlRequest) -> ControlRequest:
+def _drop_same_origin_headers(asked: ControlRequest) -> ControlRequest:
     """Return a navigation without its origin: links on our own page lead to the page as well."""
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)

@@ -22,7 +22,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.server_store_copies import find_server_of_copy, show_store
 from llmproxy.ui import call_list
 from llmproxy.ui.call_list import CallFilter
-from llmproxy.ui.calls import RecordingReader, attach_results, body_to_json, call_to_json
+from llmproxy.ui.calls import ExchangeLinker, attach_results, body_to_json, call_to_json
 from llmproxy.ui.conversation_steps import summarize_recorded_steps
 
 Json = Any
@@ -146,7 +146,7 @@ def answer_call(store: Readable, query: Query) -> Json:
     """Return one call with its new content among its neighbours, and its tools' results."""
     id_ = read_int(query, "id", None, 1 << 62)
     row = _load_row_summary(store, id_)
-    reader = RecordingReader()
+    reader = ExchangeLinker()
     for earlier in reversed(list(_load_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
     found = {id_: call_to_json(reader.read(store.load(id_)))}

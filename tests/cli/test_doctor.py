@@ -17,11 +17,11 @@ import pytest
 from llmproxy.cli.doctor import (
     Diagnosis,
     DiagnosisLevel,
+    check_bypassing_programs,
     check_certificates,
     check_own_address_exempt,
-    check_processes,
     check_variables,
-    diagnose_traffic,
+    diagnose_traffic_arrival,
     parse_url_address,
 )
 from llmproxy.client.bypass_monitor import MonitoredProcess, ProcessMonitor
@@ -177,14 +177,14 @@ def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
 
 def test_traffic_is_what_arrived() -> None:
     """A session that nobody used is no traffic."""
-    assert diagnose_traffic([Report(name="a", cassette="a")]).verdict is DiagnosisLevel.BAD
-    assert "1 hit" in diagnose_traffic([Report(name="a", cassette="a", hits=1)]).text
+    assert diagnose_traffic_arrival([Report(name="a", cassette="a")]).verdict is DiagnosisLevel.BAD
+    assert "1 hit" in diagnose_traffic_arrival([Report(name="a", cassette="a", hits=1)]).text
 
 
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
     ours = {"OPENAI_BASE_URL": f"{URL}/v1"}
     seen = {1: MonitoredProcess(1, "/bin/sh", ours, set(), 5), 2: MonitoredProcess(2, "/usr/bin/node", ours, set(), 5)}
-    found = check_processes(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
+    found = check_bypassing_programs(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
     assert [each.text for each in found] == ["/usr/bin/node (2) went to 1.2.3.4:443 itself, past the proxy"]
     assert all(line.startswith("Node") for line in found[0].advice)
 
@@ -196,14 +196,14 @@ def test_a_process_that_lost_the_variables_is_named() -> None:
         2: MonitoredProcess(2, "b", {}, set(), 1),
         3: MonitoredProcess(3, "c", None, set(), 9),
     }
-    found = check_processes(seen, {}, URL, intercepted=False, arrived=True)
+    found = check_bypassing_programs(seen, {}, URL, intercepted=False, arrived=True)
     assert [each.text for each in found] == ["a (1) runs without our variables"]
 
 
 def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
     """No traffic and no connection: the doctor says what it knows of the programs."""
     seen = {1: MonitoredProcess(1, "sh", None), 2: MonitoredProcess(2, "ruby", None)}
-    found = check_processes(seen, {}, URL, intercepted=True, arrived=False)
+    found = check_bypassing_programs(seen, {}, URL, intercepted=True, arrived=False)
     assert [line.partition(",")[0] for line in found[0].advice] == ["Ruby", "Ruby"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.faults import KINDS, PRESETS, read_faults, read_preset_text
-from llmproxy.core.faults.parsing import parse_yaml
+from llmproxy.core.faults.parsing import yaml_to_plain_values
 from tests.support.doc_tables import kinds_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ def test_every_kind_and_preset_is_listed_with_an_example_that_works(capsys: pyte
     assert main(["faults"]) == 0
     said = capsys.readouterr().out
     examples = [line.partition("example")[2].strip() for line in said.splitlines() if line.startswith("  example")]
-    rules = [read_faults(parse_yaml(text, "x")).rules[0] for text in examples]
+    rules = [read_faults(yaml_to_plain_values(text, "x")).rules[0] for text in examples]
     assert [rule.kind.name for rule in rules] == list(KINDS)
     assert all(name in said for name in PRESETS)
 

@@ -10,10 +10,10 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.cli.suite import (
+    build_suite_from_recording,
     format_starter_suite,
     read_suite_turns,
     rebase_agent_paths,
-    scaffold_suite,
     write_flow_value,
 )
 from llmproxy.core.store.file.store import FileStore
@@ -128,7 +128,7 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         for each in made(talk()):
             opened.add_interaction(each, supersede=False)
-    found = scaffold_suite(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
+    found = build_suite_from_recording(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
     (case,) = rig.cases_of(tmp_path, found.text)
     first, second = case.scenario.steps
     scope = case.scope()
@@ -139,7 +139,7 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     assert 'contains: "You are welcome, and here is a long story about milk that"' in found.text
     assert found.turns == 2
     with pytest.raises(CassetteNotFound):
-        scaffold_suite(store, "other")
+        build_suite_from_recording(store, "other")
 
 
 def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
         opened.add_interaction(made(chats)[0], supersede=False)
     with pytest.raises(SuiteError, match="nobody speaks"):
-        scaffold_suite(tmp_path / "x.db", "default")
+        build_suite_from_recording(tmp_path / "x.db", "default")
 
 
 def test_values_are_written_as_yaml(tmp_path: Path) -> None:

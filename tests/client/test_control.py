@@ -19,7 +19,7 @@ from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError
 from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.proxy_calls import Use
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
-from llmproxy.trace.reading.recording_spans import read_interaction
+from llmproxy.trace.reading.recording_spans import read_call_recording
 from tests.provider import Provider, step
 from tests.support.process import free_port
 from tests.support.proxy import Listening, ask_chat, near
@@ -153,7 +153,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         (second,) = control.calls("a", after=1)
         assert (second.seq, control.report("a").arrived) == (2, 2)
         if mode != "passthrough":
-            made = read_interaction(second)
+            made = read_call_recording(second)
             assert made is not None
             answer = decode_exchange(made, RequestMessageCache()).answer
             assert answer is not None

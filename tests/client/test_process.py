@@ -20,12 +20,12 @@ from llmproxy.client.proxy_process import (
     MachineProbe,
     ProxyCommand,
     ProxyHandle,
+    begin_proxy_start,
     ensure_proxy,
-    find_program,
+    find_command_path,
     find_proxy_command,
     read_env_proxy_url,
     run_child,
-    spawn_proxy,
     to_exit_code,
 )
 from llmproxy.errors import MachineError
@@ -123,7 +123,10 @@ HERE = ProxyCommand((sys.executable, "-m", "llmproxy"), "this environment")
 def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
     """Two at once have two ports; quiet settings do not hide the address."""
     env = clean_env({"LLMPROXY_QUIET": "1", "LLMPROXY_URL": "http://other", "LLMPROXY_COMMAND": "other"})
-    both = [spawn_proxy(HERE, ["--store", str(tmp_path / f"{n}.db")], env, log=tmp_path / f"{n}.log") for n in range(2)]
+    both = [
+        begin_proxy_start(HERE, ["--store", str(tmp_path / f"{n}.db")], env, log=tmp_path / f"{n}.log")
+        for n in range(2)
+    ]
     assert len({proxy.wait_ready() for proxy in both}) == 2
     assert {proxy.control.health().mode for proxy in both} == {"replay"}
     assert [proxy.end() for proxy in both] == [0, 0]
@@ -134,14 +137,14 @@ def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     """Its own words for the user are the error, with nothing around them but how it was called."""
     (tmp_path / "x.db").write_text("this is no database, and long enough to be read as one " * 20)
-    proxy = spawn_proxy(HERE, ["--store", str(tmp_path / "x.db")], clean_env(), log=tmp_path / "log")
+    proxy = begin_proxy_start(HERE, ["--store", str(tmp_path / "x.db")], clean_env(), log=tmp_path / "log")
     with pytest.raises(MachineError, match=r"^(?!the proxy|llmproxy: )(.|\n)*x\.db(.|\n)*-m llmproxy"):
         proxy.wait_ready()
 
 
 def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
     """With how long it was waited for, and that it said nothing."""
-    proxy = spawn_proxy(
+    proxy = begin_proxy_start(
         ProxyCommand(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
     )
     with pytest.raises(MachineError, match=r"the proxy does not serve after 0\.2 s:\n\(it said nothing\)"):
@@ -153,15 +156,15 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Capt
     """A stale LLMPROXY_COMMAND; what should be read first, as that something is downloaded, stands before it."""
     missing = ProxyCommand(("/nosuch/llmproxy",), "LLMPROXY_COMMAND", notice="it downloads")
     with pytest.raises(MachineError, match=r"cannot start the proxy: /nosuch/llmproxy(.|\n)*LLMPROXY_COMMAND"):
-        spawn_proxy(missing, [], clean_env(), log=tmp_path / "log")
+        begin_proxy_start(missing, [], clean_env(), log=tmp_path / "log")
     assert capsys.readouterr().err == "llmproxy: it downloads\n"
 
 
 def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     """A crashed test run leaves no proxy behind."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.proxy_process import ProxyCommand\nfrom llmproxy.client.proxy_process import spawn_proxy\nimport os\n"
-        "p = spawn_proxy(ProxyCommand((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
+        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.proxy_process import ProxyCommand\nfrom llmproxy.client.proxy_process import begin_proxy_start\nimport os\n"
+        "p = begin_proxy_start(ProxyCommand((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
         "p.wait_ready()\nprint(p.popen.pid, flush=True)\ntime.sleep(60)"
     )
     words = [sys.executable, "-c", script, str(tmp_path / "x.db"), str(tmp_path / "log")]
@@ -246,10 +249,10 @@ def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
     plain.write_text("no program")
     for word, said, code in (("nosuch", "nosuch: command not found", 127), (str(plain), "cannot be executed", 126)):
         with pytest.raises(CommandNotFound, match=said) as error:
-            find_program([word], ENV)
+            find_command_path([word], ENV)
         assert error.value.exit_code == code
     with pytest.raises(CommandNotFound, match="as words"):
-        find_program(["npm test"], ENV)
+        find_command_path(["npm test"], ENV)
 
 
 def test_it_is_looked_for_on_its_own_path(tmp_path: Path) -> None:
@@ -257,7 +260,7 @@ def test_it_is_looked_for_on_its_own_path(tmp_path: Path) -> None:
     program = tmp_path / "mine"
     program.write_text("#!/bin/sh\nexit 4\n")
     program.chmod(0o755)
-    assert find_program(["mine"], {**ENV, "PATH": str(tmp_path)}) == str(program)
+    assert find_command_path(["mine"], {**ENV, "PATH": str(tmp_path)}) == str(program)
 
 
 def test_who_starts_it_hears_its_process_id() -> None:

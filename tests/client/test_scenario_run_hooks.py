@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy import scenario
-from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
+from llmproxy.client.pytest_scenario_hooks import HOST, RunSettingsFromPytest
 from llmproxy.report.events import Event, Finished
 from tests.scenario.people import Agent
 
@@ -45,6 +45,6 @@ def test_a_listener_hears_each_run_once_also_one_that_raises() -> None:
 
 
 def test_without_anybody_nothing_is_said() -> None:
-    host = ScenarioRunHooks()
+    host = RunSettingsFromPytest()
     assert host.handlers == ()
     host.emit_scenario_run_end(None, None)

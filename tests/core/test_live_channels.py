@@ -12,12 +12,12 @@ import pytest
 from llmproxy.core.live_or_recorded import (
     LiveChannels,
     LiveSession,
-    build_tool_sequence,
     is_model_request,
-    matches_requested_tool,
+    is_requested_tool_call,
     may_change_state,
     may_depend_on_state,
     name_call,
+    order_recorded_tool_calls,
     split_tools_by_read_only,
 )
 from llmproxy.core.store.reader import KeyedRecording
@@ -63,7 +63,7 @@ class Walk:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
         self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
-        self.path = build_tool_sequence(
+        self.path = order_recorded_tool_calls(
             rows, lambda row: may_change_state(row, {"tools": READING}, lambda _name: False)
         )
 
@@ -190,8 +190,8 @@ def test_calls_have_names_that_can_be_typed() -> None:
 def test_a_model_names_tools_behind_their_server() -> None:
     """Agents put the server's name before a tool's; arguments are compared as values."""
     asked = json.dumps({"params": {"name": "get", "arguments": {"a": 1, "b": 2}}}).encode()
-    assert matches_requested_tool(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
-    assert matches_requested_tool(asked, "get", '{"a": 1, "b": 2}')
-    assert not matches_requested_tool(asked, "forget", '{"a": 1, "b": 2}')
-    assert not matches_requested_tool(asked, "get", '{"a": 1}')
-    assert not matches_requested_tool(b"[]", "get", "{}")
+    assert is_requested_tool_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
+    assert is_requested_tool_call(asked, "get", '{"a": 1, "b": 2}')
+    assert not is_requested_tool_call(asked, "forget", '{"a": 1, "b": 2}')
+    assert not is_requested_tool_call(asked, "get", '{"a": 1}')
+    assert not is_requested_tool_call(b"[]", "get", "{}")

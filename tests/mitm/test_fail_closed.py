@@ -111,7 +111,7 @@ AFTER = [
         for name in (
             "_find_exchange", "server_connect", "responseheaders", "_build_stream_recorder", "_get_offset", "response", "error",
             "_store_answer",
-            "_build_unreachable",
+            "_build_unreachable_error",
         )
     ),
     *(("shell", name) for name in ("store_answer_and_wait", "_store_or_read_usage", "build_refusal")),

@@ -159,7 +159,7 @@ def test_what_is_over_the_request_waits() -> None:
     assert made is not None
     assert made.raw.endswith(b"\r\n\r\n")
     assert reader.take_received_body_part() == (b"abc", b"abc", True)
-    assert reader.count_waiting == len(b"GET /next")
+    assert reader.waiting_byte_count == len(b"GET /next")
     assert reader.take_head() is None
 
 

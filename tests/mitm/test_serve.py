@@ -30,7 +30,7 @@ from llmproxy.mitm.serve import (
     build_journal_ignore_advice,
     check_client_cert,
     check_port_free,
-    close_and_count_unused,
+    end_proxy_and_print_totals,
     on_signals,
 )
 from llmproxy.proxy_calls import Totals
@@ -474,7 +474,7 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
     def closed() -> Future[int | None]:
         built = ContextAndJournal(rig.proxy, Journal.open(tmp_path / "other.state.db", time.time), ())
         return asyncio.run_coroutine_threadsafe(
-            close_and_count_unused(out_of_patience, built, Console(said), totals), rig._loop
+            end_proxy_and_print_totals(out_of_patience, built, Console(said), totals), rig._loop
         )
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")

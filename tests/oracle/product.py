@@ -18,7 +18,12 @@ from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.row_selection import RowCheckContext
 from llmproxy.suite.checks.entities.verify import check_verify
 from llmproxy.suite.checks.tools import check_tool_sequence, check_tools, check_total
-from llmproxy.suite.checks.traffic import check_history_edits, check_usage, explain_unseen_traffic, find_unknown_tools
+from llmproxy.suite.checks.traffic import (
+    check_history_edits,
+    check_usage,
+    explain_unseen_traffic,
+    find_unclear_tool_checks,
+)
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage
 from llmproxy.suite.schema.steps import ChatStep
@@ -77,7 +82,7 @@ def judge(said: dict[str, Any], step: AgentActivity) -> Status:
     any_tool = ChatStep.model_validate({"chat": "x", "totalToolCalls": 0})
     if usage is not None:
         found = check_usage(usage, step, scope)
-    elif unknown := find_unknown_tools(any_tool, step):
+    elif unknown := find_unclear_tool_checks(any_tool, step):
         found = unknown
     elif "toolOrder" in said:
         found = [check_tool_sequence(said["toolOrder"], step)]

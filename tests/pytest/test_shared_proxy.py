@@ -90,7 +90,7 @@ def test_of_many_misses_the_first_are_told(tmp_path: Path, px: Proxy) -> None:
         assert [each.text for each in found] == list(walk.misses)
         assert [not each.key for each in found] == [forgotten] * KEPT_MISSES
         if not forgotten:
-            assert found == list(walk.list_last_misses(count))[:KEPT_MISSES]
+            assert found == list(walk.list_newest_misses(count))[:KEPT_MISSES]
     one.finish_test(walk)
     one.end()
 

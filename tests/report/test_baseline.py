@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.baseline import BaselineReport, format_baseline_comparison, format_rows_comparison, read_baseline
+from llmproxy.report.baseline import (
+    BaselineComparisonHandler,
+    format_baseline_comparison,
+    format_rows_comparison,
+    read_baseline,
+)
 from llmproxy.report.events import Completed
 
 
@@ -62,7 +67,7 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
     with pytest.raises(SettingsError, match="is of other suites: it has x"):
         read_baseline(path, ["a"])
     lines: list[str] = []
-    shown = BaselineReport(read_baseline(path, ["x"]), lines.append, ["x"])
+    shown = BaselineComparisonHandler(read_baseline(path, ["x"]), lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row("x", 0),)))
     assert lines == ["against the baseline: 1 worse, 0 better, 0 as before\n", "  worse    x: passed -> failed\n"]
 
@@ -70,7 +75,7 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
 def test_what_is_no_more_in_the_suites_is_counted() -> None:
     """A scenario that was taken out, or renamed, is not as it was before."""
     lines: list[str] = []
-    shown = BaselineReport({"x": row("x"), "gone": row("gone")}, lines.append, ["x"])
+    shown = BaselineComparisonHandler({"x": row("x"), "gone": row("gone")}, lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row("x"),)))
     assert lines == ["against the baseline: 0 worse, 0 better, 1 as before\n", "  1 of the baseline did not run\n"]
 

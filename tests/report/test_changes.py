@@ -7,7 +7,7 @@ import pytest
 from llmproxy.core.changes.change import (
     Author,
     Change,
-    ChangeSource,
+    ChangeAuthor,
     Refusal,
     RefusalReason,
     UnrecordedTrialCall,
@@ -56,7 +56,7 @@ def row(number: int, cost: float | None) -> RowSummary:
 
 def test_one_edit_in_several_cassettes_is_one_change() -> None:
     """It has one name, its calls and cassettes; what has changed by origin is told apart; tests are counted by how they ended."""
-    edit, tool = change(), change("x", "y", origin=ChangeSource(Author.CLIENT, "claude-code", "2.1.332"))
+    edit, tool = change(), change("x", "y", origin=ChangeAuthor(Author.CLIENT, "claude-code", "2.1.332"))
     found = total(
         trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
         trial("broken", call(7, why=RefusalReason.QUESTION), passed=False),
@@ -73,7 +73,7 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
 
 def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     """It is the client's where the client was upgraded; nothing is said of a run that failed, was cut, or went astray."""
-    upgrade = change("x", "y", origin=ChangeSource(Author.CLIENT, "Claude Code", "2.1.2"))
+    upgrade = change("x", "y", origin=ChangeAuthor(Author.CLIENT, "Claude Code", "2.1.2"))
     ended = trial("refund", call(1, upgrade))._replace(served=frozenset({2}))
     found = total(ended, after=dict.fromkeys((1, 2, 3), 0.1))
     (gone,) = [each for each in found.groups if each.name.startswith("gone-")]

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status
 from llmproxy.report.json_report import JsonLines, is_being_written, read_report_runs, render_json_report
-from llmproxy.report.live_report_reader import LiveReportReader, make_report_query_handler, read_finished_report
+from llmproxy.report.live_report_reader import LiveTestReportReader, make_report_query_handler, read_finished_report
 from tests.report import samples
 
 BEGIN = Selected(title="tasks", scenarios=2, runs=3, at=60.0)
@@ -37,7 +37,7 @@ def write(writer: JsonLines, *events: Event) -> None:
 def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
     """Each with its state; asked again, only those in which something happened, whole."""
     path = tmp_path / "last.jsonl"
-    followed = LiveReportReader(path)
+    followed = LiveTestReportReader(path)
     assert (followed.read_state("", 0)["running"], followed.read_state("", 0)["scenarios"]) == (False, [])
     writer = JsonLines(path)
     write(writer, BEGIN, begun("one"), said("one"))
@@ -69,7 +69,7 @@ def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
 def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
     """Its file looks like that of a test that runs; nobody holds it."""
     path = tmp_path / "last.jsonl"
-    writer, followed = JsonLines(path), LiveReportReader(path)
+    writer, followed = JsonLines(path), LiveTestReportReader(path)
     write(writer, BEGIN, begun("one"))
     told = followed.read_state("", 0)
     assert (told["running"], is_being_written(path)) == (True, True)
@@ -84,7 +84,7 @@ def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
 def test_the_next_test_is_told_from_its_beginning(tmp_path: Path) -> None:
     """Whoever follows knows the name of another one, however long that has become meanwhile."""
     path = tmp_path / "last.jsonl"
-    followed = LiveReportReader(path)
+    followed = LiveTestReportReader(path)
     for at, names in ((1.0, ("one",)), (2.0, ("one", "two", "three"))):
         writer = JsonLines(path)
         write(writer, Selected(title="t", scenarios=1, runs=1, at=at), *map(begun, names))
@@ -101,7 +101,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     writer.close()
     with path.open("a") as out:
         out.write('{"event": "fini')
-    followed = LiveReportReader(path)
+    followed = LiveTestReportReader(path)
     assert followed.read_state("", 0)["count"] == 2
     assert [entry[2] for entry in read_report_runs(path)] == [None]
     with path.open("a") as out:
@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, line: str) -> None:
     path = tmp_path / "last.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(SettingsError, match="is no report that this version reads"):
-        LiveReportReader(path).read_state("", 0)
+        LiveTestReportReader(path).read_state("", 0)
 
 
 def test_a_document_is_sent_once(tmp_path: Path) -> None:

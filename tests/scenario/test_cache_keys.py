@@ -192,7 +192,7 @@ def conversation(_llm: Any = None, **changes: Any) -> AgentInput:
     said |= {"description": "d", "current_turn": 0, "config": ScenarioConfig(default_model="m")}
     state = ScenarioState(**said | {name: changes.pop(name) for name in tuple(changes) if name in said})
     given: dict[str, Any] = {"new_messages": [], **changes}
-    return AgentInput(thread_id=state.thread_id, messages=state.messages, scenario_state=state, **given).bind_llm(_llm)
+    return AgentInput(thread_id=state.thread_id, messages=state.messages, scenario_state=state, **given).set_llm(_llm)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.prompts import content_to_text, fence_text, format_as_seen, format_transcript, prompt, read_file
+from llmproxy.scenario.prompts import (
+    content_to_text,
+    fence_text,
+    format_as_user_sees,
+    format_transcript,
+    prompt,
+    read_file,
+)
 from llmproxy.scenario.types import Message
 from llmproxy.trace.observing.tool_calls import ToolUse
 
@@ -104,9 +111,9 @@ def test_who_talks_to_the_agent_sees_no_tools() -> None:
     """Row 31: calls and results are internals of the agent; with the switch, they are summarised in brackets."""
     messages = talk()
     messages[1]["content"] = "Let me look."
-    assert [m["content"] for m in format_as_seen(messages)] == ["Weather in Paris?", "Let me look.", "24 degrees."]
-    assert [m["content"] for m in format_as_seen(talk())] == ["Weather in Paris?", "24 degrees."]
-    shown = format_as_seen(talk(), show=True)
+    assert [m["content"] for m in format_as_user_sees(messages)] == ["Weather in Paris?", "Let me look.", "24 degrees."]
+    assert [m["content"] for m in format_as_user_sees(talk())] == ["Weather in Paris?", "24 degrees."]
+    shown = format_as_user_sees(talk(), show=True)
     assert [m["role"] for m in shown] == ["user", "assistant", "assistant", "assistant"]
     assert shown[1]["content"] == '[called get_weather({"city": "Paris", "days": 1})]\n[called log()]'
     assert shown[2]["content"] == '[get_weather returned {"degrees": 24}]'

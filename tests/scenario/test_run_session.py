@@ -17,7 +17,7 @@ import pytest
 from llmproxy.client.control import ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.run_session import _OWN, RunSession, choose_proxy, finish_in_thread, wait_despite_cancel
+from llmproxy.scenario.run_session import _OWN, RunSession, choose_proxy, run_in_thread_to_end, wait_despite_cancel
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.turn_taking import process_session_name
@@ -409,7 +409,7 @@ async def test_a_call_in_a_thread_is_over_when_its_waiter_is_cancelled(times: in
         go.wait(10)
         done.append(1)
 
-    task = asyncio.ensure_future(finish_in_thread(act))
+    task = asyncio.ensure_future(run_in_thread_to_end(act))
     await asyncio.to_thread(begun.wait, 10)
     for _ in range(times):
         task.cancel()

@@ -69,7 +69,7 @@ def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str
     elif kind == "scenario" and isinstance(value, Map):
         LoadedSuites(problems=problems).validate_scenario(value, None)
     elif kind == "fields":
-        flow.check_fields(value)
+        flow.check_field_matchers(value)
     else:
         flow.check_scenario(_scenario(kind, value, here))
 

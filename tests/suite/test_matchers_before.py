@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.matchers.apply import validate_matcher, validate_number
+from llmproxy.suite.matchers.apply import validate_expected_count, validate_matcher
 from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, read_documents
 
@@ -93,7 +93,7 @@ def test_what_can_be_meant_is_taken(text: str) -> None:
 def test_numbers_of_something(wanted: object, told: str) -> None:
     """A count, comparisons or a reference; the text "5" is no number."""
     problems = Problems()
-    validate_number(wanted, problems, None)
+    validate_expected_count(wanted, problems, None)
     assert told in " ".join(map(str, problems))
     assert bool(told) == bool(list(problems))
 

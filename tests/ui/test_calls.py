@@ -6,14 +6,14 @@ import dataclasses
 import json
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.ui.calls import CHUNKS, RecordingReader, call_to_json
+from llmproxy.ui.calls import CHUNKS, ExchangeLinker, call_to_json
 from tests.support.chats import chat
 from tests.ui import samples
 
 
 def test_a_call_says_what_changed_beside_the_conversation() -> None:
     """A new system prompt is told with both texts; the messages that were added are not told again."""
-    reader = RecordingReader()
+    reader = ExchangeLinker()
     first, second = samples.hostile()
     reader.read(first)
     found = call_to_json(reader.read(second))
@@ -23,7 +23,7 @@ def test_a_call_says_what_changed_beside_the_conversation() -> None:
 
 
 def test_a_picture_stands_with_its_message() -> None:
-    found = call_to_json(RecordingReader().read(samples.picture()))
+    found = call_to_json(ExchangeLinker().read(samples.picture()))
     assert [each.get("media") for each in found["messages"]] == [None, [{"type": "image/png", "data": samples.PICTURE}]]
 
 
@@ -31,7 +31,7 @@ def test_what_is_not_known_is_none() -> None:
     """No price, no times: never 0."""
     silent = chat(model="a-model-of-nobody")
     silent = dataclasses.replace(silent, response=dataclasses.replace(silent.response, chunks=(Chunk(0, b"{}"),)))
-    found = call_to_json(RecordingReader().read(silent))
+    found = call_to_json(ExchangeLinker().read(silent))
     assert found["cost"] is None
     assert found["timing"] is None
     assert found["answer"] is None
@@ -42,7 +42,7 @@ def test_a_great_many_chunks_are_told_together() -> None:
     many = chat()
     pieces = tuple(Chunk(1000 * n, b"x" * 10) for n in range(1, 3 * CHUNKS))
     many = dataclasses.replace(many, response=dataclasses.replace(many.response, chunks=pieces))
-    timing = call_to_json(RecordingReader().read(many))["timing"]
+    timing = call_to_json(ExchangeLinker().read(many))["timing"]
     assert len(timing["chunks"]) <= CHUNKS
     assert sum(size for _, size in timing["chunks"]) == 10 * len(pieces)
     assert timing["count"] == len(pieces)
@@ -55,20 +55,20 @@ def test_who_asked_and_answered_when_is_told() -> None:
     request = dataclasses.replace(one.request, headers=(*one.request.headers, ("user-agent", "claude-cli/2.1.197")))
     answer = dataclasses.replace(one.response, headers=(*one.response.headers, ("date", day)), chunks=(Chunk(1, said),))
     asked = dataclasses.replace(one, request=request, response=answer, started_at=1_790_000_000.0)
-    found = call_to_json(RecordingReader().read(asked))
+    found = call_to_json(ExchangeLinker().read(asked))
     assert (found["client"], found["answered_by"]) == ("Claude Code 2.1.197", "gpt-4o-2024-08-06 fp_7")
     assert (found["at"], found["recorded_at"]) == (1_790_000_000.0, 1_795_827_723.0)
-    assert call_to_json(RecordingReader().read(chat()))["recorded_at"] == chat().started_at
+    assert call_to_json(ExchangeLinker().read(chat()))["recorded_at"] == chat().started_at
 
 
 def test_tools_of_every_dialect_are_listed() -> None:
     """Bedrock's are in `toolConfig`."""
     body = json.dumps({"toolConfig": {"tools": [{"toolSpec": {"name": "find", "description": "Finds."}}]}}).encode()
     asked = dataclasses.replace(chat(), request=dataclasses.replace(chat().request, body=body))
-    assert call_to_json(RecordingReader().read(asked))["tools"] == [{"name": "find", "about": "Finds."}]
+    assert call_to_json(ExchangeLinker().read(asked))["tools"] == [{"name": "find", "about": "Finds."}]
 
 
 def test_everything_told_is_json() -> None:
     """Whatever was recorded: half surrogate pairs too."""
     for each in (*samples.agent(), *samples.hostile(), samples.picture()):
-        json.dumps(call_to_json(RecordingReader().read(each))).encode()
+        json.dumps(call_to_json(ExchangeLinker().read(each))).encode()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmproxy.cli.parts.printing import print_line, to_line
-from llmproxy.core.bindings import VolatileField, list_volatile_values_of_request
+from llmproxy.core.bindings import VolatileField, list_volatile_field_values
 from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
@@ -37,7 +37,7 @@ def _shorten_value(text: str) -> str:
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
-def iter_run_variable_lines(name: str, said: Sequence[str]) -> Iterator[str]:
+def iter_recorded_variable_lines(name: str, said: Sequence[str]) -> Iterator[str]:
     """Yield the run variables of a cassette's runs; nothing if it has none."""
     for each in said[:_RUNS]:
         yield f"{name}: recorded with {format_run_variables_line(each)}"
@@ -70,7 +70,7 @@ def list_request_volatile_values(
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_volatile_values_of_request((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
+    values = list_volatile_field_values((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
     return [
         {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.place.path}
         for each in values

@@ -28,7 +28,7 @@ from llmproxy.amount_formatting import format_count, format_seconds
 from llmproxy.cli.parts.options import format_record_command, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
+from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
 from llmproxy.client.control import ControlError
 from llmproxy.client.fault_sweep_judging import (
     PlannedTrial,
@@ -43,7 +43,7 @@ from llmproxy.client.fault_sweep_judging import (
     plan_trials,
     select_kinds,
 )
-from llmproxy.client.proxy_process import ensure_proxy, find_program, kill_group, to_exit_code
+from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_exit_code
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.server_store_copies import show_store
@@ -55,7 +55,7 @@ PATIENCE, TIMES = 20.0, 5.0
 """Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
 
 
-def _list_sorted_calls(run: SweepRun) -> list[tuple[str, int]]:
+def _list_call_identities(run: SweepRun) -> list[tuple[str, int]]:
     """Return key and occurrence of each call, in an order that does not depend on time."""
     return sorted((call.key or "", call.occurrence or 0) for call in run.calls)
 
@@ -72,7 +72,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     kinds = select_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
         raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {format_record_command(loaded)}")
-    find_program(asked.command, env)
+    find_command_path(asked.command, env)
     if asked.options.json is not None:
         write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
     named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
@@ -113,7 +113,7 @@ class Sweep:
         """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
         asked = self._asked
         flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = start_options(flags, forward=asked.options.intercept)
+        options = build_start_flags(flags, forward=asked.options.intercept)
         env = {name: value for name, value in self._env.items() if not name.startswith("LLMPROXY_FAULTS")}
         log = self._folder / "proxy.log"
         with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as self._proxy:
@@ -154,7 +154,7 @@ class Sweep:
 
     def _determine_safe_parallelism(self, jobs: int) -> int:
         """Run undisturbed again, in parallel like the trials; return the possible parallelism."""
-        alone = _list_sorted_calls(self.baseline[0])
+        alone = _list_call_identities(self.baseline[0])
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 more = list(pool.map(lambda _: self._run_undisturbed(), range(jobs)))
@@ -162,7 +162,7 @@ class Sweep:
                 if jobs == 1:
                     raise
                 more = []
-        if more and all(_list_sorted_calls(each) == alone for each in more):
+        if more and all(_list_call_identities(each) == alone for each in more):
             self.baseline += more
             return jobs
         if jobs == 1:
@@ -182,7 +182,7 @@ class Sweep:
                 with self._guard:
                     self._ended = True
                     for each in list(self._children):
-                        kill_group(each)
+                        kill_group_at_once(each)
                 raise
 
     def _run_trial(self, trial: PlannedTrial) -> TrialFinding:
@@ -234,7 +234,7 @@ class Sweep:
                 out, err = popen.communicate(self._stdin, timeout=self._patience)
             except subprocess.TimeoutExpired:
                 hung = True
-                kill_group(popen)
+                kill_group_at_once(popen)
                 out, err = popen.communicate()
         finally:
             self._children.discard(popen)

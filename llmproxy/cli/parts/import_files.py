@@ -192,11 +192,11 @@ class Importer:
             # what came in while it was not known whose API that host is
             named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
             database.delete_interactions({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
-            known = _group_recordings(map(anonymize_interaction, live))
+            known = _group_by_sample_and_key(map(anonymize_interaction, live))
             named_before = {
                 (_exchange_key(x), x.response.body) for x in live if not x.upstream.endswith(f"//{x.provider}")
             }
-            brought = _group_recordings(each.interaction for each in adopted if each.interaction)
+            brought = _group_by_sample_and_key(each.interaction for each in adopted if each.interaction)
             same = {place for place, found in brought.items() if found == known.get(place)}
             for each in adopted:
                 one = each.interaction
@@ -265,7 +265,7 @@ def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
     return each.upstream, each.request.method, each.request.target, each.request.body
 
 
-def _group_recordings(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
+def _group_by_sample_and_key(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
     for each in remove_row_numbers(found):
         places.setdefault(_recording_group_key(each), []).append(each)

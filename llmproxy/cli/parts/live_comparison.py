@@ -42,7 +42,7 @@ def require_recordings(loaded: Loaded) -> None:
 
 
 @dataclass(slots=True)
-class RepeatedLiveRuns:
+class FinishedLiveRuns:
     loaded: Loaded
     runs: list[LiveRun] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ class RepeatedLiveRuns:
         return [*lines, f"  request by request: {compared}"]
 
 
-class LiveTestDiff:
+class LiveTestComparer:
     """Collects the outcomes of runs with live channels; tells at the end how their models differ from recorded ones."""
 
     def __init__(

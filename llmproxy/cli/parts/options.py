@@ -123,7 +123,7 @@ class FreePortCommand(SettingsCommand):
     free_port = True
 
 
-class LivelessCommand(FreePortCommand):
+class CommandWithoutLiveChannels(FreePortCommand):
     """A command that replays all channels."""
 
     without_live = True

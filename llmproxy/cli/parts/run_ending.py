@@ -126,7 +126,7 @@ class RunEnding:
         found: list[str] = []
         with suppress(ControlError):
             if self.proxy.process is not None:  # of one that others use too, nobody knows whose such a request was
-                strays = self.proxy.control.read_refused_without_session()
+                strays = self.proxy.control.read_refused_before_session()
                 found += [f"{each.method} {each.target}: {each.text}" for each in strays if each.at >= self.since]
             told = self.proxy.control.report(self.session)
             if told.refused:

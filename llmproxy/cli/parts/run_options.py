@@ -27,7 +27,7 @@ class RunOption:
     limits: Mapping[str, float]
 
 
-def _declare_run_option(
+def _run_option_field(
     flag: str,
     *,
     default: Any = None,
@@ -47,7 +47,7 @@ _SERVERS = "The agent's MCP configuration"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    intercept: bool = _declare_run_option(
+    intercept: bool = _run_option_field(
         "--intercept",
         default=False,
         again=True,
@@ -56,13 +56,13 @@ class RunOptions:
         changes=_INTERCEPT,
         doctor="Also intercept HTTPS.",
     )
-    base_urls: bool = _declare_run_option(
+    base_urls: bool = _run_option_field(
         "--base-urls/--no-base-urls",
         default=True,
         again=True,
         run="Set base-URL variables; without them only --intercept is used.",
     )
-    run_variable: tuple[str, ...] = _declare_run_option(
+    run_variable: tuple[str, ...] = _run_option_field(
         "--var",
         default=(),
         metavar="NAME=VALUE",
@@ -70,20 +70,20 @@ class RunOptions:
         changes="Run variable, as in `run`.",
         rerecord="Run variable, as in `run`.",
     )
-    only: bool = _declare_run_option(
+    only: bool = _run_option_field(
         "--only",
         default=False,
         again=True,
         run="Let the command reach only the proxy (Linux). Other connections are blocked and listed; exit code 4.",
     )
-    only_allow: tuple[str, ...] = _declare_run_option(
+    only_allow: tuple[str, ...] = _run_option_field(
         "--only-allow",
         default=(),
         metavar="HOST:PORT",
         again=True,
         run="With --only: allow this address, too, or a Unix socket's path.",
     )
-    mcp_config: str | None = _declare_run_option(
+    mcp_config: str | None = _run_option_field(
         "--mcp-config",
         metavar="FILE",
         again=True,
@@ -94,22 +94,22 @@ class RunOptions:
         rerecord=f"{_SERVERS}, as `run` takes it.",
         mcp_serve=f"{_SERVERS}: `replay` starts none of its servers.",
     )
-    json: Path | None = _declare_run_option(  # noqa: RUF009 (as above)
+    json: Path | None = _run_option_field(  # noqa: RUF009 (as above)
         "--json",
         metavar="FILE",
         run="Write a JSON summary: counts, costs, misses, exit code.",
         changes="Write the changes as JSON.",
     )
-    jobs: int | None = _declare_run_option(
+    jobs: int | None = _run_option_field(
         "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="With --faults sweep: number of parallel runs."
     )
-    runs: int | None = _declare_run_option(
+    runs: int | None = _run_option_field(
         "--runs",
         metavar="N",
         limits={"min": 1, "max": 1000},
         run="With --live: number of runs, each with its own recording.",
     )
-    patience: float | None = _declare_run_option(
+    patience: float | None = _run_option_field(
         "--patience",
         metavar="SECONDS",
         limits={"min": 0},

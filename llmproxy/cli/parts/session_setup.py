@@ -21,7 +21,9 @@ from llmproxy.protocol import RUN_VARIABLE
 from llmproxy.settings import Loaded, Settings, list_options
 
 
-def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
+def build_start_flags(
+    flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None
+) -> list[str]:
     """Return the given options of ``llmproxy start``, except files and variables, and the address for `tools`."""
     words: list[str] = []
     for option in list_options():

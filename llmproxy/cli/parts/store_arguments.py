@@ -44,14 +44,14 @@ _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
 """Patterns of files that may hold recordings."""
 
 
-def is_database(path: Path) -> bool:
+def is_sqlite_file(path: Path) -> bool:
     """Return whether a file begins like a database."""
     return sqlite_file.read_foreign_start(path) == _SQLITE
 
 
 def is_store_file(path: Path) -> bool:
     """Return whether a file is a database and not a journal."""
-    return is_database(path) and not path.name.endswith(JOURNAL)
+    return is_sqlite_file(path) and not path.name.endswith(JOURNAL)
 
 
 def refuse_url(
@@ -120,7 +120,7 @@ LONGEST_NUMBER = 19
 """Maximum digits of an id."""
 
 
-class CassetteAndSample(NamedTuple):
+class CassetteAndSampleNumber(NamedTuple):
     cassette: str
     sample: int | None
     """None for all samples."""
@@ -131,16 +131,16 @@ def is_id(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
-def find_cassette(store: Readable, typed: str) -> CassetteAndSample:
+def find_cassette(store: Readable, typed: str) -> CassetteAndSampleNumber:
     """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound with similar names."""
     from llmproxy.core.sessions.session import split_cassette_sample
 
     if store.cassettes(typed):
-        return CassetteAndSample(typed, None)
+        return CassetteAndSampleNumber(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
     name, sample = split_cassette_sample(typed)
     if (name, sample) in known:
-        return CassetteAndSample(name, sample)
+        return CassetteAndSampleNumber(name, sample)
     raise build_no_cassette_error(store, typed)
 
 
@@ -158,7 +158,7 @@ def suggest_cassette_with_numeric_name(store: Readable, typed: str, command: str
     return shown if store.has_recordings(typed, 1) else ""
 
 
-def require_id(typed: str, wanted: str) -> int:
+def parse_interaction_id(typed: str, wanted: str) -> int:
     """Return an interaction's id. Raises SettingsError if invalid; `wanted` names its purpose."""
     if is_id(typed):
         return int(typed)
@@ -168,7 +168,7 @@ def require_id(typed: str, wanted: str) -> int:
     )
 
 
-def check_new_name(name: str) -> str:
+def validate_cassette_name(name: str) -> str:
     """Return a valid name for a new cassette. Raises SettingsError."""
     from llmproxy.core.sessions.session import split_cassette_sample
 

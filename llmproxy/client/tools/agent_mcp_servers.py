@@ -117,22 +117,22 @@ def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd
     notes: list[str] = []
     if _STRICT not in rest:
         home = Path(env.get("CLAUDE_CONFIG_DIR") or env.get("HOME") or Path.home())
-        own = _read_json(home / ".claude.json")
-        local = _get_table(_get_table(own, "projects"), str(cwd))
-        servers |= _get_table(own, "mcpServers")
+        own = _read_json_or_empty(home / ".claude.json")
+        local = _get_table_or_empty(_get_table_or_empty(own, "projects"), str(cwd))
+        servers |= _get_table_or_empty(own, "mcpServers")
         approved = _make_approval_check(env, cwd, local)
-        for name, server in _get_table(_read_json(cwd / ".mcp.json"), "mcpServers").items():
+        for name, server in _get_table_or_empty(_read_json_or_empty(cwd / ".mcp.json"), "mcpServers").items():
             if approved(name):
                 servers[name] = server
             else:
                 notes.append(
                     f"{name}: LEFT OUT: nobody has approved this server of .mcp.json (claude asks, interactively)"
                 )
-        servers |= _get_table(local, "mcpServers")
+        servers |= _get_table_or_empty(local, "mcpServers")
     unread = []
     for word in given:
-        said = _parse_json_or_empty(word) if word.lstrip().startswith("{") else _read_json(cwd / word)
-        servers |= _get_table(said, "mcpServers")
+        said = _parse_json_or_empty(word) if word.lstrip().startswith("{") else _read_json_or_empty(cwd / word)
+        servers |= _get_table_or_empty(said, "mcpServers")
         if not said:
             unread.append(word)
     if not servers:
@@ -166,7 +166,7 @@ def _make_approval_check(env: Mapping[str, str], cwd: Path, local: Mapping[str, 
     """Return a function that checks whether a server of the folder's file was approved: it may be a stranger's."""
     home = Path(env.get("CLAUDE_CONFIG_DIR") or Path(env.get("HOME") or Path.home(), ".claude"))
     files = [home / "settings.json", cwd / ".claude" / "settings.json", cwd / ".claude" / "settings.local.json"]
-    said = [local, *map(_read_json, files)]
+    said = [local, *map(_read_json_or_empty, files)]
 
     def names(key: str) -> set[str]:
         found = [each.get(key) for each in said]
@@ -177,12 +177,12 @@ def _make_approval_check(env: Mapping[str, str], cwd: Path, local: Mapping[str, 
     return lambda name: name not in refused and (everything or name in allowed)
 
 
-def _get_table(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _get_table_or_empty(value: Mapping[str, Any], key: str) -> dict[str, Any]:
     found = value.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json_or_empty(file: Path) -> dict[str, Any]:
     try:
         return _parse_json_or_empty(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -200,12 +200,12 @@ def _parse_json_or_empty(text: str) -> dict[str, Any]:
 def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     home = Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex"))
     own = _read_toml(home / "config.toml")
-    trusted = _get_table(_get_table(own, "projects"), str(cwd)).get("trust_level") == "trusted"
+    trusted = _get_table_or_empty(_get_table_or_empty(own, "projects"), str(cwd)).get("trust_level") == "trusted"
     files = [own, *([_read_toml(cwd / ".codex" / "config.toml")] if trusted else [])]
     servers = {
         name: {"type": "http", **server} if "url" in server else server
         for each in files
-        for name, server in _get_table(each, "mcp_servers").items()
+        for name, server in _get_table_or_empty(each, "mcp_servers").items()
         if isinstance(server, dict) and server.get("enabled") is not False
     }
     odd = sorted(name for name in servers if _PLAIN.fullmatch(name) is None)

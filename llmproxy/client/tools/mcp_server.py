@@ -17,10 +17,10 @@ from typing import Any
 import llmproxy
 from llmproxy.advice import install_command
 from llmproxy.client.tools.mcp_tool_commands import (
+    McpServeOptions,
     McpTool,
-    ServerOptions,
-    build_command,
-    list_offered_tools,
+    build_llmproxy_arguments,
+    list_own_mcp_tools,
     unknown_tool_error,
 )
 from llmproxy.errors import LLMProxyError, MachineError, ensure_prefix
@@ -41,7 +41,7 @@ class CommandFailed(LLMProxyError):
     """Output of a failed command; our own messages get our prefix, the agent's do not."""
 
 
-def serve_stdio(serving: ServerOptions) -> None:
+def serve_stdio(serving: McpServeOptions) -> None:
     """Serve on stdin and stdout until the client leaves. Raises MachineError."""
     try:
         from mcp.server.stdio import stdio_server
@@ -57,12 +57,12 @@ def serve_stdio(serving: ServerOptions) -> None:
         asyncio.run(main())
 
 
-def _make_server(serving: ServerOptions) -> Any:
+def _make_server(serving: McpServeOptions) -> Any:
     """Create the SDK's server; its first generation takes functions by decorators, the second as arguments."""
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, ListToolsResult
 
-    tools = {each.name: each for each in list_offered_tools(serving)}
+    tools = {each.name: each for each in list_own_mcp_tools(serving)}
     listed = ListToolsResult.model_validate({"tools": [_describe_tool(each) for each in tools.values()]})
     kind: Any = Server
     about = {"version": llmproxy.__version__, "instructions": _write_instructions(tools, serving)}
@@ -96,20 +96,20 @@ def _describe_tool(tool: McpTool) -> dict[str, Any]:
 
 
 async def answer_tool_call(
-    tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: ServerOptions
+    tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: McpServeOptions
 ) -> tuple[str, bool]:
     """Run a tool; return the text for the model, and whether it failed."""
     try:
         if (tool := tools.get(name)) is None:
             raise unknown_tool_error(name, serving)
-        return await run_command(build_command(tool, arguments, serving)), False
+        return await run_llmproxy_command(build_llmproxy_arguments(tool, arguments, serving)), False
     except CommandFailed as error:
         return str(error), True
     except LLMProxyError as error:
         return ensure_prefix(error), True
 
 
-def _write_instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:
+def _write_instructions(tools: Mapping[str, McpTool], serving: McpServeOptions) -> str:
     changes = [each.name for each in tools.values() if each.writes]
     return (
         "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they "
@@ -121,7 +121,7 @@ def _write_instructions(tools: Mapping[str, McpTool], serving: ServerOptions) ->
     )
 
 
-async def run_command(words: Sequence[str]) -> str:
+async def run_llmproxy_command(words: Sequence[str]) -> str:
     """Run a command of ours with output to files: a pipe may stay open for ever. Raises ToolFailed, CommandFailed."""
     env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

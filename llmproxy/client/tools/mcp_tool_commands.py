@@ -33,7 +33,7 @@ _OVERRIDES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOptions:
+class McpServeOptions:
     """Options with which the server was started."""
 
     store: str = ""
@@ -55,7 +55,7 @@ class McpTool:
     name: str
     description: str
     properties: Mapping[str, Any]
-    words: Callable[[Arguments, ServerOptions], Sequence[str]]
+    words: Callable[[Arguments, McpServeOptions], Sequence[str]]
     """The command's words after ``llmproxy``. Raises SettingsError."""
     required: tuple[str, ...] = ()
     writes: bool = False
@@ -71,7 +71,7 @@ class McpTool:
         }
 
 
-def _get_asked_cassette(asked: Arguments, serving: ServerOptions) -> str:
+def _get_asked_cassette(asked: Arguments, serving: McpServeOptions) -> str:
     """Return the requested cassette. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
         return _refuse_leading_dash(named)
@@ -85,13 +85,13 @@ def _refuse_leading_dash(word: str) -> str:
     return word
 
 
-def _build_llmproxy_ls_command(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _build_llmproxy_ls_command(asked: Arguments, serving: McpServeOptions) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
     return ["ls", *([_refuse_leading_dash(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
-def _build_llmproxy_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _build_llmproxy_replay_words(asked: Arguments, serving: McpServeOptions) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
@@ -217,13 +217,13 @@ def _shorten_json(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def list_offered_tools(serving: ServerOptions) -> list[McpTool]:
+def list_own_mcp_tools(serving: McpServeOptions) -> list[McpTool]:
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
 
 
-def unknown_tool_error(name: str, serving: ServerOptions) -> SettingsError:
+def unknown_tool_error(name: str, serving: McpServeOptions) -> SettingsError:
     """Return the error for a tool that is not offered: unknown, or not allowed at the server's start."""
-    offered = ", ".join(each.name for each in list_offered_tools(serving))
+    offered = ", ".join(each.name for each in list_own_mcp_tools(serving))
     known = next((each for each in TOOLS if each.name == name), None)
     if known is None:
         return SettingsError(f"there is no tool {name[:SHOWN]!r}. There is: {offered}.")
@@ -232,7 +232,7 @@ def unknown_tool_error(name: str, serving: ServerOptions) -> SettingsError:
     return SettingsError(f"{name} is not offered: this server was started without it.", hint=hint)
 
 
-def build_command(tool: McpTool, asked: Arguments, serving: ServerOptions) -> list[str]:
+def build_llmproxy_arguments(tool: McpTool, asked: Arguments, serving: McpServeOptions) -> list[str]:
     """Return the words after ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
     check_arguments(tool, asked)

@@ -7,12 +7,12 @@ nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of
     build_value_independent_key(canonical)              key of everything that no binding can change (``b1:``)
     bindings = Bindings(recorded run variables, present ones, volatile fields, BindScope.ALL | PATHS | NONE)
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
-    fit_request(..., FittedMessages())                      the same, and remembers messages that fit for the next time
+    fit_request(..., FittedMessageCache())              the same, and remembers messages that fit for the next time
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rewrite_exact_hit_answer(bindings, tree, response, known)
                                                             -> Response | Mismatch  for an exact hit (rule 4.1)
     rewrite_recorded(bindings, tree)                        -> a recorded request with this run's values
-    list_volatile_values_of_request(fields, tree)           -> the values of volatile fields in one request
+    list_volatile_field_values(fields, tree)           -> the values of volatile fields in one request
 
 `Fit.names` are the bindings whose values differ, `Fit.identities` the ids that tools created in this pair of requests:
 add them to the session's `IdPairs` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is
@@ -23,7 +23,7 @@ from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exac
 from llmproxy.core.bindings.binding_independent_key import build_value_independent_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import FittedMessages, list_volatile_values_of_request
+from llmproxy.core.bindings.leaf_pairs import FittedMessageCache, list_volatile_field_values
 from llmproxy.core.bindings.leaf_places import find_volatile_matches
 from llmproxy.core.bindings.request_comparison import fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
@@ -58,7 +58,7 @@ __all__ = [
     "BindScope",
     "Bindings",
     "Fit",
-    "FittedMessages",
+    "FittedMessageCache",
     "IdPair",
     "IdPairs",
     "Mismatch",
@@ -72,7 +72,7 @@ __all__ = [
     "find_volatile_matches",
     "fit_request",
     "fits_kind",
-    "list_volatile_values_of_request",
+    "list_volatile_field_values",
     "load_run_variables",
     "parse_run_variable",
     "parse_volatile_field",

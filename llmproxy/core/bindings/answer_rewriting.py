@@ -49,7 +49,7 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
-from llmproxy.core.bindings.value_forms import FormMatch
+from llmproxy.core.bindings.value_forms import FormOccurrence
 from llmproxy.core.dialects.answer_json_edits import ByteReplacement, apply_edits_to_chunks, list_json_parts
 from llmproxy.core.traffic.canonical_json import reject_duplicate_members
 from llmproxy.core.traffic.interaction import Response
@@ -202,7 +202,7 @@ def rewrite_exact_hit_answer(
     texts = list(_iterate_tree_texts(request))
     held = {text[spot.start : spot.end] for text in texts for spot in paths.answer_forms.find_matches(text)}
     # Any number in an equal request may be a short value, so short values stay in its answer.
-    left = [each for each in known or () if each.is_distinct and each.recorded != each.present]
+    left = [each for each in known or () if each.is_searchable_in_text and each.recorded != each.present]
     tokens = RecordedIdFinder(left)
     held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
@@ -446,7 +446,7 @@ class AnswerRewriter:
             ):
                 raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
 
-    def _replace_form(self, text: str, spot: FormMatch, place: str) -> TextEdit | None:
+    def _replace_form(self, text: str, spot: FormOccurrence, place: str) -> TextEdit | None:
         recorded = text[spot.start : spot.end]
         # ``~/x`` or backslashes are written into an answer only if the old value, or the usual new one, has them.
         odd = [sign for sign in ("~", "\\") if sign not in recorded + spot.forms[0].present[0]]

@@ -58,13 +58,13 @@ def list_texts(value: object) -> Iterator[Piece]:
     """Yield the texts of one JSON value of an answer: a whole body, or the data of an event."""
     if not isinstance(value, dict):
         return
-    yield from _list_value_pieces(value, (), value, None)
+    yield from _list_text_pieces(value, (), value, None)
 
 
-def _list_value_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
+def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
     if isinstance(node, list):
         for n, each in enumerate(node):
-            yield from _list_value_pieces(each, (*path, n), event, tool)
+            yield from _list_text_pieces(each, (*path, n), event, tool)
         return
     if not isinstance(node, dict) or _is_thinking_block(node):
         return
@@ -80,7 +80,7 @@ def _list_value_pieces(node: object, path: Path, event: dict[str, Any], tool: st
             if value:
                 yield _build_piece(node, name, value, here, event, tool)
         else:
-            yield from _list_value_pieces(value, here, event, tool)
+            yield from _list_text_pieces(value, here, event, tool)
 
 
 def _is_thinking_block(node: dict[str, Any]) -> bool:

@@ -37,7 +37,7 @@ class IdPair(NamedTuple):
     present: str
 
     @property
-    def is_distinct(self) -> bool:
+    def is_searchable_in_text(self) -> bool:
         """Whether it can be searched for in any text."""
         return is_distinct_value(self.kind, self.recorded) and is_distinct_value(self.kind, self.present)
 
@@ -127,7 +127,7 @@ class RecordedIdFinder:
         """Keep the ids that can be searched for in any text."""
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:
-            spelled = _list_spellings(each) if each.is_distinct else ()
+            spelled = _list_spellings(each) if each.is_searchable_in_text else ()
             for found in _list_port_spellings(each) if each.kind == "port" else spelled:
                 head = found.recorded[:SHORTEST_PREFIX] if found.kind in PREFIXED else found.recorded
                 self._heads.setdefault(head, []).append(found)
@@ -234,7 +234,7 @@ def collect_changed_short_values(pairs: Iterable[RunVariablePair], identities: I
     made = [
         ShortValue(each.name, each.recorded, each.present, identity=True)
         for each in identities
-        if not each.is_distinct and each.recorded != each.present
+        if not each.is_searchable_in_text and each.recorded != each.present
     ]
     declared = [
         ShortValue(pair.name, pair.recorded.value, pair.present.value, pair.recorded.tool, pair.recorded.path)

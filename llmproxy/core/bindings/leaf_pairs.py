@@ -25,10 +25,10 @@ from llmproxy.core.bindings.leaf_places import (
     ToolInvocation,
     Zone,
     applies_to_call,
-    are_plain_names,
+    are_names_run_independent,
     find_volatile_matches,
     iterate_request_members,
-    list_fields_at,
+    list_volatile_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.shell_listings import remove_llmproxy_files_from_both
@@ -81,16 +81,16 @@ class MessagePair:
 
     def remember(self, texts: str, filled: list[tuple[FilledGap, str, LeafPlace]]) -> None:
         self.texts, self.filled = texts, filled
-        self._written = dump(self.present) if _has_numbers(self.present) else b""
+        self._written = dump(self.present) if _has_non_text_leaf(self.present) else b""
 
 
-def _has_numbers(node: object) -> bool:
+def _has_non_text_leaf(node: object) -> bool:
     if isinstance(node, (dict, list)):
-        return any(map(_has_numbers, node.values() if isinstance(node, dict) else node))
+        return any(map(_has_non_text_leaf, node.values() if isinstance(node, dict) else node))
     return node is not None and not isinstance(node, str)
 
 
-class FittedMessages:
+class FittedMessageCache:
     """The messages of one recorded run that fitted, by `id()` of the recorded ones, which it keeps in memory."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class PairedBodies(NamedTuple):
         return any(value in text for text in texts) or any(value in pair.texts for pair in self.messages)
 
 
-def pair_all_leaves(recorded: object, present: object, fitted: FittedMessages | None = None) -> PairedBodies:
+def pair_all_leaves(recorded: object, present: object, fitted: FittedMessageCache | None = None) -> PairedBodies:
     """Return the paired leaves of two whole trees."""
     mine = list(iterate_request_members(recorded))
     theirs = {name: value for name, value, _ in iterate_request_members(present)}
@@ -159,7 +159,7 @@ def _pair_message(
     theirs: object,
     place: LeafPlace,
     into: list[MessagePair],
-    fitted: FittedMessages | None,
+    fitted: FittedMessageCache | None,
 ) -> Mismatch | None:
     known = fitted.find_pair(mine, theirs, reader) if fitted is not None else None
     into.append(pair := known or MessagePair(mine, theirs))
@@ -200,7 +200,7 @@ def _compare_list_lengths(mine: list[object], theirs: list[object], place: LeafP
 def _collect_member_leaf_pairs(
     reader: PlaceReader, mine: dict[str, object], theirs: dict[str, object], place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
-    if place.json and not (are_plain_names(mine) and are_plain_names(theirs)):
+    if place.json and not (are_names_run_independent(mine) and are_names_run_independent(theirs)):
         into.append((mine, theirs, place))
         return None
     if mine.keys() != theirs.keys():
@@ -278,13 +278,13 @@ class LeafPairVisitor:
 
     def find_volatile_field_at(self, place: LeafPlace) -> VolatileField | None:
         """Return the volatile field at a place in the JSON of a result."""
-        if not place.json or not self.is_json_tool_result(place):
+        if not place.json or not self.has_volatile_json_fields(place):
             return None
         fields, mask = self.bindings.fields, self.write_arguments_with_placeholders
         named = (each for each in fields if each.at.startswith("$") and applies_to_call(each, place.call, mask))
         return next((field for field in named if matches_path(field.at, place.subpath)), None)
 
-    def is_json_tool_result(self, place: LeafPlace) -> bool:
+    def has_volatile_json_fields(self, place: LeafPlace) -> bool:
         """Return whether a result is of a tool with volatile fields in its JSON."""
         return place.zone is Zone.RESULT and place.call is not None and place.call.tool in self.bindings.json_tools
 
@@ -295,7 +295,7 @@ class LeafPairVisitor:
         return text
 
 
-class VolatileValue(NamedTuple):
+class VolatileFieldValue(NamedTuple):
     field: VolatileField
     value: str
     place: LeafPlace
@@ -308,7 +308,7 @@ class VolatileFieldReader(LeafPairVisitor):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.found = IdPairs()
-        self.values: list[VolatileValue] = []
+        self.values: list[VolatileFieldValue] = []
         """Values of the fields in the recorded request."""
         # This run may have the present value, its other form, or the recorded one unchanged.
         sides = [(pair.name, pair.recorded.value, pair.present.value, pair.present.other) for pair in bindings.pairs]
@@ -320,7 +320,9 @@ class VolatileFieldReader(LeafPairVisitor):
     def collect_field_values(self, leaves: list[Leaf]) -> Mismatch | None:
         """Fill `found`; return a mismatch if the values of a volatile field do not map one to one."""
         bindings = self.bindings
-        return self.visit([x for x in leaves if list_fields_at(bindings, x[2]) or self.is_json_tool_result(x[2])])
+        return self.visit(
+            [x for x in leaves if list_volatile_fields_at(bindings, x[2]) or self.has_volatile_json_fields(x[2])]
+        )
 
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
@@ -344,11 +346,11 @@ class VolatileFieldReader(LeafPairVisitor):
         if call is not None and not place.json:
             recorded, present = remove_llmproxy_files_from_both(recorded, present)
         # JSON in a result: a field may stand at a path, or in the lines of a member
-        if call is not None and not place.json and (recorded[:1] == "{" or self.is_json_tool_result(place)):
+        if call is not None and not place.json and (recorded[:1] == "{" or self.has_volatile_json_fields(place)):
             for mine, theirs in pair_text_and_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
-        fields = list_fields_at(self.bindings, place)
+        fields = list_volatile_fields_at(self.bindings, place)
         mine, theirs = (find_volatile_matches(fields, call, text, names, self.write_arguments_with_placeholders)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
@@ -361,7 +363,7 @@ class VolatileFieldReader(LeafPairVisitor):
     def _read_pair(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not fits_kind(field.kind, recorded):
             return None
-        self.values.append(VolatileValue(field, recorded, place))
+        self.values.append(VolatileFieldValue(field, recorded, place))
         if not (field.is_id and fits_kind(field.kind, present)):
             return None
         pair = IdPair(field.name, field.kind, recorded, present)
@@ -369,7 +371,7 @@ class VolatileFieldReader(LeafPairVisitor):
         return None if conflict is None else build_conflict_mismatch(place.path, pair, conflict)
 
 
-def list_volatile_values_of_request(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
+def list_volatile_field_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileFieldValue]:
     """Return the values of volatile fields in one request (a canonical tree), in its order."""
     reader = VolatileFieldReader(Bindings((), (), fields))
     reader.collect_field_values(pair_all_leaves(tree, tree).leaves)

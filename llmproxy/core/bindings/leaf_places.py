@@ -152,9 +152,9 @@ class PlaceReader:
     def add_known_calls(self, calls: list[tuple[str | None, ToolInvocation]]) -> None:
         """Add calls that another reader found."""
         for id_, call in calls:
-            self._add_call(id_, call)
+            self._note_call(id_, call)
 
-    def _add_call(self, id_: str | None, call: ToolInvocation) -> None:
+    def _note_call(self, id_: str | None, call: ToolInvocation) -> None:
         if id_ is not None:
             self._calls[id_] = call
         self._last[call.tool] = call
@@ -220,7 +220,7 @@ class PlaceReader:
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
         call = ToolInvocation(tool, arguments)
-        self._add_call(None if name is None else str(name), call)
+        self._note_call(None if name is None else str(name), call)
         return call
 
     def _record_result_call(self, node: Node) -> ToolInvocation | None:
@@ -254,7 +254,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
 """A member name that contains neither a path nor an id."""
 
 
-def are_plain_names(names: Iterable[str]) -> bool:
+def are_names_run_independent(names: Iterable[str]) -> bool:
     """Return whether no member name of an object contains a value of a run: ``{"/tmp/a/x.py": ...}`` does."""
     return all(_PLAIN_NAME.fullmatch(name) for name in names)
 
@@ -307,7 +307,7 @@ def find_volatile_matches(
     return kept
 
 
-def list_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
+def list_volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
     """Return the volatile fields possible in a text: its tool's, or those of system text in the agent's text."""
     fields = bindings.text_slots
     if not fields:

@@ -36,7 +36,7 @@ from llmproxy.core.bindings.id_pairs import (
     short_values_at,
 )
 from llmproxy.core.bindings.leaf_pairs import (
-    FittedMessages,
+    FittedMessageCache,
     Leaf,
     LeafPairVisitor,
     MessagePair,
@@ -52,7 +52,7 @@ from llmproxy.core.bindings.leaf_places import (
     find_volatile_matches,
     is_in_any_span,
     iterate_request_members,
-    list_fields_at,
+    list_volatile_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.shell_listings import (
@@ -67,12 +67,12 @@ from llmproxy.core.bindings.text_alignment import (
     GapOption,
     TextDivergence,
     VariableSpan,
-    align_text,
+    fill_text_gaps,
     splice,
     splice_present_values,
 )
 from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
-from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
+from llmproxy.core.bindings.value_forms import FormOccurrence, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, Names, VolatileMatch, fits_kind, may_occur
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
@@ -88,7 +88,7 @@ def fit_request(
     recorded: object,
     present: object,
     known: IdPairs | None = None,
-    fitted: FittedMessages | None = None,
+    fitted: FittedMessageCache | None = None,
 ) -> Fit | Mismatch:
     """Compare the canonical trees of two requests.
 
@@ -144,7 +144,7 @@ class RequestComparison(LeafPairVisitor):
         """Return whether ids of tools may be in a pair of messages: its leaves must be compared."""
         return bool(self._shorts) or pair.contains_any(self._heads)
 
-    def compare_messages(self, pair: MessagePair, fitted: FittedMessages | None) -> Mismatch | None:
+    def compare_messages(self, pair: MessagePair, fitted: FittedMessageCache | None) -> Mismatch | None:
         """Compare two messages; `fitted` remembers them if nothing but their run variables counted."""
         if pair.texts:
             self._filled += pair.filled
@@ -162,11 +162,11 @@ class RequestComparison(LeafPairVisitor):
         if self._shorts or "llmproxy.db" in texts or any(head in texts for head in self._heads):
             return True
         for recorded, present, place in leaves:
-            if isinstance(recorded, dict) or self.is_json_tool_result(place):
+            if isinstance(recorded, dict) or self.has_volatile_json_fields(place):
                 return True
             for text in (recorded, present):
                 if isinstance(text, str) and any(
-                    may_occur(each, text) for each in list_fields_at(self.bindings, place)
+                    may_occur(each, text) for each in list_volatile_fields_at(self.bindings, place)
                 ):
                     return True
         changed = self.bindings.changed
@@ -208,7 +208,7 @@ class RequestComparison(LeafPairVisitor):
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
             gaps = _add_nonoverlapping_gaps(
-                self._list_id_gaps(name, accepts=False), self._list_bound_value_gaps(name, place)
+                self._find_known_id_spans(name, accepts=False), self._list_bound_value_gaps(name, place)
             )
             told = self._find_present_name(name, gaps, left, place)
             if told is None:
@@ -227,7 +227,7 @@ class RequestComparison(LeafPairVisitor):
         told = splice_present_values(name, gaps)
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
-            aligned = align_text(name, gaps, other)
+            aligned = fill_text_gaps(name, gaps, other)
             if not isinstance(aligned, TextDivergence):
                 self._filled += ((each, name, place) for each in aligned)
                 return other
@@ -244,7 +244,7 @@ class RequestComparison(LeafPairVisitor):
         """Compare leaves that are a short value or a volatile field as a whole; return whether they are one."""
         mine, theirs, option = str(recorded), str(present), None
         same = type(recorded) is type(present) and recorded == present
-        short, field = self._find_short_value(recorded, place, present), self.find_volatile_field_at(place)
+        short, field = self._find_short_value_at_leaf(recorded, place, present), self.find_volatile_field_at(place)
         if short is None and same and place.json:
             self.equalities.record_unchanged_member(recorded, place)
         told = (
@@ -266,7 +266,7 @@ class RequestComparison(LeafPairVisitor):
         self._filled.append((FilledGap(gap, option, theirs), mine, place))
         return True
 
-    def _find_short_value(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
+    def _find_short_value_at_leaf(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
         """Return the short value at a leaf; of several the one with this run's present value."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
@@ -292,9 +292,11 @@ class RequestComparison(LeafPairVisitor):
 
     def _may_hold_bound_value(self, text: str, place: LeafPlace) -> bool:
         """Return whether a text equal in both may contain a leaked value, or one that stayed unchanged."""
-        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or list_fields_at(self.bindings, place):
+        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or list_volatile_fields_at(
+            self.bindings, place
+        ):
             return True
-        if self.is_json_tool_result(place):
+        if self.has_volatile_json_fields(place):
             return True
         forms = (
             self.bindings.forms_in_system_text
@@ -305,7 +307,7 @@ class RequestComparison(LeafPairVisitor):
 
     def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         """Compare JSON inside a result as values; texts without any as they are."""
-        must = self.is_json_tool_result(place) or (place.call is not None and self._shorts)
+        must = self.has_volatile_json_fields(place) or (place.call is not None and self._shorts)
         if (recorded == present and not must) or ("{" not in recorded and "[" not in recorded):
             return self._compare_plain_text(recorded, present, place)
         mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
@@ -331,7 +333,7 @@ class RequestComparison(LeafPairVisitor):
                 ):
                     name = next(each.name for each in self._identities if each.recorded == text)
                     return Mismatch(MismatchKind.LEAKED, place.path, text, "", name)
-        aligned = align_text(recorded, gaps, present)
+        aligned = fill_text_gaps(recorded, gaps, present)
         if isinstance(aligned, TextDivergence):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
@@ -356,20 +358,20 @@ class RequestComparison(LeafPairVisitor):
         if place.zone is Zone.RESULT:  # fields are anchored behind listings
             values, elsewhere = self.bindings.values, "cwd" in self.bindings.changed
             gaps = list_shell_output_gaps(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
-        if fields := list_fields_at(self.bindings, place):
+        if fields := list_volatile_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_volatile_matches(fields, call, recorded, self._names, self.write_arguments_with_placeholders)
             gaps = _add_nonoverlapping_gaps(gaps, [self._build_volatile_gap(each) for each in found])
-        gaps = _add_nonoverlapping_gaps(gaps, self._list_id_gaps(recorded, accepts=place.zone is Zone.THINKING))
+        gaps = _add_nonoverlapping_gaps(gaps, self._find_known_id_spans(recorded, accepts=place.zone is Zone.THINKING))
         return _add_nonoverlapping_gaps(gaps, self._list_bound_value_gaps(recorded, place))
 
-    def _list_id_gaps(self, recorded: str, *, accepts: bool) -> list[VariableSpan]:
+    def _find_known_id_spans(self, recorded: str, *, accepts: bool) -> list[VariableSpan]:
         return [_build_id_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
 
     def _list_bound_value_gaps(self, recorded: str, place: LeafPlace) -> list[VariableSpan]:
         return [
             VariableSpan(spot.start, spot.end, _list_gap_options(spot.forms), None, spot.forms[0].name, spot.in_answers)
-            for spot in find_forms(self.bindings, recorded, place)
+            for spot in find_run_variables_in_text(self.bindings, recorded, place)
         ]
 
     def _build_volatile_gap(self, found: VolatileMatch) -> VariableSpan:
@@ -421,7 +423,7 @@ def _are_values_of_kind(kind: str, *values: object) -> bool:
     )
 
 
-def find_forms(bindings: Bindings, recorded: str, place: LeafPlace) -> list[FormMatch]:
+def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPlace) -> list[FormOccurrence]:
     """Return the run variables in a text that count in its zone."""
     if place.zone is Zone.SYSTEM:
         return bindings.forms_in_system_text.find_matches(recorded)
@@ -455,7 +457,10 @@ def _rewrite_node(bindings: Bindings, reader: PlaceReader, node: object, place: 
     user = bindings.values["user"] if "user" in bindings.changed else None
 
     def rewrite_text(text: str, place: LeafPlace) -> str:
-        changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in find_forms(bindings, text, place)]
+        changes = [
+            (spot.start, spot.end, spot.forms[0].present[0])
+            for spot in find_run_variables_in_text(bindings, text, place)
+        ]
         if user is not None and place.zone is Zone.RESULT:
             rows = find_listing_parts(text, elsewhere=False, users=user)
             changes += [(part.start, part.end, user[1]) for part in rows if part.name == "user"]

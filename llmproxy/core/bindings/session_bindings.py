@@ -10,7 +10,7 @@ from llmproxy.core.bindings import (
     Bindings,
     BindScope,
     Fit,
-    FittedMessages,
+    FittedMessageCache,
     IdPair,
     IdPairs,
     Mismatch,
@@ -66,7 +66,7 @@ class SessionBindings:
     _typed: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
     """Literal ends of the last user texts of recorded requests, by recording and `id()` of the bindings."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
-    _fitted: dict[Bindings, FittedMessages] = field(default_factory=dict)
+    _fitted: dict[Bindings, FittedMessageCache] = field(default_factory=dict)
 
     def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
         """Add run variables; one with an existing name replaces the old one."""
@@ -75,7 +75,7 @@ class SessionBindings:
         self.untouched.clear()
 
     @property
-    def dump_variables(self) -> str:
+    def dump_declared_variables(self) -> str:
         """The run variables in the form that recordings contain."""
         return dump_run_variables(self.declared.values())
 
@@ -88,12 +88,12 @@ class SessionBindings:
             self._tables[recorded] = known
         return known
 
-    def get_fitted_messages(self, table: Bindings) -> FittedMessages:
+    def get_fitted_messages(self, table: Bindings) -> FittedMessageCache:
         if (known := self._fitted.get(table)) is None:
-            known = self._fitted[table] = FittedMessages()
+            known = self._fitted[table] = FittedMessageCache()
         return known
 
-    def may_have_user_text(self, id_: int, recorded: Canonical, table: Bindings, text: str) -> bool:
+    def may_match_last_user_text(self, id_: int, recorded: Canonical, table: Bindings, text: str) -> bool:
         """Return whether a recording may have this last user text under these bindings; true if that is unclear."""
         if (which := (id_, id(table))) not in self._typed:
             if len(self._typed) >= _MOST_TYPED:

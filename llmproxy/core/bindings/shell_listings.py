@@ -106,7 +106,9 @@ _ON_BRANCH = (
 )
 
 
-def find_git_output_parts(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[VariableSpan]:
+def find_git_user_and_branch(
+    text: str, user: tuple[str, str], branch: tuple[str, str] | None
+) -> Iterator[VariableSpan]:
     """Yield the positions at which this run's user or branch may replace the recorded one.
 
     `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
@@ -129,7 +131,7 @@ def list_shell_output_gaps(
     `values` are recorded and present run variables by name; `git_user` is this run's.
     """
     gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
-    gaps += find_git_output_parts(text, values.get(USER, ("", git_user)), values.get(BRANCH))
+    gaps += find_git_user_and_branch(text, values.get(USER, ("", git_user)), values.get(BRANCH))
     return sorted(gaps, key=lambda gap: gap.start)
 
 

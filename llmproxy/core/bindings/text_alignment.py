@@ -66,7 +66,7 @@ class TextDivergence(NamedTuple):
     """Whether a recorded value that must not occur is there."""
 
 
-def align_text(recorded: str, gaps: Sequence[VariableSpan], present: str) -> list[FilledGap] | TextDivergence:
+def fill_text_gaps(recorded: str, gaps: Sequence[VariableSpan], present: str) -> list[FilledGap] | TextDivergence:
     """Align two texts; `gaps` are in order and do not overlap."""
     furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()

@@ -75,7 +75,7 @@ class ValueConsistency:
             if other != name and self._values.get(other) != self._values.get(name):
                 values = f"{self._values.get(other)} and {self._values.get(name)}"
                 self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
-        elif self._counts_as_unchanged(name, gap, recorded, place):
+        elif self._conflicts_if_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
     def record_unchanged_member(self, value: object, place: LeafPlace) -> None:
@@ -120,7 +120,7 @@ class ValueConsistency:
         for token in self._tokens.find_matches(text):
             yield token.start, token.end, token.identity.name
 
-    def _counts_as_unchanged(self, name: str, gap: VariableSpan, recorded: str, place: LeafPlace) -> bool:
+    def _conflicts_if_unchanged(self, name: str, gap: VariableSpan, recorded: str, place: LeafPlace) -> bool:
         """Return whether a recorded value that stays means something else than this run's value."""
         if self._natures.get(name) is not ValueKind.PATH:
             return place.zone is not Zone.THINKING
@@ -133,7 +133,7 @@ def find_merged_ids(found: IdPairs) -> Mismatch | None:
     """Return the mismatch of two ids that tools created under different names and that became equal."""
     seen: dict[str, tuple[str, str]] = {}
     for each in found:
-        if not each.is_distinct:
+        if not each.is_searchable_in_text:
             continue
         name, recorded = seen.setdefault(each.present, (each.name, each.recorded))
         if recorded != each.recorded and name != each.name:

@@ -62,7 +62,7 @@ def _follows_escape(text: str, start: int) -> bool:
     return bool(_BEFORE_ESCAPE.search(before) or _BEFORE_ANSI.search(before))
 
 
-def spans_path(text: str, start: int, end: int) -> bool:
+def is_whole_path(text: str, start: int, end: int) -> bool:
     """Return whether the path text[start:end] begins and ends there; a separator may follow, for a path below it."""
     return _is_path_start(text, start) and is_path_end(text, end)
 
@@ -106,7 +106,7 @@ def spans_folder_slug(text: str, start: int, end: int) -> bool:
     return start > 0 and text[start - 1] in "/\\" and spans_slug(text, start, end)
 
 
-def stands_behind_parent_dir(text: str, start: int, end: int) -> bool:
+def follows_dot_dot_slash(text: str, start: int, end: int) -> bool:
     """Return whether a folder's name follows only ``../``, behind no other folder: ``../project``."""
     return _ABOVE.search(text, max(0, start - 5), start) is not None and is_path_end(text, end)
 
@@ -167,7 +167,7 @@ class ValueForm:
     in_answers: bool = True
 
 
-class FormMatch(NamedTuple):
+class FormOccurrence(NamedTuple):
     start: int
     end: int
     forms: tuple[ValueForm, ...]
@@ -243,24 +243,24 @@ def _build_json_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str
 
 
 _WAYS = (
-    _PathSpelling(lambda path: path, spans_path),
-    _PathSpelling(_build_json_escaper(1, ascii_only=False), spans_path),
-    _PathSpelling(_build_json_escaper(1, ascii_only=True), spans_path),
-    _PathSpelling(_build_json_escaper(2, ascii_only=True), spans_path),
-    _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), spans_path),
-    _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", spans_path),
-    _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", spans_path),
-    _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", spans_path),
-    _PathSpelling(lambda path: quote(path, safe="/"), spans_path),
+    _PathSpelling(lambda path: path, is_whole_path),
+    _PathSpelling(_build_json_escaper(1, ascii_only=False), is_whole_path),
+    _PathSpelling(_build_json_escaper(1, ascii_only=True), is_whole_path),
+    _PathSpelling(_build_json_escaper(2, ascii_only=True), is_whole_path),
+    _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_whole_path),
+    _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_whole_path),
+    _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_whole_path),
+    _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_whole_path),
+    _PathSpelling(lambda path: quote(path, safe="/"), is_whole_path),
     _PathSpelling(lambda path: quote(path, safe=""), is_isolated),
     _PathSpelling(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated),
-    _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", spans_path),
-    _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", spans_path),
+    _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_whole_path),
+    _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_whole_path),
     _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", spans_slug),
     _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated),
     _PathSpelling(
         lambda path: posixpath.basename(path.replace("\\", "/")),
-        stands_behind_parent_dir,
+        follows_dot_dot_slash,
         FormScope.NOT_TYPED,
         in_answers=False,
     ),
@@ -301,14 +301,14 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     trimmed = [(_strip_trailing_slashes(each.value), _strip_trailing_slashes(home.value)) for each, home in sides]
     mine, theirs = (_abbreviate_home(path, home) for path, home in trimmed)
     if mine:
-        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), spans_path)
+        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_whole_path)
     elif theirs:
-        yield ValueForm(pair.name, recorded[0], (present[0], theirs), spans_path)
+        yield ValueForm(pair.name, recorded[0], (present[0], theirs), is_whole_path)
     yield from _list_forms_below_hidden_folders(pair, homes)
-    between = [_relative_path_to_home(path, home) for path, home in trimmed]
+    between = [_home_relative_to_path(path, home) for path, home in trimmed]
     if between[0] and between[1]:
         there = (between[1], *_list_plain_and_resolved_path(homes.present))
-        yield ValueForm(homes.name, between[0], there, spans_path, FormScope.NOT_TYPED)
+        yield ValueForm(homes.name, between[0], there, is_whole_path, FormScope.NOT_TYPED)
 
 
 def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
@@ -325,7 +325,7 @@ def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePa
         for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
             for home in before:
-                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, spans_path)
+                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_whole_path)
 
 
 def _make_slug(name: str) -> str:
@@ -350,7 +350,7 @@ def _abbreviate_home(path: str, home: str) -> str:
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 
-def _relative_path_to_home(path: str, home: str) -> str:
+def _home_relative_to_path(path: str, home: str) -> str:
     """Return home relative to a path, if that names a folder: dots alone may occur anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""
@@ -377,7 +377,7 @@ class FormSearch:
         self._texts_by_stem = {stem: tuple(each) for stem, each in below.items()}
         self._least = min(map(len, self.stems), default=0)
 
-    def find_matches(self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None) -> list[FormMatch]:
+    def find_matches(self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None) -> list[FormOccurrence]:
         """Return the recorded values in a text, in order, longest first; `allowed` checks a form at a position."""
         if len(text) < self._least:
             return []
@@ -393,7 +393,7 @@ class FormSearch:
         if not found:
             return []
         found.sort()
-        spots: list[FormMatch] = []
+        spots: list[FormOccurrence] = []
         at = 0
         for start, length, recorded in found:
             if start < at:
@@ -405,7 +405,7 @@ class FormSearch:
                 if form.border(text, start, end) and (allowed is None or allowed(form, start))
             )
             if forms:
-                spots.append(FormMatch(start, end, forms))
+                spots.append(FormOccurrence(start, end, forms))
                 at = end
         return spots
 

@@ -32,7 +32,7 @@ from llmproxy.core.bindings.request_comparison import RequestComparison, fit_req
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
 from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
-from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, splice_present_values
+from llmproxy.core.bindings.text_alignment import TextDivergence, fill_text_gaps, splice_present_values
 from llmproxy.core.bindings.volatile_field_matching import (
     BLOCK,
     KINDS,
@@ -149,11 +149,11 @@ class LearnedField:
             KINDS[self.field.kind].accepted
             and not number
             and self.field.tool not in (BLOCK, OUTSIDE, SYSTEM)
-            and not self.has_external_source
+            and not self.comes_from_other_machine
         )
 
     @property
-    def has_external_source(self) -> bool:
+    def comes_from_other_machine(self) -> bool:
         """Whether the value came from outside of the agent's machine: listed separately, accepted by name only."""
         return is_result_from_other_machine(self.field.tool, self.field.arguments)
 
@@ -184,7 +184,7 @@ def _learn_fields_and_compare(
             break
         if _demote_conflicting_id_to_count(outcome, learned):
             continue
-        new = _FieldLearner(now, recorded, present, known, outside=outside).lessons
+        new = _FieldLearningComparison(now, recorded, present, known, outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
             break
         learned += new
@@ -206,7 +206,7 @@ def with_volatile_fields(bindings: Bindings, fields: Sequence[VolatileField]) ->
     return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.fields, *fields))
 
 
-class _FieldLearner(RequestComparison):
+class _FieldLearningComparison(RequestComparison):
     """A comparison that records which volatile fields are missing, and continues as if they were known."""
 
     def __init__(
@@ -266,7 +266,7 @@ class _FieldLearner(RequestComparison):
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool:
         gaps = self.list_spans_that_may_differ(recorded, place)
-        parted = align_text(recorded, gaps, present)
+        parted = fill_text_gaps(recorded, gaps, present)
         if not isinstance(parted, TextDivergence) or parted.leaked:
             return False
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
@@ -441,22 +441,24 @@ def restate_recording(
     varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
     if varying:
         wider = with_volatile_fields(bindings, [each.field for each in varying])
-        whole = _restate_once(wider, recorded, present, known)
+        whole = _restate_whole_request(wider, recorded, present, known)
         if whole.tree != present:
             learned = {each.field.name for each in varying}
             return RestatedRecording(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
-    found = _restate_once(bindings, recorded, present, known)
+    found = _restate_whole_request(bindings, recorded, present, known)
     return found if found.tree != present else RestatedRecording(rewrite_recorded(bindings, recorded))
 
 
-def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
+def _restate_whole_request(
+    bindings: Bindings, recorded: object, present: object, known: IdPairs | None
+) -> RestatedRecording:
     paired, fields = pair_all_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
     restating, tree = RequestComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         fits = restating.visit_leaf(mine, theirs, place) is None
         restated = theirs if fits else _restate_fitting_beginning(restating, mine, theirs, place)
-        _put_at_path(tree, place.list_steps(), restated)
+        _replace_existing_at_path(tree, place.list_steps(), restated)
     return RestatedRecording(tree, restating.build_fit().names)
 
 
@@ -467,7 +469,7 @@ def _restate_fitting_beginning(
     if not isinstance(recorded, str) or not isinstance(present, str):
         return recorded
     gaps = comparing.list_spans_that_may_differ(recorded, place)
-    parted = align_text(recorded, gaps, present)
+    parted = fill_text_gaps(recorded, gaps, present)
     if not isinstance(parted, TextDivergence):
         return recorded
     # After a leaked value the texts diverge behind it: its expected text is the difference.
@@ -476,7 +478,7 @@ def _restate_fitting_beginning(
     return present[: parted.present] + splice_present_values(recorded, behind)[at:]
 
 
-def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:
+def _replace_existing_at_path(tree: Any, steps: list[str | int], value: object) -> None:
     """Put a value into a tree, unless a member on its path has another name in this run."""
     for step in steps[:-1]:
         if isinstance(tree, dict) and step not in tree:

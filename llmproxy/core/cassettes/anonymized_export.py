@@ -76,10 +76,10 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
     said, bindings = _build_stand_ins(interaction.run_variables)
     if not bindings.changed:
         return replace(interaction, run_variables=said)
-    return replace(rewrite_run_variables(interaction, bindings), run_variables=said)
+    return replace(rewrite_with_present_values(interaction, bindings), run_variables=said)
 
 
-def rewrite_run_variables(interaction: Interaction, bindings: Bindings) -> Interaction:
+def rewrite_with_present_values(interaction: Interaction, bindings: Bindings) -> Interaction:
     """Return a recording with the present values of run variables in place of the recorded ones."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     renamed = rewrite_recorded(bindings, tree := parse_json(request.body))
@@ -107,7 +107,9 @@ def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> Ru
     home = next((one for one in all_of_them if one.name == "home"), None)
     user = next((one.value for one in all_of_them if one.name == "user"), "")
     return replace(
-        each, value=_strip_user(each.name, each.value, home, user), other=_strip_user(each.name, each.other, home, user)
+        each,
+        value=_strip_user_from_path(each.name, each.value, home, user),
+        other=_strip_user_from_path(each.name, each.other, home, user),
     )
 
 
@@ -120,7 +122,7 @@ def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
     return text
 
 
-def _strip_user(name: str, path: str, home: RunVariable | None, user: str) -> str:
+def _strip_user_from_path(name: str, path: str, home: RunVariable | None, user: str) -> str:
     """Return a path without the home at its start, or without the user's name in it."""
     for own in (home.value, home.other) if home is not None else ():
         if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):

@@ -44,7 +44,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, write_notes
-from llmproxy.core.store.reader import KeyedRecording, Readable, SyncedCassetteFile, was_left_twice
+from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Readable, was_left_twice
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -229,7 +229,7 @@ class CassetteDir:
         cassette: str,
         *,
         force: bool = False,
-        remember: Callable[[str, SyncedCassetteFile], None] = lambda _cassette, _seen: None,
+        remember: Callable[[str, LastFileSync], None] = lambda _cassette, _seen: None,
     ) -> Path | None:
         """Write the file of a cassette atomically, if it changed; return it, None if nothing is recorded.
 
@@ -248,14 +248,14 @@ class CassetteDir:
                 return None
             if not path.exists() or path.read_bytes() != data:
                 if path.exists() and not force:
-                    _check_file_is_in_store(path, store, cassette)
+                    _check_recordings_in_store(path, store, cassette)
                 write_text(path, data.decode())
                 samples = {info.sample for info in store.cassettes(cassette) if info.live}
                 declared = [said for sample in samples for said in list_run_variables(store, cassette, sample)]
                 for said in describe_remaining_names(path, data.decode(), declared):
                     log.warning("%s", said)
             if store.generation == generation:
-                remember(cassette, SyncedCassetteFile(hashlib.sha256(data).digest(), last))
+                remember(cassette, LastFileSync(hashlib.sha256(data).digest(), last))
                 return path  # else another process recorded meanwhile, and may have written before us
 
     def get_path(self, cassette: str) -> Path:
@@ -378,13 +378,13 @@ def _supersede_by_file_recordings(
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
         if remove_row_numbers(map(anonymize_interaction, live)) == new:  # loaded by the process that we waited for
-            store.record_synced_file(name, SyncedCassetteFile(read.digest, store.find_last_id(name)))
+            store.record_synced_file(name, LastFileSync(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
         with store.sqlite_transaction() as conn:
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add_interaction(each, supersede=False) for each in new]
-        store.record_synced_file(name, SyncedCassetteFile(read.digest, max(ids, default=store.find_last_id(name))))
+        store.record_synced_file(name, LastFileSync(read.digest, max(ids, default=store.find_last_id(name))))
         for each, plain in zip(kept, remove_row_numbers(map(anonymize_interaction, kept)), strict=True):
             if plain not in new:
                 store.add_interaction(replace(each, id=None), supersede=False)
@@ -406,7 +406,7 @@ def _begin_writing_when_free(store: Store, name: str, sample: int, wait: Callabl
             return
 
 
-def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
+def _check_recordings_in_store(path: Path, store: Readable, cassette: str) -> None:
     """Raise unless all recordings of a file are, or once were, in the store (superseded ones count)."""
     kept = format_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."

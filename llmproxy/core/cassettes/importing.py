@@ -29,7 +29,7 @@ from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
-from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, exclude_requested_ids
+from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, list_newly_created_ids
 from llmproxy.core.keys.server_object_changes import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
@@ -101,7 +101,7 @@ def convert_exchanges(
     adopter = _ExchangeConverter(cassette, rules, redactor, upstreams or {})
     for each, place in zip(recorded, places, strict=True):
         if place is not None:  # first all credentials: an early answer may quote one that a later request carries
-            route, _ = adopter.route_exchange(place, _OwnMember(each.extra))
+            route, _ = adopter.route_exchange(place, _LlmproxyMember(each.extra))
             redactor.learn_request(each.headers, place.target, route.provider.credentials)
     return [adopter.convert_exchange(each, place) for each, place in zip(recorded, places, strict=True)]
 
@@ -136,13 +136,13 @@ class _ExchangeConverter:
             return ConvertedExchange(each, place.netloc if place else "", None, each.problem)
         if place is None:
             return ConvertedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
-        extra = _OwnMember(each.extra)
+        extra = _LlmproxyMember(each.extra)
         route, known = self.route_exchange(place, extra)
         before = len(self.occurrences)
         interaction = self.build_interaction(each, place, route, extra)
         return ConvertedExchange(each, place.netloc, interaction, known=known, first=len(self.occurrences) > before)
 
-    def route_exchange(self, place: _RequestUrl, extra: _OwnMember) -> tuple[Route, bool]:
+    def route_exchange(self, place: _RequestUrl, extra: _LlmproxyMember) -> tuple[Route, bool]:
         provider = extra.text("provider")
         if provider and (ours := route_by_host(*place, {provider: place.origin})):
             return ours, provider in PROVIDERS
@@ -169,7 +169,9 @@ class _ExchangeConverter:
             changes.begin_change(change._replace(key=build_key(self.canonical(request, route, sample))))
         return request
 
-    def build_interaction(self, each: Recorded, place: _RequestUrl, route: Route, extra: _OwnMember) -> Interaction:
+    def build_interaction(
+        self, each: Recorded, place: _RequestUrl, route: Route, extra: _LlmproxyMember
+    ) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=extra.ours)
         sample, party = extra.get_number("sample", 1), extra.text("party") or AGENT
         if (
@@ -200,7 +202,7 @@ class _ExchangeConverter:
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,
             run_variables=extra.read_run_variables(),
-            made_ids=exclude_requested_ids(
+            made_ids=list_newly_created_ids(
                 list_server_made_ids(route.family, route.operation, kind, answer), canonical.refs
             ),
         )  # fmt: skip
@@ -219,7 +221,7 @@ def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers,
     return without(headers, "content-encoding"), body
 
 
-def _build_response(each: Recorded, route: Route, extra: _OwnMember, *, stream: bool) -> Response:
+def _build_response(each: Recorded, route: Route, extra: _LlmproxyMember, *, stream: bool) -> Response:
     headers, body = _undo_coding(each.response_headers, each.response_body, ours=extra.ours)
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""
@@ -235,7 +237,7 @@ def _build_response(each: Recorded, route: Route, extra: _OwnMember, *, stream: 
     )
 
 
-class _OwnMember:
+class _LlmproxyMember:
     """The member ``llmproxy`` of an interaction; invalid parts are ignored."""
 
     def __init__(self, values: Mapping[str, object]) -> None:

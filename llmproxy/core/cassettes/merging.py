@@ -87,7 +87,7 @@ def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], 
         _check_rules(stores)
         stale, conflicts = 0, list[str]()
         for name in names:
-            _, aside, found = _merge_cassette(stores, name)
+            _, aside, found = _collect_merged_recordings(stores, name)
             stale += aside
             conflicts += found
         raise_conflicts(
@@ -99,7 +99,7 @@ def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], 
         try:
             with FileStore.open(part, writable=True, now=now) as made:
                 for name in names:
-                    kept, _, _ = _merge_cassette(stores, name)
+                    kept, _, _ = _collect_merged_recordings(stores, name)
                     count += len(kept)
                     _write_cassette(made, stores, name, kept)
             part.replace(target)
@@ -138,7 +138,7 @@ def _check_rules(stores: Mapping[Path, Readable]) -> None:
             )
 
 
-def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[Interaction], int, list[str]]:
+def _collect_merged_recordings(stores: Mapping[Path, Store], name: str) -> tuple[list[Interaction], int, list[str]]:
     """Return a cassette's live recordings in order, the number of outdated ones, and descriptions of conflicts."""
     replaced = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NOT NULL"
     gone = {
@@ -255,13 +255,13 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    before = _list_changes_in_notes(() if base is None else read_head_notes(review_yaml.read(base), base.name))
+    before = _list_accepted_changes(() if base is None else read_head_notes(review_yaml.read(base), base.name))
     dropped: set[Note] = set()
     for side in sides:
         there = dict(list_identities(review_yaml.read(side)))
         gone |= {place for place in old if place not in there}
         notes = read_head_notes(list(there.values()), side.name)
-        accepted.append(_list_changes_in_notes(notes))
+        accepted.append(_list_accepted_changes(notes))
         fields = [note for note in notes if note not in accepted[-1]]
         heads.add(repr((review_yaml.read_fork(side), fields)))
         dropped |= {note for note in before if note not in accepted[-1]}
@@ -303,7 +303,7 @@ def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:
     return tuple(note for note in read_notes(store, name) if not isinstance(note, AcceptedChange))
 
 
-def _list_changes_in_notes(notes: Iterable[Note]) -> list[AcceptedChange]:
+def _list_accepted_changes(notes: Iterable[Note]) -> list[AcceptedChange]:
     return [note for note in notes if isinstance(note, AcceptedChange)]
 
 

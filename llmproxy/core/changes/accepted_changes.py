@@ -23,7 +23,7 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.change import Author, Change, ChangeSource, diff_hunks, digest_texts
+from llmproxy.core.changes.change import Author, Change, ChangeAuthor, diff_hunks, digest_texts
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.interaction import Key
 
@@ -56,7 +56,7 @@ GONE = "gone"
 """Kind of change: the run no longer makes a recorded call."""
 
 
-def build_call_removal(what: str, key: Key, origin: ChangeSource) -> Change:
+def build_call_removal(what: str, key: Key, origin: ChangeAuthor) -> Change:
     """Return the change that a recorded call is gone; `what` describes the call for people."""
     return Change(GONE, f"call {what}", what, None, digest_lookup_key(key), "", diff_hunks(what, None), origin)
 

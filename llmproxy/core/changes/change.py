@@ -30,7 +30,7 @@ class Author(StrEnum):
     TOOL_SERVER = "tool server"
 
 
-class ChangeSource(NamedTuple):
+class ChangeAuthor(NamedTuple):
     source: Author
     name: str = ""
     """Name of the client or of the tool's server; empty if unknown."""
@@ -66,7 +66,7 @@ class Change(NamedTuple):
     after_digest: str
     hunks: tuple[Hunk, ...]
     """Different lines; of a tool's result without their values."""
-    origin: ChangeSource = ChangeSource(Author.PROMPT)
+    origin: ChangeAuthor = ChangeAuthor(Author.PROMPT)
     turned: str = ""
     """For a tool's result: ``fails now`` if the recorded one had succeeded."""
     place: str = ""
@@ -126,7 +126,7 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            ChangeSource(Author(source), name, version), value["turned"], value.get("place", ""),
+            ChangeAuthor(Author(source), name, version), value["turned"], value.get("place", ""),
         )  # fmt: skip
 
 

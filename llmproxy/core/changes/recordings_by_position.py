@@ -173,7 +173,7 @@ class CallPositions:
             if len(alike) > _MOST_ALIKE:
                 return []
             found.update((each.recorded.id, each) for each in alike)
-        return [each for each in found.values() if asks_same_question(each, request)]
+        return [each for each in found.values() if differs_only_in_template(each, request)]
 
 
 def _have_equal_answers(standing: Sequence[ParsedRecording]) -> bool:
@@ -184,7 +184,7 @@ def _have_equal_answers(standing: Sequence[ParsedRecording]) -> bool:
     return len({tuple(meanings) for meanings in by_key.values()}) == 1
 
 
-def asks_same_question(standing: ParsedRecording, request: ParsedRequest) -> bool:
+def differs_only_in_template(standing: ParsedRecording, request: ParsedRequest) -> bool:
     """Return whether a request has a recording's question: only lines of its template differ."""
     was, now = standing.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):

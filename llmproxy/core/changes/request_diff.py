@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 from llmproxy.core.changes.change import (
     Author,
     Change,
-    ChangeSource,
+    ChangeAuthor,
     Hunk,
     Refusal,
     RefusalReason,
@@ -33,7 +33,7 @@ from llmproxy.core.changes.change import (
     iterate_sequence_edits,
 )
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames, get_client_frames
-from llmproxy.core.changes.recordings_by_position import ParsedRecording, asks_same_question
+from llmproxy.core.changes.recordings_by_position import ParsedRecording, differs_only_in_template
 from llmproxy.core.changes.request_parsing import (
     ParsedRequest,
     Slot,
@@ -162,7 +162,7 @@ class _RequestDiff:
                 raise Refused(RefusalReason.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
-                if old is None or new is None or not asks_same_question(self.standing, self.now):
+                if old is None or new is None or not differs_only_in_template(self.standing, self.now):
                     raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case Kind.RESULT:
@@ -234,7 +234,9 @@ class _RequestDiff:
         """
         was, now = (_ClientFramedText.from_request(side, frames) for side in (self.standing.request, self.now))
         if was.own != now.own:
-            yield self._client_change(FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own))
+            yield self._build_client_caused_change(
+                FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own)
+            )
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
         if found := next((text for text in (*gone, *new) if text in was.in_words | now.in_words), ""):
             said = "new" if found in new else "gone"
@@ -252,7 +254,7 @@ class _RequestDiff:
             if self.frames is None or slot[1] not in self.frames.members:
                 raise Refused(RefusalReason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
             texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
-            yield self._client_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
+            yield self._build_client_caused_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 
     def _compare_headers_or_query(
         self, kind: str, was: tuple[tuple[str, str], ...], now: tuple[tuple[str, str], ...]
@@ -263,9 +265,11 @@ class _RequestDiff:
                 continue
             if name == STATE_HEADER:
                 raise Refused(RefusalReason.REQUEST, "what was changed before of what it names")
-            yield self._client_change(kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides))
+            yield self._build_client_caused_change(
+                kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides)
+            )
 
-    def _client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
+    def _build_client_caused_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
         """Return a change that only a client can have caused."""
         digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
         origin = self._build_origin(Author.CLIENT)
@@ -293,8 +297,8 @@ class _RequestDiff:
             else made
         )
 
-    def _build_origin(self, source: Author, name: str = "") -> ChangeSource:
-        return ChangeSource(source, *(self.client or ())) if source is Author.CLIENT else ChangeSource(source, name)
+    def _build_origin(self, source: Author, name: str = "") -> ChangeAuthor:
+        return ChangeAuthor(source, *(self.client or ())) if source is Author.CLIENT else ChangeAuthor(source, name)
 
 
 class _ClientFramedText(NamedTuple):
@@ -373,7 +377,7 @@ def explain_impossible(said: Message, output: int | None, was: ParsedRequest, no
         old, new = before.get(name), after.get(name)
         if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, said, output)):
             return f"parameter {name}: {why}"
-    return _check_calls(said, was, now)
+    return _check_answer_fits_tools(said, was, now)
 
 
 def parameter_may_hold_question(name: str, value: object) -> bool:
@@ -396,7 +400,7 @@ def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
 
 def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int | None) -> str:
     if name in _LIMITS:
-        return _check_limit(old, new, output)
+        return _check_answer_fits_limit(old, new, output)
     if name in _COUNTS:
         return "" if {old or 1, new or 1} == {1} else f"{new!r} answers are asked for now"
     if name in _STOPS:
@@ -408,15 +412,15 @@ def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int |
     if name in _KINDS:
         return "the answer would hold something else"
     if name in _CHOICES:
-        return _check_tool_choice(new, [call.name for call in said.tool_calls if not call.hosted])
+        return _check_answer_obeys_choice(new, [call.name for call in said.tool_calls if not call.hosted])
     if name == "parallel_tool_calls":
         return "the answer calls several tools at once" if new is False and len(said.tool_calls) > 1 else ""
     if name in _FORMATS and new is not None:
-        return _check_response_format(new, said)
+        return _check_answer_fits_format(new, said)
     return ""
 
 
-def _check_limit(old: Any, new: Any, output: int | None) -> str:
+def _check_answer_fits_limit(old: Any, new: Any, output: int | None) -> str:
     if output is None:
         return "" if isinstance(old, int) and isinstance(new, int) and new == old else "nobody knows how long it was"
     if isinstance(old, int) and output >= old:
@@ -424,7 +428,7 @@ def _check_limit(old: Any, new: Any, output: int | None) -> str:
     return f"the answer has {output} tokens" if isinstance(new, int) and output > new else ""
 
 
-def _check_tool_choice(new: Any, called: list[str]) -> str:
+def _check_answer_obeys_choice(new: Any, called: list[str]) -> str:
     tree = as_dict(new)
     tree = as_dict(tree.get("functionCallingConfig")) or as_dict(tree.get("function_calling_config")) or tree
     kind = (as_str(new) or as_str(tree.get("type")) or as_str(tree.get("mode")) or next(iter(tree), "")).lower()
@@ -444,7 +448,7 @@ def _check_tool_choice(new: Any, called: list[str]) -> str:
     return f"nobody knows whether {json.dumps(new)[:100]} allows the answer"
 
 
-def _check_response_format(new: Any, said: Message) -> str:
+def _check_answer_fits_format(new: Any, said: Message) -> str:
     tree = as_dict(new)
     inner = as_dict(tree.get("json_schema")) or as_dict(tree.get("format")) or tree
     if new in ("text", "text/plain") or tree.get("type") == "text" or not said.text:
@@ -459,7 +463,7 @@ def _check_response_format(new: Any, said: Message) -> str:
     return f"the answer does not validate: {why}" if why else ""
 
 
-def _check_calls(said: Message, was: ParsedRequest, now: ParsedRequest) -> str:
+def _check_answer_fits_tools(said: Message, was: ParsedRequest, now: ParsedRequest) -> str:
     before, after = dict(_list_tools(was)), dict(_list_tools(now))
     deferred = any("tool_search" in name or "defer" in json.dumps(tool) for name, tool in after.items())
     for call in (*said.tool_calls, *said.beside):

@@ -23,7 +23,7 @@ from llmproxy.core.changes.change import digest_texts
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames
 from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
-from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
+from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, read_tool_result_block
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.canonical_json import dump
 
@@ -263,7 +263,7 @@ class _ConversationReader:
     @staticmethod
     def _get_call_id_of_result(entry: Sequence[Segment], segment: Segment) -> str:
         """Return the alias of the call to which a result belongs."""
-        if (block := block_result(as_dict(segment.value))) is not None:
+        if (block := read_tool_result_block(as_dict(segment.value))) is not None:
             return block.tool_call_id or ""
         beside = (each for each in entry if each.kind is Kind.MEMBER and each.own == "tool_call_id")
         return next((as_str(each.value) for each in beside), "")

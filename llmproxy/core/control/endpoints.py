@@ -147,13 +147,13 @@ class RoutedRequest:
             raise BadControl(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
         return int(text)
 
-    def get_queried_session_name(self) -> str | None:
+    def get_session_filter(self) -> str | None:
         """Return the name of the session to which a listing is limited, None for all."""
         return canonical_name(self.query["session"]) if "session" in self.query else None
 
     def find_open_session(self, engine: Engine) -> Session:
         """Return the open session in the query. Raises BadControl, SessionUnknown."""
-        if (name := self.get_queried_session_name()) is None:
+        if (name := self.get_session_filter()) is None:
             raise BadControl("llmproxy: say which session: ?session=NAME.")
         return engine.sessions.get_session(name)
 
@@ -271,7 +271,7 @@ def _enable_learning(engine: Engine, call: RoutedRequest) -> Json:
     `replay` only. From now on a request that misses is compared with the unused recordings. If exactly one differs only
     in values that tools created, it is answered, and these values are listed here.
     """
-    engine.get_feature(BindingFeature).enable_learning(engine.sessions.get_session(call.name))
+    engine.get_feature(BindingFeature).enable_learning_in_session(engine.sessions.get_session(call.name))
     return _list_learned_fields(engine, call)
 
 
@@ -350,7 +350,7 @@ def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
     """List recorded interactions."""
-    rows = engine.list_recording_summaries(call.get_queried_session_name(), call.get_limit())
+    rows = engine.list_recording_summaries(call.get_session_filter(), call.get_limit())
     names = (
         "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
         "status",
@@ -360,7 +360,7 @@ def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
     """List requests that missed."""
-    wanted = call.get_queried_session_name()
+    wanted = call.get_session_filter()
     found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
     rows = [

@@ -41,7 +41,7 @@ MOST_OPEN = 10_000
 """Maximum pending messages of one client."""
 
 
-class StdioExchangeRecorder(Protocol):
+class ExchangeRecorder(Protocol):
     """Executor of the engine's decisions."""
 
     def record_begin(self, exchange: Exchange) -> None: ...
@@ -68,7 +68,7 @@ class ConnectedStdioClient:
     """One client of one server, while it is connected."""
 
     engine: Engine
-    proxy: StdioExchangeRecorder
+    proxy: ExchangeRecorder
     session: str
     server: str
     """Name of the server, without prefix."""
@@ -211,7 +211,7 @@ class ConnectedStdioClient:
 class StdioClients:
     """All stdio clients of the proxy, for the control API."""
 
-    def __init__(self, proxy: StdioExchangeRecorder) -> None:
+    def __init__(self, proxy: ExchangeRecorder) -> None:
         self._proxy = proxy
         self._lines: dict[tuple[str, str], ConnectedStdioClient] = {}
 
@@ -247,11 +247,11 @@ class StdioClients:
             return {}
         if body.get("end") is True:
             del self._lines[which]
-            known.on_client_end(read_lines(body))
+            known.on_client_end(parse_numbered_lines(body))
         elif isinstance(number, int) and isinstance(why, str):
             known.on_server_loss(number, why)
         elif isinstance(number, int):
-            known.on_server_answer(number, read_lines(body), left=body.get("left") is True)
+            known.on_server_answer(number, parse_numbered_lines(body), left=body.get("left") is True)
         else:
             raise BadControl("llmproxy: say `line`, or `number` and `lines`, or `end`.")
         return {}
@@ -265,7 +265,7 @@ def read_text(body: Mapping[str, Json], name: str) -> str:
     return value
 
 
-def read_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
+def parse_numbered_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
     """Return lines, [[number, text], ...]. Raises BadControl."""
     found = body.get("lines") or []
     if not isinstance(found, list):

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.streams import detect_framing, iter_aws_event_frames, write_frame
+from llmproxy.core.dialects.streams import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk
 
@@ -85,12 +85,14 @@ def _list_aws_event_frames(body: bytes) -> Iterator[BodyPart]:
     for headers, payload in iter_aws_event_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
         raw = body[at + 12 : at + 12 + header_length]
-        if (part := _build_frame_part(headers.get(":event-type") or "", raw, payload, at, at + total)) is not None:
+        if (
+            part := _parse_frame_to_editable_part(headers.get(":event-type") or "", raw, payload, at, at + total)
+        ) is not None:
             yield part
         at += total
 
 
-def _build_frame_part(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
+def _parse_frame_to_editable_part(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
     try:
         value = json.loads(payload)
         inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
@@ -103,7 +105,7 @@ def _build_frame_part(kind: str, raw: bytes, payload: bytes, start: int, end: in
             new = {**value, "bytes": coded}
         elif isinstance(new, dict):
             new = next(iter(new.values()))  # the event's type is in the headers
-        return write_frame(raw, write_json_like(new, like=payload))
+        return write_aws_frame(raw, write_json_like(new, like=payload))
 
     return BodyPart(start, end, {kind: value} if inner is None else inner, write)
 

@@ -87,7 +87,7 @@ def drop_none(**values: object) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def build_type_check(*types: str) -> Callable[[Json], bool]:
+def make_event_type_check(*types: str) -> Callable[[Json], bool]:
     """Return a check for events of one of these types."""
     return lambda value: value.get("type") in types
 

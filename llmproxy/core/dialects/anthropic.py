@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, dump_json, name_by_status, parse_arguments, sse
+from llmproxy.core.dialects.answers import (
+    SSE,
+    WHOLE,
+    dump_json,
+    make_event_type_check,
+    name_by_status,
+    parse_arguments,
+    sse,
+)
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
     BodyLayout,
@@ -26,7 +34,7 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
     block_call,
-    block_result,
+    read_tool_result_block,
 )
 from llmproxy.core.traffic.interaction import Headers
 
@@ -66,7 +74,7 @@ def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
         draft.unknown[kind or "a block without a type"] = None
     content = as_dict(block.get("content"))
     failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
-    draft.add_result(block_result(block), failed=failed)
+    draft.add_result(read_tool_result_block(block), failed=failed)
 
 
 # -- writing
@@ -99,14 +107,14 @@ def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> t
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if streamed else {})
 
 
-def _build_usage(said: SpokenTurn) -> Json:
+def _write_usage_json(said: SpokenTurn) -> Json:
     return {
         "input_tokens": said.find_token_count("input_tokens", "prompt_tokens") or 0,
         "output_tokens": said.find_token_count("output_tokens", "completion_tokens") or 0,
     }
 
 
-def _build_answer(said: SpokenTurn) -> Json:
+def _write_answer_json(said: SpokenTurn) -> Json:
     return {
         "id": f"msg_{said.id}",
         "type": "message",
@@ -115,12 +123,12 @@ def _build_answer(said: SpokenTurn) -> Json:
         "content": _build_blocks(said.message),
         "stop_reason": "refusal" if said.finish == "refusal" else _WHY.get(said.why, said.why),
         "stop_sequence": None,
-        "usage": _build_usage(said),
+        "usage": _write_usage_json(said),
     }
 
 
 def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
-    answer, usage = _build_answer(said), _build_usage(said)
+    answer, usage = _write_answer_json(said), _write_usage_json(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
     for n, block in enumerate(answer["content"]):
@@ -146,7 +154,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
 
 def write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
-        return WHOLE, [dump_json(_build_answer(said))]
+        return WHOLE, [dump_json(_write_answer_json(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
 
 
@@ -176,7 +184,7 @@ def _build_provider_error(status: int, _asked: FailedCallFacts) -> tuple[Json, H
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message_or_event, build_type_check("message_stop"), write=write_answer, text_whole=False,
+            add_message_or_event, make_event_type_check("message_stop"), write=write_answer, text_whole=False,
             exclusive=True,
             makes_ids=True, layout=BodyLayout(system=("system",)),
         ),
@@ -187,7 +195,7 @@ DIALECT = Dialect(
     },
     _build_proxy_error, _build_provider_error, lambda _number: ("error", _build_error(529, "Overloaded")),
     speaker=Composer(
-        _build_request, _build_answer, build_stream_events,
+        _build_request, _write_answer_json, build_stream_events,
         lambda error, status: _build_error(status, error.get("message", "")),
     ),
 )  # fmt: skip

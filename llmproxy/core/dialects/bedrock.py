@@ -21,7 +21,7 @@ from llmproxy.core.dialects.codecs import (
 )
 from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_kind_by_member
 from llmproxy.core.dialects.openai_chat import add_chat_completion, build_error_event
-from llmproxy.core.dialects.streams import write_frame
+from llmproxy.core.dialects.streams import write_aws_frame
 from llmproxy.core.traffic.interaction import Headers
 
 CONTENT: Mapping[str, Asks | None] = {
@@ -89,7 +89,7 @@ def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
 def _frame(kind: str, value: object) -> bytes:
     """Write one message of AWS's event stream."""
     fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
-    return write_frame(fields, dump_json(value))
+    return write_aws_frame(fields, dump_json(value))
 
 
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}

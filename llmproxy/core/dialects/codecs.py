@@ -304,7 +304,7 @@ GATEWAY = (
 """Body of a 502 from a gateway in front of any provider: no JSON."""
 
 
-def write_failure(family: Family, status: int, asked: FailedCallFacts) -> tuple[Headers, bytes]:
+def write_provider_failure(family: Family, status: int, asked: FailedCallFacts) -> tuple[Headers, bytes]:
     """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

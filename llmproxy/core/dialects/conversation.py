@@ -33,11 +33,11 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
     block_call,
-    block_result,
     entry_messages,
     is_thought_block,
     keep_user_text,
     normalize_role,
+    read_tool_result_block,
     to_text,
 )
 from llmproxy.core.dialects.streams import parse_events_cached
@@ -95,7 +95,7 @@ def _parse_unwrapped_body(body: bytes) -> dict[str, Any]:
     return as_dict(tree.get("request")) or tree  # Code Assist wraps it
 
 
-def read_conversation(body: bytes) -> list[Message]:
+def read_request_messages(body: bytes) -> list[Message]:
     """Return the conversation of a request, system first; empty if there is none. Never raises."""
     found = (message for make, part in _list_conversation_parts(_parse_unwrapped_body(body)) for message in make(part))
     return [each for each in found if each.text or each.tool_calls or each.reasoning or each.tool_call_id]
@@ -391,7 +391,7 @@ class _SegmentReader:
         if (call := block_call(block)) is not None:
             self._tools |= {call[0]: as_str(call[1])} if isinstance(call[0], str) else {}
             self._add(Kind.CALL, f"{said}, call of {as_str(call[1]) or 'a tool'}", path, block)
-        elif (result := block_result(block)) is not None:
+        elif (result := read_tool_result_block(block)) is not None:
             of = result.tool_call_id or ""
             tool = self._tools.get(of) or of or "a tool"
             self._add(Kind.RESULT, f"{said}, result of {tool}", path, block, tool)

@@ -328,7 +328,7 @@ def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
     return None
 
 
-def block_result(block: dict[str, Any]) -> Message | None:
+def read_tool_result_block(block: dict[str, Any]) -> Message | None:
     kind = as_str(block.get("type"))
     if kind.endswith("tool_result"):
         return Message("tool", to_text(block.get("content")), tool_call_id=_as_id(block.get("tool_use_id")))
@@ -351,7 +351,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
     texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         block = as_dict(part)
-        call, result = block_call(block), block_result(block)
+        call, result = block_call(block), read_tool_result_block(block)
         if call is not None:
             asks = find_call_form(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
@@ -403,7 +403,7 @@ def entry_messages(value: object, default: str = "user") -> list[Message]:
     if isinstance(value, str):
         return [Message(normalize_role(None, default), value)]
     entry = as_dict(value)
-    alone = block_call(entry), block_result(entry)
+    alone = block_call(entry), read_tool_result_block(entry)
     draft = Draft(role=normalize_role(entry.get("role"), default))
     if any(alone) or is_thought_block(entry):
         draft.role = "assistant"

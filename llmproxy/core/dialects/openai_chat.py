@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, drop_none, dump_json, sse
+from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, make_event_type_check, sse
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
     BodyLayout,
@@ -57,7 +57,7 @@ def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
             draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 
 
-def _add_writer_ai_completion(draft: Draft, value: dict[str, Any]) -> None:
+def _read_writer_completion(draft: Draft, value: dict[str, Any]) -> None:
     """Add Writer's completions: bare values when streamed."""
     add_chat_completion(draft, value)
     draft.add_text(value.get("value"))
@@ -172,13 +172,13 @@ DIALECT = Dialect(
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
         "completions": Codec(add_chat_completion, done=True, layout=_PROMPT),
         "writer.chat": Codec(add_chat_completion, write=_write_answer, layout=_LAYOUT),
-        "writer.completions": Codec(_add_writer_ai_completion, layout=_PROMPT),
+        "writer.completions": Codec(_read_writer_completion, layout=_PROMPT),
         "generate": Codec(add_chat_completion, layout=_PROMPT),
         "images.generations": Codec(
-            add_chat_completion, build_type_check("image_generation.completed"), layout=_PROMPT
+            add_chat_completion, make_event_type_check("image_generation.completed"), layout=_PROMPT
         ),
-        "images.edits": Codec(add_chat_completion, build_type_check("image_edit.completed")),
-        "audio.transcriptions": Codec(add_chat_completion, build_type_check("transcript.text.done")),
+        "images.edits": Codec(add_chat_completion, make_event_type_check("image_edit.completed")),
+        "audio.transcriptions": Codec(add_chat_completion, make_event_type_check("transcript.text.done")),
     },
     write_error, write_failure, build_error_event, reasoning_apart=True,
     speaker=Composer(

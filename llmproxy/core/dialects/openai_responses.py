@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, dump_json, sse
+from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, make_event_type_check, sse
 from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     ITEMS,
@@ -18,10 +18,10 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
     block_call,
-    block_result,
     find_call_form,
     is_hosted,
     is_thought_block,
+    read_tool_result_block,
 )
 from llmproxy.core.dialects.openai_chat import FAILED, build_error_event, write_error, write_failure
 from llmproxy.core.traffic.interaction import Headers
@@ -60,7 +60,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
     if kind not in ITEMS:
         draft.unknown[kind or "an item without a type"] = None
         return
-    draft.add_result(block_result(item))
+    draft.add_result(read_tool_result_block(item))
     if (asks := find_call_form(item)) is None:
         return
     name = asks.read_tool_name(item)
@@ -190,7 +190,7 @@ DIALECT = Dialect(
     {
         "responses": Codec(
             _add_response,
-            build_type_check("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
+            make_event_type_check("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
             below=True, write=_write_answer, error_event=_build_error_event,
             layout=BodyLayout(("input",), ("instructions",)),
         ),

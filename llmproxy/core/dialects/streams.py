@@ -73,7 +73,7 @@ def estimate_parsed_size(body: bytes) -> int:
     return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
 
 
-def _list_tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
+def _list_json_tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
     """Yield a document's strings and brackets as (first byte, start, end). An unended string ends with the document."""
     at = 0
     while match := _MARK.search(body, at):  # a search for a byte set is much faster than for alternatives
@@ -138,7 +138,7 @@ class _ShortenedDocument:
 def shorten_json_strings_and_lists(body: bytes | bytearray) -> bytes:
     """Return a JSON document with long strings and lists shortened; b"" beyond a limit. Invalid JSON stays invalid."""
     kept, at = _ShortenedDocument(), 0
-    for number, (mark, start, after) in enumerate(_list_tokens(body)):
+    for number, (mark, start, after) in enumerate(_list_json_tokens(body)):
         kept.add_text(body[at : min(start, at + LONG + 1)])
         at = after
         if number > _MOST or kept.is_beyond_limits():
@@ -156,7 +156,7 @@ def shorten_json_strings_and_lists(body: bytes | bytearray) -> bytes:
 def split_array(body: bytes) -> Iterator[bytes]:
     """Yield the lists and objects in a JSON array, each as a document, without an incomplete one."""
     depth, begun = 0, 0
-    for mark, start, after in _list_tokens(body):
+    for mark, start, after in _list_json_tokens(body):
         if mark in b"[{":
             begun = start if depth == 1 else begun
             depth += 1
@@ -210,7 +210,7 @@ def iter_aws_event_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]
         start = end
 
 
-def write_frame(headers: Mapping[str, str] | bytes, payload: bytes) -> bytes:
+def write_aws_frame(headers: Mapping[str, str] | bytes, payload: bytes) -> bytes:
     """Write one frame; `headers` are strings (type 7), or the bytes of a received frame's headers."""
     packed = headers
     if not isinstance(packed, bytes):

@@ -9,7 +9,7 @@ from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
-from llmproxy.core.keys.normalize import exclude_requested_ids
+from llmproxy.core.keys.normalize import list_newly_created_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
@@ -72,7 +72,7 @@ class AnswerWriter:
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
         response = exchange.build_recorded_response(proper=proper)
-        if 400 <= response.status < 500 and self._names_replayed_id(exchange):
+        if 400 <= response.status < 500 and self._request_names_replayed_id(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
             return None
@@ -96,7 +96,7 @@ class AnswerWriter:
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
-    def _names_replayed_id(self, exchange: Exchange) -> bool:
+    def _request_names_replayed_id(self, exchange: Exchange) -> bool:
         """Return whether a request names an id from a replayed answer, which the provider may have forgotten."""
         if exchange.session.policy.plays is ReplayScope.NOTHING or not exchange.identity.refs:
             return False
@@ -134,7 +134,7 @@ class InteractionBuilder:
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.rules_digest,
-            made_ids=exclude_requested_ids(
+            made_ids=list_newly_created_ids(
                 list_server_made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs
             ),
         )  # fmt: skip

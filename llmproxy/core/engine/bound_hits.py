@@ -312,7 +312,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
         """Add the session's run variables to a recording, with secrets redacted."""
-        said, redactor = self.bound.dump_variables, self._parts.state.redactor
+        said, redactor = self.bound.dump_declared_variables, self._parts.state.redactor
         if self._said[:2] != (said, redactor.epoch.count):
             self._said = said, redactor.epoch.count, redactor.text(said)
         return replace(made, run_variables=self._said[2])
@@ -351,7 +351,11 @@ class BindingInterceptor(Interceptor[Exchange]):
             table = bound.build_bindings(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load_canonical(store, ids[0])) is None:
                 continue
-            if compared.why and typed is not None and not bound.may_have_user_text(ids[0], recorded, table, typed):
+            if (
+                compared.why
+                and typed is not None
+                and not bound.may_match_last_user_text(ids[0], recorded, table, typed)
+            ):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.get_fitted_messages(table))
             if isinstance(result, Mismatch):
@@ -397,7 +401,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         outside: list[tuple[int, Mismatch]] = []
         for key, id_, recorded in self._iter_unserved(call, store, wanted):
             table = bound.build_bindings(self._requests.declared_of(store, id_))
-            if outside and typed is not None and not bound.may_have_user_text(id_, recorded, table, typed):
+            if outside and typed is not None and not bound.may_match_last_user_text(id_, recorded, table, typed):
                 continue
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if isinstance(lessons, Mismatch):
@@ -458,7 +462,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         """Return the key of the recording after the last one that this session was served."""
         session = call.session
         order = list_keys_of_party(store, (session.cassette, session.sample), call.party)
-        last = session.get_last_key_of_party(call.party)
+        last = session.get_last_key_if_of_party(call.party)
         if last is None:
             return order[0][1] if order else None
         nth = session.position.counts[(call.party, last)]
@@ -535,7 +539,7 @@ class BindingFeature(Feature):
         if session.policy.writes and session.served and store is not None:
             self.requests.save_captured_value_fields(session, store, run_variables)
 
-    def enable_learning(self, session: Session) -> None:
+    def enable_learning_in_session(self, session: Session) -> None:
         """Let a session learn from its misses. Raises RefusedError if it does not replay, or binds no fields."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")

@@ -141,7 +141,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
         if looked.bindings is not None and store is not None and decided.recording is not None:
-            answer = _bind_carried(call, looked, looked.bindings, store.response(decided.recording.id))
+            answer = _rewrite_carried_answer(call, looked, looked.bindings, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
                 call.state.put(looked._replace(refusal=Refusal(RefusalReason.IMPOSSIBLE, f"its answer: {answer}")))
                 if call.session.policy.writes:
@@ -185,25 +185,25 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarryOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
-            return _refuse_to_carry(
+            return _build_carry_refusal(
                 RefusalReason.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
             )
         if self._barred:
-            return _refuse_to_carry(RefusalReason.REQUEST, self._barred)
+            return _build_carry_refusal(RefusalReason.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
-            return _refuse_to_carry(RefusalReason.REQUEST, "another feature of the session has changed the request")
+            return _build_carry_refusal(RefusalReason.REQUEST, "another feature of the session has changed the request")
         if (restated := self._restate_with_recorded_values(call, store, found.canonical())) is None:
-            return _refuse_to_carry(RefusalReason.REQUEST, "it names a folder or a day of the recorded run")
+            return _build_carry_refusal(RefusalReason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
-        places = self._load_positions(call, store)
-        ids = _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body)
+        places = self._load_model_call_positions(call, store)
+        ids = _read_history_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body)
         request = places.parse_recorded_request(wanted, ids, parse_user_agent_client(call.request.headers))
         for tool, text in request.tool_results:
             self._run.results.setdefault(tool, set()).add(text)
         named = header(call.request.headers, THREAD_FIELD) or ""
         thread = (call.party, named, *request.first_user_texts, request.first_system_text)
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _refuse_to_carry(RefusalReason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+            return _build_carry_refusal(RefusalReason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose_by_place(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
@@ -236,12 +236,12 @@ class CarryInterceptor(Interceptor[Exchange]):
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
-                looked = looked or _refuse_to_carry(
+                looked = looked or _build_carry_refusal(
                     RefusalReason.NO_PLACE, "another request had the recording at its place"
                 )
                 continue
             if bindings is not None and (named := _find_variable_in_answer(bindings, each.recorded.answer)):
-                looked = looked or _refuse_to_carry(
+                looked = looked or _build_carry_refusal(
                     RefusalReason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
@@ -257,7 +257,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             else:
                 pending = tuple(change for change in changes if self._check_accepted([change], client) is not None)
                 return CarryOutcome(each, tuple(changes), pending, bindings=bindings)
-        return looked or _refuse_to_carry(RefusalReason.NO_PLACE, "no recording has its place in the run")
+        return looked or _build_carry_refusal(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
     def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return a refusal for the first change that nobody accepted, or whose acceptance has expired."""
@@ -271,7 +271,7 @@ class CarryInterceptor(Interceptor[Exchange]):
                 return Refusal(RefusalReason.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
-    def _load_positions(self, call: Exchange, store: Store) -> CallPositions:
+    def _load_model_call_positions(self, call: Exchange, store: Store) -> CallPositions:
         opened, written = store.generation
         # The session's own recordings have no place.
         generation = opened, written if call.session.settings.mode in OFFLINE else 0
@@ -298,7 +298,10 @@ def list_recorded_model_calls(
         except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
             continue
         if each.operation in CHAT:
-            ids, client = _read_call_ids(canonical, each.request.body), parse_user_agent_client(each.request.headers)
+            ids, client = (
+                _read_history_call_ids(canonical, each.request.body),
+                parse_user_agent_client(each.request.headers),
+            )
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
@@ -314,7 +317,7 @@ def find_conflicting_recordings(
             ).find_conflicts_under_changes(accepted)
 
 
-def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
+def _read_history_call_ids(canonical: Canonical, body: bytes) -> list[str]:
     return list_history_call_ids(canonical.operation, parse_json(body)) if canonical.kind == "json" else []
 
 
@@ -326,7 +329,9 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     return read_response_message(canonical.operation, response)
 
 
-def _bind_carried(call: Exchange, looked: CarryOutcome, bindings: Bindings, response: Response) -> Response | Mismatch:
+def _rewrite_carried_answer(
+    call: Exchange, looked: CarryOutcome, bindings: Bindings, response: Response
+) -> Response | Mismatch:
     """Return a recorded answer as it would be for the recorded request with this run's values (folders)."""
     binding = call.session.find_interceptor(BindingInterceptor)
     if binding is None or looked.standing is None:
@@ -363,7 +368,7 @@ def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _refuse_to_carry(why: RefusalReason, text: str) -> CarryOutcome:
+def _build_carry_refusal(why: RefusalReason, text: str) -> CarryOutcome:
     return CarryOutcome(None, refusal=Refusal(why, text))
 
 

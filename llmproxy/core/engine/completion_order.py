@@ -132,13 +132,13 @@ def _infer_receipt_times(calls: Sequence[RecordedCall], cites: _Cites) -> list[R
         for m in near:
             late = made[m]
             before = [made[each].ended for each in heard if late.began < made[each].ended < late.ended + _CLOSE]
-            if at[m] < 0 and before and not late.grace and _is_first_cited_later(made, n, m, heard, cites):
+            if at[m] < 0 and before and not late.grace and _is_first_citation_after(made, n, m, heard, cites):
                 grace = 0.25 + 3 * (asked.began - min(before))
                 made[m] = late._replace(ended=asked.began + 1e-6, grace=grace, late=True)
     return made
 
 
-def _is_first_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: _Cites) -> bool:
+def _is_first_citation_after(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: _Cites) -> bool:
     """Return whether the first request that cites answer `m` follows the n-th, and cites one of `heard`."""
     behind = (k for k in range(len(made)) if made[m].ended < made[k].began < made[n].began + 30 * _REACTION)
     first = next((k for k in behind if cites(made[k].id, made[m].id) >= 0), -1)

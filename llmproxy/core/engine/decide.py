@@ -39,7 +39,7 @@ def count_arrival(call: Exchange, found: Lookup) -> None:
         recordings = list_playable(call.session.policy, found.recordings)
         call.nth = call.session.count_arrival((call.party, found.key), len(recordings))
         thread = header(call.request.headers, THREAD_FIELD) or call.progress.connection
-        call.kept.after = call.session.position.swap_thread_key(thread, found.key)
+        call.kept.after = call.session.position.swap_last_key_of_thread(thread, found.key)
 
 
 def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
@@ -101,7 +101,7 @@ _SAID: dict[Ending, str] = {
 }
 
 
-def describe_bad_answer(recording: KeyedRecording) -> str:
+def describe_recorded_failure(recording: KeyedRecording) -> str:
     """Return a short description of the failure in a recorded answer that is served; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"

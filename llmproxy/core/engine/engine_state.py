@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.core.dialects.conversation import list_server_made_ids
-from llmproxy.core.keys.normalize import IdOrigin, KeyCache, exclude_requested_ids
+from llmproxy.core.keys.normalize import IdOrigin, KeyCache, list_newly_created_ids
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -54,7 +54,7 @@ class PendingRecordings:
             so_far = each.recording.body_so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
-            made = exclude_requested_ids(
+            made = list_newly_created_ids(
                 list_server_made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
             )
             if each.key is not None and name in made:

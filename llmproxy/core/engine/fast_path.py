@@ -13,7 +13,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.core.engine.decide import decide, decide_exhausted, decide_from_head, describe_bad_answer, list_playable
+from llmproxy.core.engine.decide import (
+    decide,
+    decide_exhausted,
+    decide_from_head,
+    describe_recorded_failure,
+    list_playable,
+)
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.keys.normalize import CachedKeyEntry
@@ -122,7 +128,16 @@ class FastPath:
         laid = state.plans.get(call.interaction, client, now=at, extra=extra, read=store.response)
         # From here on nothing can fail.
         session.served.add(call.interaction)
-        return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.count_turn(walker), arrived, at)
+        return Hit(
+            laid.data,
+            laid.close,
+            call,
+            session,
+            session.calls.begin(),
+            session.count_request_arrival(walker),
+            arrived,
+            at,
+        )
 
     def _build_cached_request(
         self, place: RoutedRequestHead, session: Session, store: Store, digest: bytes
@@ -166,7 +181,7 @@ class FastPath:
             status=slot.status, session=session.name, party=place.party, provider=place.route.provider.name,
             operation=place.operation if place.route.known else known.path, model=known.model or priced.model,
             channel=place.channel, input=priced.input, output=priced.output, cost=priced.cost, key=known.key,
-            interaction=slot.id, attempt=place.attempt, note=describe_bad_answer(slot),
+            interaction=slot.id, attempt=place.attempt, note=describe_recorded_failure(slot),
             failed=not slot.is_good_answer, asked=priced.asked, answered=priced.answered,
         )  # fmt: skip
         return call

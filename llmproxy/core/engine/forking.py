@@ -48,7 +48,7 @@ class _NumberedRequest(NamedTuple):
     """Number of this call to a model, from 0."""
 
 
-def _get_number(call: Exchange) -> _NumberedRequest:
+def _get_numbered_request(call: Exchange) -> _NumberedRequest:
     return call.state.get(_NumberedRequest) or _NumberedRequest()
 
 
@@ -108,12 +108,12 @@ class ForkState:
         self._seen.update(dict.fromkeys(done.seen))
         self.calls.update(done.calls)
         for each in done.swaps:
-            self._used[each.override.typed_name] += 1
+            self._used[each.override.name_as_typed] += 1
             self._causes[f"the result of {each.place.tool} (call {each.place.nth}) was overridden"] = None
         if done.swaps:
             call.request.body, call.request.rewritten = done.body, True
             call.request.headers = without(call.request.headers, "content-encoding")
-            call.note = f"overridden: {', '.join(dict.fromkeys(each.override.typed_name for each in done.swaps))}"
+            call.note = f"overridden: {', '.join(dict.fromkeys(each.override.name_as_typed for each in done.swaps))}"
         return done.body
 
     def assign_llm_call_number(self, call: Exchange) -> int | None:
@@ -132,8 +132,8 @@ class ForkState:
         llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
         return _NumberedRequest(self.requests + (not again), llm_call)
 
-    def record_if_llm_call_failed(self, call: Exchange, status: int) -> None:
-        if _get_number(call).llm_call is not None and self._last[0] == call.key:
+    def mark_failed_for_retry(self, call: Exchange, status: int) -> None:
+        if _get_numbered_request(call).llm_call is not None and self._last[0] == call.key:
             self._last = (call.key, status >= _FAILED or not status)
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
@@ -166,7 +166,7 @@ class ForkState:
         """Record that the run stopped at its fork, if first; returns the text. An override is no explained miss."""
         fork = self.build_fork(call, miss, "")
         self.fork = self.fork or fork
-        asked = _get_number(call)
+        asked = _get_numbered_request(call)
         where = f"at request {asked.number} of the agent: {fork.why}"
         number = "N" if asked.llm_call is None else asked.llm_call
         forks = f"llmproxy: the run forks here, {where}."
@@ -184,16 +184,16 @@ class ForkState:
         near = miss.nearest if miss is not None else None
         differs = " and ".join(self._causes) or "the agent asked something else by itself"
         return Fork(
-            cassette=child, parent=self.parent[0], parent_sample=self.parent[1], step=_get_number(call).number,
-            shared=len(self.shared) + len(self.made),
-            why=f"--from {_get_number(call).number}" if miss is None else differs,
+            cassette=child, parent=self.parent[0], parent_sample=self.parent[1],
+            step=_get_numbered_request(call).number, shared=len(self.shared) + len(self.made),
+            why=f"--from {_get_numbered_request(call).number}" if miss is None else differs,
             path=near.differences[0].path if near is not None and near.differences else None, overrides=self.overrides,
             created_at=now,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         fork = self.fork
-        tools = [{**each.to_json(), "used": self._used[each.typed_name]} for each in self.overrides.tools]
+        tools = [{**each.to_json(), "used": self._used[each.name_as_typed]} for each in self.overrides.tools]
         for each, plain in zip(self.overrides.tools, tools, strict=True):
             plain["inherited"] = each not in self.given.tools
         return {
@@ -305,7 +305,7 @@ class ForkInterceptor(Interceptor[Exchange]):
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Fork the run at a call; it and all following calls are recorded in the child."""
         forking, recording = self.forking, decided.recording
-        if _is_agent_question(call) and forking.should_fork_at(_get_number(call), hit=recording is not None):
+        if _is_agent_question(call) and forking.should_fork_at(_get_numbered_request(call), hit=recording is not None):
             self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
@@ -332,10 +332,14 @@ class ForkInterceptor(Interceptor[Exchange]):
         call.note = "; ".join(note for note in (call.note, f"fork: {fork.cassette}") if note)
 
     def on_miss_message(self, call: Exchange, miss: ExplainedMiss, text: str) -> str:
-        return self.forking.record_stop(call, miss) if self.forking.asked_for and _get_number(call).number else text
+        return (
+            self.forking.record_stop(call, miss)
+            if self.forking.asked_for and _get_numbered_request(call).number
+            else text
+        )
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        self.forking.record_if_llm_call_failed(call, record.status)
+        self.forking.mark_failed_for_retry(call, record.status)
         return record
 
 

@@ -20,7 +20,7 @@ from llmproxy.core.bindings import (
     SYSTEM,
     Bindings,
     Fit,
-    FittedMessages,
+    FittedMessageCache,
     IdPairs,
     Mismatch,
     VolatileField,
@@ -31,7 +31,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
-from llmproxy.core.cassettes.anonymized_export import rewrite_run_variables
+from llmproxy.core.cassettes.anonymized_export import rewrite_with_present_values
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
@@ -93,7 +93,7 @@ def find_interchangeable_recordings(
     """Return the recordings that volatile fields would merge: `slots`, the cassette's own, and the built-in ones."""
     slots = tuple(dict.fromkeys((*slots, *read_volatile_fields(store, cassette), *list_builtin())))
     names = {slot.name for slot in slots}
-    tables: dict[tuple[str, str], tuple[Bindings, FittedMessages]] = {}
+    tables: dict[tuple[str, str], tuple[Bindings, FittedMessageCache]] = {}
     found = []
     for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
         held = [each for each in group if _may_hold_fields(slots, each.canonical.body)]
@@ -104,7 +104,7 @@ def find_interchangeable_recordings(
                 which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
                     table = _build_bindings(recorded.row, present.row, slots)
-                    tables[which] = table, FittedMessages()
+                    tables[which] = table, FittedMessageCache()
                 table, fitted = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
@@ -229,7 +229,7 @@ def _rewrite_with_newer_run_paths(one: Interaction, new: Sequence[Interaction], 
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
         return one
-    renamed = rewrite_run_variables(one, bindings := _build_bindings(one, other))
+    renamed = rewrite_with_present_values(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:
         names |= bindings.changed
     return renamed

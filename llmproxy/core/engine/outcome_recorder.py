@@ -40,7 +40,7 @@ class CallUsageAndCost(NamedTuple):
 _UNKNOWN = CallUsageAndCost(None, None, None, None)
 
 
-class PriceCache:
+class RecordedCostCache:
     """Cache of the usage of recorded calls; rows never change, so each is read once."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class PriceCache:
 
 
 def _read_stored_usage_and_cost(store: Store, interaction: int) -> CallUsageAndCost:
-    if (found := store.read_tokens_and_cost(interaction)) is None:
+    if (found := store.read_recording_price(interaction)) is None:
         return _UNKNOWN
     tokens_in, tokens_out, cost, *texts = found
     model, asked, answered = (None if text is None else decode_sql_text(text) for text in texts)
@@ -124,7 +124,7 @@ class OutcomeRecorder:
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
-        self.prices = PriceCache()
+        self.prices = RecordedCostCache()
         self._targets: dict[str, tuple[str, int, bool]] = {}
         self.strays: deque[SessionlessRefusal] = deque(maxlen=STRAYS)
         """The last requests that were refused before a session was found."""
@@ -161,7 +161,7 @@ class OutcomeRecorder:
             return seen[0]
         if len(known) > SHOWN_TARGETS:
             known.clear()
-        text, noted = self._state.redactor.derive_and_record_searches(
+        text, noted = self._state.redactor.run_and_record_searches(
             partial(self._state.redactor.redact_target, target), target.encode("utf-8", "replace")
         )
         known[target] = text, learned.count, noted

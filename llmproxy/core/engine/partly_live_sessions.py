@@ -24,12 +24,12 @@ from llmproxy.core.live_or_recorded import (
     LiveSession,
     RecordedToolSequence,
     RequestedTool,
-    build_tool_sequence,
     is_model_request,
-    matches_requested_tool,
+    is_requested_tool_call,
     may_change_state,
     may_depend_on_state,
     name_call,
+    order_recorded_tool_calls,
     split_tools_by_read_only,
 )
 from llmproxy.core.mcp_answer_replay import build_refusal
@@ -154,7 +154,8 @@ class LiveInterceptor(Interceptor[Exchange]):
         if path is None:
             path = living.path = _build_recorded_tool_sequence(living, store)
         chosen = living.choose_recording(
-            path, found.key, slots, alike=lambda some: len({_normalize_answer(store, slot.id) for slot in some}) <= 1,
+            path, found.key, slots,
+            alike=lambda some: len({_dump_mcp_answer_without_id(store, slot.id) for slot in some}) <= 1,
             announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
         )  # fmt: skip
         if chosen.recording is not None:
@@ -167,13 +168,13 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Send a call to its real provider or tool, and store the answer in the session's child."""
         session = call.session
         call.nth = session.count_arrival(call.party_and_key, 1)
-        self._keep_in_child(call)
+        self._record_in_child_cassette(call)
         session.keep_recording_key(call.party_and_key)
         call.decision = Decision.RECORD
         refuse_if_unsendable(call)
         self._parts.state.pending.reserve_occurrence(call, ())
 
-    def _keep_in_child(self, call: Exchange) -> None:
+    def _record_in_child_cassette(self, call: Exchange) -> None:
         """Record a call in the child; a restarted session begins a new one. Blocks for a few short transactions."""
         if self.living.again:
             self._parts.state.sessions.release_recording_lease(call.session)
@@ -198,7 +199,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         call.state.put(refused)
         call.error = self._parts.misses.record_miss(call, why, recordings, to_model=refused.is_error)
         call.note = call.note or f"no recording of {name} holds here"
-        self._keep_in_child(call)
+        self._record_in_child_cassette(call)
         response = build_tool_miss_response(call, str(call.error), self._parts.state.config.miss_status)
         made = self._parts.builder.build(call, response, Usage(), redacted=False)
         living.made[call.progress.seq] = made
@@ -220,7 +221,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     def on_answer(self, call: Exchange, response: Response) -> Response:
         """Queue a served answer for the child."""
         if call.slot is not None and (store := self._parts.state.stores.opened) is not None:
-            self._keep_in_child(call)
+            self._record_in_child_cassette(call)
             recorded = store.load(call.slot.id)
             self.living.served += 1
             made = self._parts.builder.build(call, response, recorded.usage, redacted=recorded.redacted)
@@ -306,7 +307,7 @@ def _build_recorded_tool_sequence(living: LiveSession, store: Store) -> Recorded
     def changes(row: RowSummary) -> bool:
         return may_change_state(row, reading, living.asked.is_user_declared_read_only)
 
-    return build_tool_sequence((row for row in rows if not living.is_channel_live(row.channel)), changes)
+    return order_recorded_tool_calls((row for row in rows if not living.is_channel_live(row.channel)), changes)
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
@@ -325,7 +326,7 @@ def _read_recorded_mcp_answer(store: Store, id_: int) -> Iterator[object]:
     return (part.value for part in list_json_parts(response.mime_type, response.body))
 
 
-def _normalize_answer(store: Store, id_: int) -> str:
+def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
     response = store.response(id_)
     messages = list(_read_recorded_mcp_answer(store, id_))
     if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
@@ -341,4 +342,4 @@ def _is_requested_by_model(living: LiveSession, store: Store, id_: int) -> bool:
     if not living.announced:
         return False
     request = store.load(id_).request.body
-    return any(matches_requested_tool(request, call.name, call.arguments) for call in living.announced)
+    return any(is_requested_tool_call(request, call.name, call.arguments) for call in living.announced)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, override
 
 from llmproxy.core.changes.change import Change, RefusalReason
-from llmproxy.core.dialects.conversation import read_conversation, read_interaction_message
+from llmproxy.core.dialects.conversation import read_interaction_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import MARGIN
 from llmproxy.core.engine.carried_answers import CarryOutcome
@@ -60,7 +60,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
 
     @property
-    def old_cassette(self) -> Place:
+    def old_cassette_place(self) -> Place:
         return self._session.cassette, self._session.sample
 
     def on_session_end(self) -> None:
@@ -70,14 +70,14 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             return
         made = store.list_keys(*self.staged)
         asked = {(row.party, row.key) for row in made}
-        ours = self._ours.setdefault(self.old_cassette, set())
+        ours = self._ours.setdefault(self.old_cassette_place, set())
         gone = [
             row.id
-            for row in store.list_keys(*self.old_cassette)
+            for row in store.list_keys(*self.old_cassette_place)
             if self.replaces_recording(row.id) and (row.id not in ours or (row.party, row.key) in asked)
         ]
         holder, clean = self._state.sessions.holder, self.will_be_complete(store)
-        store.promote_staged(self.staged, self.old_cassette, gone, holder=holder, clean=clean)
+        store.promote_staged(self.staged, self.old_cassette_place, gone, holder=holder, clean=clean)
         self.replaced = True
         if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
@@ -160,7 +160,9 @@ class ReaskInterceptor(ReplacementInterceptor):
             call.mark_refused(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=hint))
             return found
         if recorded is not None and store is not None:
-            slots = store.find_keyed(*self.old_cassette, call.party, found.key if again is not None else recorded.key)
+            slots = store.find_keyed(
+                *self.old_cassette_place, call.party, found.key if again is not None else recorded.key
+            )
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
         call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_message(recorded)))
@@ -208,7 +210,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
         """Yield unserved recordings whose history contains an answer that was replaced by a different one."""
-        for row in store.list_summaries(*self.old_cassette) if self._lost else ():
+        for row in store.list_summaries(*self.old_cassette_place) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
             if _has_answer_in_history(store.load(row.id).request.body, self._lost):
@@ -220,7 +222,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @override
     def will_be_complete(self, store: Store) -> bool:
-        return super().will_be_complete(store) and store.last_session_ended_cleanly(*self.old_cassette)
+        return super().will_be_complete(store) and store.last_session_ended_cleanly(*self.old_cassette_place)
 
     @override
     def _explain_no_replacement(self, store: Store) -> str:
@@ -240,7 +242,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         if told["why_not"]:
             return {"replacement": told}
         gone = {*self._gone, *self._find_dependents(store), *self._session.served}
-        left = [row for row in store.list_summaries(*self.old_cassette) if row.id not in gone]
+        left = [row for row in store.list_summaries(*self.old_cassette_place) if row.id not in gone]
         rows = [
             {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
         ]
@@ -249,7 +251,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
 def _has_answer_in_history(body: bytes, answers: Sequence[Message]) -> bool:
     """Return whether a request's history contains one of these answers."""
-    return any(_is_message_this_answer(answer, said) for said in read_conversation(body) for answer in answers)
+    return any(_is_message_this_answer(answer, said) for said in read_request_messages(body) for answer in answers)
 
 
 def _is_message_this_answer(answer: Message, message: Message) -> bool:

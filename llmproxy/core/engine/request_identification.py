@@ -43,8 +43,8 @@ from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     Family,
     find_host_in_path,
-    find_service_url,
     get_service_kind,
+    name_service_by_host,
 )
 from llmproxy.core.providers.routing import (
     DEFAULT,
@@ -64,7 +64,7 @@ from llmproxy.core.providers.stubs import (
     has_stubs,
     list_all_stubs,
 )
-from llmproxy.core.providers.upstreams_and_rates import check_signature, get_port_or_default, provider_of_host
+from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, provider_of_host, refuse_foreign_signature
 from llmproxy.core.secrets.encoded_secret_redaction import FingerprintCache
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
@@ -80,7 +80,7 @@ from llmproxy.core.traffic.interaction import (
     read_retry_count_if_sent,
     without,
 )
-from llmproxy.core.traffic.response_plan import find_prefix
+from llmproxy.core.traffic.response_plan import find_client_path_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.parsers import host_matches
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
@@ -124,7 +124,7 @@ class RequestHeadRouter:
             counted=KeyCache.encode_request_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
             channel=get_service_kind(where.provider.name, where.operation), attempt=read_retry_count_if_sent(kept),
-            prefix=find_prefix(target, where.target) if host is None else "",
+            prefix=find_client_path_prefix(target, where.target) if host is None else "",
             changes=changes_server_state(where, method), stubs=stubs,
         )  # fmt: skip
 
@@ -209,7 +209,7 @@ class RequestHeadRouter:
                 found = route(f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
         if host_matches(recorded, name) or self.may_host_be_stubbed(name, offline=True):
-            provider, url = find_service_url(scheme, name, port)
+            provider, url = name_service_by_host(scheme, name, port)
             found, ours = route_by_host(*host, target, {provider: url}), host_matches(recorded, name)
             if found is not None and (ours or self._find_stubs_for_head(found, method, headers)):
                 return found, ours
@@ -247,7 +247,7 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
         if not upstream:
             msg = f"llmproxy: nobody said where {name} is."
             raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
-        check_signature(exchange.request.headers, upstream)
+        refuse_foreign_signature(exchange.request.headers, upstream)
         where = find_placeholder_credential(exchange.request.headers, exchange.route.target, exchange.request.data)
         if where is not None:
             msg = (
@@ -284,7 +284,7 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
     return "none"
 
 
-def fingerprint_connectors(body: bytes, store: Path) -> str:
+def fingerprint_body_credentials(body: bytes, store: Path) -> str:
     """Return a fingerprint of the credentials that a body has for connectors; empty if it has none."""
     if b"authorization" not in body:
         return ""
@@ -344,8 +344,8 @@ class KeyDeriver:
     def derive_key(self, exchange: Exchange, body: bytes) -> tuple[CachedKeyEntry, Canonical | None]:
         """Return the identity of a request, and its canonical form if that had to be built."""
         config = self._state.config
-        if config.match_credential and (said := fingerprint_connectors(body, config.store)):
-            exchange.request.add_header(CALLER_HEADER, said)
+        if config.match_credential and (said := fingerprint_body_credentials(body, config.store)):
+            exchange.request.add_key_header(CALLER_HEADER, said)
         digest = self._state.memory.digest_unnormalized_request(exchange.place.counted, body)
         learned = self._state.redactor.epoch
         if (known := self._state.memory.get_known(digest, learned)) is not None:
@@ -355,7 +355,7 @@ class KeyDeriver:
             return known, None
         if learned.count > ROTATING and exchange.request.redacted is None:
             derive = partial(self.build_canonical, exchange, body)
-            canonical, noted = self._state.redactor.derive_and_record_searches(derive, exchange.place.counted)
+            canonical, noted = self._state.redactor.run_and_record_searches(derive, exchange.place.counted)
         else:
             canonical, noted = self.build_canonical(exchange, body), False
         model = canonical.model or find_model_in_body(canonical)
@@ -408,7 +408,7 @@ class KeyDeriver:
         if changes.made:
             made_by = self.build_id_origin_finder(exchange.session)
             if state := changes.digest_state_for_request(where, exchange.method, known.refs, change, made_by):
-                exchange.request.add_header(STATE_HEADER, state)
+                exchange.request.add_key_header(STATE_HEADER, state)
                 seen = self.build_canonical(exchange, body)
                 known = replace(known, key=build_key(seen))
         exchange.change = change and change._replace(key=known.key)

@@ -19,7 +19,7 @@ from llmproxy.core.engine.decide import (
     count_arrival,
     decide_by_mode,
     decide_from_head,
-    describe_bad_answer,
+    describe_recorded_failure,
     list_playable,
 )
 from llmproxy.core.engine.engine_state import TEXT, EngineState
@@ -252,7 +252,7 @@ class RequestStages:
         exchange.decision = verdict.decision
         if verdict.recording is not None:
             exchange.slot = verdict.recording
-            exchange.note = exchange.note or describe_bad_answer(verdict.recording)
+            exchange.note = exchange.note or describe_recorded_failure(verdict.recording)
             if found.key == exchange.key:
                 self._keep_question_for_audit(exchange, verdict.recording)
         elif (why := verdict.reason) is not None:

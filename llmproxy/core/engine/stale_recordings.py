@@ -17,7 +17,7 @@ from llmproxy.core.providers.routing import changes_server_state
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import read_interaction_summary, read_max_age
+from llmproxy.core.store.queries import choose_max_age, read_interaction_summary
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.protocol import Channel, Decision, ReplayScope
@@ -78,5 +78,5 @@ class StaleRecordingFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleRecordingInterceptor | None:
         store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
         if store is not None and session.policy.plays is not ReplayScope.NOTHING:
-            most = read_max_age(store, session.cassette, most)
+            most = choose_max_age(store, session.cassette, most)
         return None if most is None else StaleRecordingInterceptor(self.parts, most)

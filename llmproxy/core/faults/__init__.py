@@ -8,7 +8,7 @@
     KINDS, PRESETS                                     all kinds and presets
 
 A *kind* is a row of a table (`kinds`) with a function from a call and its parameters to the client's view of it
-(`FaultOutcome`). A *rule* selects the calls that meet it. This package knows no socket: `engine.fault_injection`
+(`FaultyAnswer`). A *rule* selects the calls that meet it. This package knows no socket: `engine.fault_injection`
 calls it, `mitm` sends. A fault is never stored and changes no key.
 """
 
@@ -22,7 +22,7 @@ from llmproxy.core.faults.parsing import (
     read_faults,
     read_preset_text,
 )
-from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultOutcome, FaultRule, Faults
+from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultRule, Faults, FaultyAnswer
 
 __all__ = [
     "KINDS",
@@ -30,10 +30,10 @@ __all__ = [
     "BadFaults",
     "CandidateCall",
     "FaultKind",
-    "FaultOutcome",
     "FaultRule",
     "Faulting",
     "Faults",
+    "FaultyAnswer",
     "load_faults",
     "parse_session_faults",
     "read_faults",

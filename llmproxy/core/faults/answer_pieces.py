@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from llmproxy.core.dialects.streams import detect_framing
-from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultOutcome, Parameter, Values
+from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultyAnswer, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -34,13 +34,13 @@ def split_events(content_type: str, body: bytes) -> list[bytes]:
     elif kind == "ndjson":
         ends = [at + 1 for at, byte in enumerate(body) if byte == ord("\n")]
     elif kind == "aws":
-        ends = _list_frame_ends(body)
+        ends = _list_aws_frame_ends(body)
     else:
         ends = []
     return [body[start:end] for start, end in pairwise([0, *ends, len(body)]) if end > start]
 
 
-def _list_frame_ends(body: bytes) -> list[int]:
+def _list_aws_frame_ends(body: bytes) -> list[int]:
     ends, at = [], 0
     while at + 12 <= len(body):
         length = int.from_bytes(body[at : at + 4])
@@ -94,12 +94,12 @@ def build_piece_kind(
     `cut`: without a proper end; `reset`: with a reset of the connection after them.
     """
 
-    def do(call: CandidateCall, values: Values) -> FaultOutcome | None:
+    def do(call: CandidateCall, values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or (streamed and not is_streamed(answer)):
             return None
         pieces = change(call, answer, time_pieces(answer, call.speed), values)
-        return None if pieces is None else FaultOutcome(with_pieces(answer, pieces, call.speed, cut=cut), reset)
+        return None if pieces is None else FaultyAnswer(with_pieces(answer, pieces, call.speed, cut=cut), reset)
 
     return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.faults.rules import TEXTS, CandidateCall, Fault, FaultOutcome, FaultRule, Faults
+from llmproxy.core.faults.rules import TEXTS, CandidateCall, ChosenFault, FaultRule, Faults, FaultyAnswer
 from llmproxy.core.mcp_answer_replay import list_called_tool_names
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind
 from llmproxy.core.providers.routing import get_dialect_family
@@ -30,8 +30,8 @@ Request = tuple[str, str, int]
 
 class InjectedFault(NamedTuple):
     call: CandidateCall
-    fault: Fault
-    broken: FaultOutcome | None
+    fault: ChosenFault
+    broken: FaultyAnswer | None
     """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
 
 
@@ -94,7 +94,7 @@ class Faulting:
         if len(self.made) > KEPT:
             self.made.popitem(last=False)
 
-    def _add_injected_count(self, fault: Fault, times: int) -> None:
+    def _add_injected_count(self, fault: ChosenFault, times: int) -> None:
         self.injected[fault.number] += times
         self.total[fault.number] += times
 
@@ -145,7 +145,9 @@ def list_called_tools(operation: str, request: bytes, answer: Response | None) -
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 
-def choose_faults(faults: Faults, call: CandidateCall, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
+def choose_faults(
+    faults: Faults, call: CandidateCall, *, injected: int, numbers: Mapping[int, int]
+) -> Iterator[ChosenFault]:
     """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
 
     `injected` is the number of attempts of this request that already met a fault. `numbers` maps the index of each rule
@@ -158,7 +160,7 @@ def choose_faults(faults: Faults, call: CandidateCall, *, injected: int, numbers
         if calls and numbers.get(index) not in calls:
             continue
         if injected < rule.times and draw_number(faults.seed, call, index, injected) < rule.probability:
-            yield Fault(rule, index + 1)
+            yield ChosenFault(rule, index + 1)
 
 
 def can_meet(rule: FaultRule, call: CandidateCall) -> bool:

@@ -28,7 +28,7 @@ class Parameter(NamedTuple):
     whole: bool = False
 
 
-class FaultOutcome(NamedTuple):
+class FaultyAnswer(NamedTuple):
     """The client's view of a call that met a fault."""
 
     response: Response | None
@@ -76,7 +76,7 @@ class CandidateCall(NamedTuple):
 
 Values = Mapping[str, float]
 """Values of a kind's parameters, defaults included."""
-Break = Callable[[CandidateCall, Values], FaultOutcome | None]
+Break = Callable[[CandidateCall, Values], FaultyAnswer | None]
 """Applies a fault; None if the answer is unsuitable, for example without text or tool calls."""
 
 
@@ -167,7 +167,7 @@ class Faults:
         return {"seed": self.seed, "faults": [rule.to_json() for rule in self.rules]}
 
 
-class Fault(NamedTuple):
+class ChosenFault(NamedTuple):
     """A fault that a call meets."""
 
     rule: FaultRule

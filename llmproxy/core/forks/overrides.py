@@ -59,7 +59,7 @@ class ToolOverride:
         if arguments is None:
             raise CallArgumentsUnknown(
                 f"llmproxy: a result of {self.tool} came without the call that it belongs to, so nobody can tell "
-                f"whether {self.typed_name} is for it.",
+                f"whether {self.name_as_typed} is for it.",
                 hint="Override it by the number of the call, or for every call.",
             )
         given = parse_json(arguments)
@@ -74,7 +74,7 @@ class ToolOverride:
         return self.text if value is None else value
 
     @property
-    def typed_name(self) -> str:
+    def name_as_typed(self) -> str:
         """Name as typed, ``get_weather#2``, with the required arguments."""
         name = self.tool if self.nth is None else f"{self.tool}#{self.nth}"
         return name if self.when is None else f"{name}({json.dumps(self.when, ensure_ascii=False, sort_keys=True)})"
@@ -100,8 +100,8 @@ class Overrides:
 
     def with_fallback(self, other: Overrides) -> Overrides:
         """Return these with those of `other` as defaults."""
-        mine = {each.typed_name for each in self.tools}
-        below = tuple(each for each in other.tools if each.typed_name not in mine)
+        mine = {each.name_as_typed for each in self.tools}
+        below = tuple(each for each in other.tools if each.name_as_typed not in mine)
         return Overrides((*below, *self.tools), {**other.answers, **self.answers})
 
     def redact_texts(self, hide: Callable[[str], str]) -> Overrides:
@@ -223,7 +223,7 @@ def parse_overrides(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
             )
         if int(match["call"]) in found:
             raise OverrideError(f"--override-llm {match['call']}: given twice.")
-        found[int(match["call"])] = _parse_typed_answer(match["value"], f"--override-llm {match['call']}")
+        found[int(match["call"])] = _parse_command_line_answer(match["value"], f"--override-llm {match['call']}")
     return Overrides(tuple(map(_parse_override_tool_option, tools)), found)
 
 
@@ -234,12 +234,12 @@ def _parse_override_tool_option(text: str) -> ToolOverride:
             f"--override-tool {text[:80]!r}: it must be NAME=RESULT, or NAME#N=RESULT for the N-th call, from 1.",
             hint="""For example: --override-tool get_weather='{"temp": 5}'""",
         )
-    _parse_json_like_text(match["value"], f"--override-tool {match['tool']}")
+    _parse_json_like_or_none(match["value"], f"--override-tool {match['tool']}")
     return ToolOverride(match["tool"], match["value"], None if match["nth"] is None else int(match["nth"]))
 
 
-def _parse_typed_answer(text: str, what: str) -> Message:
-    value = _parse_json_like_text(text, what)
+def _parse_command_line_answer(text: str, what: str) -> Message:
+    value = _parse_json_like_or_none(text, what)
     if not isinstance(value, dict):
         return Message("assistant", value if isinstance(value, str) and text.lstrip().startswith('"') else text)
     try:
@@ -250,7 +250,7 @@ def _parse_typed_answer(text: str, what: str) -> Message:
         raise OverrideError(f"{what}: {remove_prefix(error.message)}", hint=hint) from error
 
 
-def _parse_json_like_text(text: str, what: str) -> Json:
+def _parse_json_like_or_none(text: str, what: str) -> Json:
     """Return the value of a text that looks like JSON, None for other text; broken JSON is an error, not a text."""
     if text.lstrip()[:1] not in ("{", "[", '"') or not text.strip():
         return None

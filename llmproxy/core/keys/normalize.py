@@ -45,7 +45,7 @@ from llmproxy.core.keys.head_rules import counted_query, counts_header, list_cou
 from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.providers.routing import Route, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
-from llmproxy.core.traffic.body_decoding import EncodedPart, parse_multipart
+from llmproxy.core.traffic.body_decoding import MultipartField, parse_multipart
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse
 from llmproxy.core.traffic.interaction import Headers, Key, Request, header
 from llmproxy.lazy_regex import late
@@ -78,7 +78,7 @@ class Canonical:
     """Other parts of the path that select the answer: API version, location, a spelling that decoding would lose."""
 
 
-def exclude_requested_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
+def list_newly_created_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ids that a response created: ids that its request named (a GET of a run) existed before."""
     return tuple(name for name in made if name not in refs)
 
@@ -216,7 +216,7 @@ _FRAMING = frozenset(
 """Fields of a part's head that its entries already hold, or that are framing of older libraries without effect."""
 
 
-def _read_other_part_fields(part: EncodedPart, *, typed: bool) -> dict[str, str]:
+def _read_other_part_fields(part: MultipartField, *, typed: bool) -> dict[str, str]:
     """Return the other fields of a part's head by name: its type, and unknown fields."""
     said = {}
     for line in part.head.decode().split("\r\n") if part.head else ():

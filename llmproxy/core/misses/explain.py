@@ -110,7 +110,7 @@ def build_miss_explanation(
     return ExplainedMiss(context if near is None else replace(context, recorded_by=recorded_by(near.id)), near)
 
 
-class _Step(NamedTuple):
+class _Advice(NamedTuple):
     """One piece of advice."""
 
     about: str
@@ -151,15 +151,15 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
     ]
 
 
-def _list_advice_steps(miss: ExplainedMiss) -> list[_Step]:
+def _list_advice_steps(miss: ExplainedMiss) -> list[_Advice]:
     if (why := _match_reason(miss)).steps is _advise_record:
         return why.steps(miss)  # there is no recording to show
     store = miss.context.store
     near = [format_command(f"show {miss.nearest.id}", store)] if miss.nearest else []
-    live = [_Step("or let the real tool answer: --unknown-tool live")] if miss.context.beside_live else []
+    live = [_Advice("or let the real tool answer: --unknown-tool live")] if miss.context.beside_live else []
     page = miss.context.again.page
     seen = f"   {page}#/live/{miss.context.key[3:15]}" if page else ""
-    return [*why.steps(miss), *live, _Step("look closer", [format_command("why", store), *near], seen)]
+    return [*why.steps(miss), *live, _Advice("look closer", [format_command("why", store), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
@@ -199,24 +199,24 @@ def _build_start_command(miss: ExplainedMiss, mode: str, cassette: str = "") -> 
     return miss.context.again.command(mode, name, store=miss.context.store, upstreams=miss.context.upstreams)
 
 
-def _advise_record(miss: ExplainedMiss) -> list[_Step]:
+def _advise_record(miss: ExplainedMiss) -> list[_Advice]:
     then = (
         ""
         if miss.context.again.is_for_one_command or miss.context.again.is_test_runner
         else ", and then run the agent once"
     )
-    return [_Step(f"record what is missing{then}", [_build_start_command(miss, "auto")])]
+    return [_Advice(f"record what is missing{then}", [_build_start_command(miss, "auto")])]
 
 
-def _advise_record_missing(miss: ExplainedMiss) -> list[_Step]:
+def _advise_record_missing(miss: ExplainedMiss) -> list[_Advice]:
     closed = "mode once adds nothing to a complete cassette; " if miss.context.complete else ""
-    return [_Step(f"{closed}record what is missing", [_build_start_command(miss, "auto")])]
+    return [_Advice(f"{closed}record what is missing", [_build_start_command(miss, "auto")])]
 
 
-def _advise_record_anew(miss: ExplainedMiss) -> list[_Step]:
+def _advise_record_anew(miss: ExplainedMiss) -> list[_Advice]:
     """Advise to record one run again, not other orders: there are too many of those."""
-    anew = _Step("record all of it again", [_build_start_command(miss, "record")])
-    sets = _Step("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
+    anew = _Advice("record all of it again", [_build_start_command(miss, "record")])
+    sets = _Advice("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
     return [sets, anew] if miss.context.is_python else [anew]
 
 
@@ -232,14 +232,14 @@ def _describe_reordering(miss: ExplainedMiss) -> str:
     return f"it is the same {what} as #{near.id} in another order, at {clip(near.reordered, 80)}{why}"
 
 
-def _advise_servers(miss: ExplainedMiss) -> list[_Step]:
+def _advise_servers(miss: ExplainedMiss) -> list[_Advice]:
     context, again = miss.context, miss.context.again.without_mcp_servers()
     typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
-    step = _Step("leave its MCP servers unchanged, as in the recording", [typed] if typed else [])
+    step = _Advice("leave its MCP servers unchanged, as in the recording", [typed] if typed else [])
     return [step, *_advise_record_missing(miss)]
 
 
-def _advise_other_recording(miss: ExplainedMiss) -> list[_Step]:
+def _advise_other_recording(miss: ExplainedMiss) -> list[_Advice]:
     context, there = miss.context, miss.context.elsewhere[0]
     if there.cassette != context.cassette:
         if not context.again.is_test_runner:
@@ -248,28 +248,28 @@ def _advise_other_recording(miss: ExplainedMiss) -> list[_Step]:
             typed = f"@pytest.mark.llmproxy(cassette={json.dumps(there.cassette)})"
         else:
             typed = f"session({{ cassette: {json.dumps(there.cassette)} }})"
-        step = _Step("use that cassette", [typed])
+        step = _Advice("use that cassette", [typed])
     elif there.sample != context.sample:
-        step = _Step(f"use session {_quote(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}")
+        step = _Advice(f"use session {_quote(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}")
     else:
         who = f"{_quote(there.party)} recorded it, {_quote(context.party)} asked"
-        step = _Step(f"x-llmproxy-party says who calls: {who}")
+        step = _Advice(f"x-llmproxy-party says who calls: {who}")
     return [step, *_advise_record_missing(miss)]
 
 
-def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
+def _advise_declaring_day(miss: ExplainedMiss) -> _Advice:
     """Advise that `run`, the pytest plugin and suites declare a day in system text, and bind it."""
     context = miss.context
     by_run = (
         context.again
         if context.again.is_for_one_command
-        else context.again.for_other("llmproxy run", " -- YOUR COMMAND")
+        else context.again.for_other_command("llmproxy run", " -- YOUR COMMAND")
     )
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
-    return _Step("or record again with the day declared; it then replays on any other day", [typed])
+    return _Advice("or record again with the day declared; it then replays on any other day", [typed])
 
 
-def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
+def _advise_rules(miss: ExplainedMiss) -> list[_Advice]:
     suggestion = miss.nearest.suggestion if miss.nearest else None
     if suggestion is None:
         return [*_advise_record_missing(miss), *([] if miss.context.on_trial else _advise_changes_command(miss))]
@@ -277,7 +277,7 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     many = "differences" if suggestion.left > 1 else "difference"
     rest = f"; {suggestion.left} other {many} would stay" if suggestion.left else ""
     again = "" if miss.context.again.is_for_one_command else ", and start the proxy again"
-    step = _Step(
+    step = _Advice(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
         [format_command("verify --rekey", miss.context.store)],
         f"{again}{rest}",
@@ -291,16 +291,18 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
 _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 
 
-def _advise_changes_command(miss: ExplainedMiss) -> list[_Step]:
+def _advise_changes_command(miss: ExplainedMiss) -> list[_Advice]:
     """Advise the trial that lists the changes in all calls, if the command of the run is known."""
     context, again = miss.context, miss.context.again
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
     elif again.is_for_one_command:
-        typed = again.for_other("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
+        typed = again.for_other_command("llmproxy changes", " -- COMMAND").command(
+            "", context.cassette, store=context.store
+        )
     else:
         return []
-    return [_Step("or list, offline, what changed, what it affects and what new recordings cost", [typed])]
+    return [_Advice("or list, offline, what changed, what it affects and what new recordings cost", [typed])]
 
 
 def _describe_elsewhere(miss: ExplainedMiss) -> str:
@@ -331,7 +333,7 @@ class _Reason:
     holds: Callable[[ExplainedMiss], bool]
     cause: Callable[[ExplainedMiss], str] | str
     """End of the first sentence, after "no recorded response for this request: "."""
-    steps: Callable[[ExplainedMiss], list[_Step]]
+    steps: Callable[[ExplainedMiss], list[_Advice]]
 
 
 _REASONS = (
@@ -340,10 +342,10 @@ _REASONS = (
     _Reason("exhausted", lambda miss: miss.context.played > 0,
             lambda miss: "its only recording was already played" if miss.context.played == 1 else
             f"all its {miss.context.played} recordings were already played",
-            lambda miss: [_Step("repeat the last answer instead: --exhausted last (or cycle)"),
+            lambda miss: [_Advice("repeat the last answer instead: --exhausted last (or cycle)"),
                           *_advise_record_missing(miss)]),
     _Reason("state", lambda miss: bool(miss.context.state), lambda miss: clip(miss.context.state, 300),
-            lambda miss: [_Step("tools have a state, so a result recorded in another state may be wrong here; if it "
+            lambda miss: [_Advice("tools have a state, so a result recorded in another state may be wrong here; if it "
                                 f"changes nothing: --read-only '{clip(miss.context.beside_live, 60)}'")]),
     _Reason("elsewhere", lambda miss: bool(miss.context.elsewhere), _describe_elsewhere, _advise_other_recording),
     _Reason("empty", lambda miss: miss.context.recordings == 0,

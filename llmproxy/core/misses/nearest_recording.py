@@ -447,7 +447,7 @@ def suggest_rules(old: Canonical, new: Canonical) -> NormalizeRulesSuggestion | 
         if tried == _TRIED or not classify_volatile(before, after):
             continue
         tried += 1
-        for candidate in _list_rules(path, before, after):
+        for candidate in _suggest_ignoring_rules(path, before, after):
             merged = _merge_ignore_and_scrub_rules(rules, candidate)
             now = _count_remaining_differences(old, new, merged)
             if now < left:
@@ -460,7 +460,7 @@ def suggest_rules(old: Canonical, new: Canonical) -> NormalizeRulesSuggestion | 
     )
 
 
-def _list_rules(path: str, old: object, new: object) -> Iterator[Rules]:
+def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rules]:
     if is_volatile_value(str(old)) and is_volatile_value(str(new)):
         yield Rules(ignore=(re.sub(r"\[\d+\]", "[*]", path),))
     if isinstance(old, str) and isinstance(new, str):

@@ -441,7 +441,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that change nothing (RFC 9110, 9.2.1)."""
 
 
-class HostInPath(NamedTuple):
+class HostParsedFromPath(NamedTuple):
     """A host in the first segment of a path."""
 
     provider: str
@@ -457,30 +457,30 @@ def get_service_kind(provider: str, operation: str) -> Channel:
     return Channel.HTTP if provider.startswith(HTTP_PREFIX) else Channel.LLM
 
 
-def parse_port(text: str) -> int | None:
+def parse_port_or_none(text: str) -> int | None:
     plain = text.isascii() and text.isdecimal() and len(text) <= len("65535")
     return int(text) if plain and 0 < int(text) < 1 << 16 else None
 
 
-def find_service_url(scheme: str, host: str, port: int | None) -> tuple[str, str]:
+def name_service_by_host(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     """Return a host's provider name and URL, without the scheme's default port."""
     there = format_host(scheme, host.lower(), port)
     return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
 
 
-def find_host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None:
+def find_host_in_path(target: str, patterns: Sequence[str]) -> HostParsedFromPath | None:
     """Return the recorded host that begins a target, ``/api.github.com/repos``; http for a port other than 443."""
     path, mark, query = target.partition("?")
     first, slash, rest = path[1:].partition("/")
     host, colon, port = first.rpartition(":") if ":" in first else (first, "", "")
-    if (colon and parse_port(port) is None) or not ("." in host or colon or host in patterns):
+    if (colon and parse_port_or_none(port) is None) or not ("." in host or colon or host in patterns):
         return None
     if not host_matches(patterns, host.lower()):
         return None
-    number = parse_port(port)
+    number = parse_port_or_none(port)
     scheme = "https" if number in (None, 443) else "http"
-    name, url = find_service_url(scheme, host, number)
-    return HostInPath(name, url, f"{slash + rest or '/'}{mark}{query}")
+    name, url = name_service_by_host(scheme, host, number)
+    return HostParsedFromPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 
 class Client(NamedTuple):

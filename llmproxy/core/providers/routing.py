@@ -167,7 +167,7 @@ def _find_provider_and_path(
 
 def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> Route:
     found = find_path(provider, path)
-    operation, name, drop, insert, model, stream, ids, variant = found or FoundPath(Operation(path), unquote(path))
+    operation, name, drop, insert, model, stream, ids, variant = found or FoundOperation(Operation(path), unquote(path))
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
         stream = True
@@ -190,7 +190,9 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
     path, mark, query = split_session(target)[1].partition("?")
     provider, path = _find_provider_and_path(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
-    return _build_route(provider, path, mark + query, lambda sent: resolve_upstream(provider, url, sent, headers))
+    return _build_route(
+        provider, path, mark + query, lambda sent: resolve_origin_and_target(provider, url, sent, headers)
+    )
 
 
 # -- a request to a host -----------------------------------------------------------------------------------------------
@@ -252,7 +254,7 @@ def get_dialect_family(provider: str, operation: str) -> Family:
     return _OPERATION_FAMILY.get((provider, operation)) or PROVIDERS[provider].family
 
 
-class FoundPath(NamedTuple):
+class FoundOperation(NamedTuple):
     operation: Operation
     name: str
     drop: int = 0
@@ -290,21 +292,21 @@ _WORDS = frozenset({
 
 
 @cache
-def _index_paths(provider: Provider) -> dict[str, FoundPath]:
+def _index_operation_paths(provider: Provider) -> dict[str, FoundOperation]:
     """Return the provider's plain paths: with each of its versions, and with a missing or wrong version."""
-    found: dict[str, FoundPath] = {}
+    found: dict[str, FoundOperation] = {}
     first: dict[str, str] = {}
     """Paths of one operation are distinct requests: Google's models, and those of its OpenAI dialect."""
     for tail, operation in provider.operations.items():
         other = "" if first.setdefault(operation.name, tail) == tail else tail
         for version in ("", "/v1"):
-            own = FoundPath(operation, operation.name, len(version), provider.versions[0], variant=other)
+            own = FoundOperation(operation, operation.name, len(version), provider.versions[0], variant=other)
             found[version + tail] = own
     for tail, operation in provider.operations.items():  # second, so that correct paths take precedence
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
             variant = _get_unusual_version(provider, version) + other
-            found[version + tail] = FoundPath(operation, operation.name, variant=variant)
+            found[version + tail] = FoundOperation(operation, operation.name, variant=variant)
     return found
 
 
@@ -313,9 +315,9 @@ def _get_unusual_version(provider: Provider, version: str) -> str:
     return "" if version == provider.versions[0] or version in provider.alike else version
 
 
-def _find_below_resource(provider: Provider, path: str) -> FoundPath | None:
+def _find_below_resource(provider: Provider, path: str) -> FoundOperation | None:
     """Find a path below a resource: ``/v1/files/file-1/content`` is ``files/file-1/content``."""
-    table = _index_paths(provider)
+    table = _index_operation_paths(provider)
     end = len(path)
     while (end := path.rfind("/", 1, end)) > 0:
         above = table.get(path[:end])
@@ -329,27 +331,27 @@ def _find_below_resource(provider: Provider, path: str) -> FoundPath | None:
     return None
 
 
-def _find_azure_path(provider: Provider, path: str) -> FoundPath | None:
+def _find_azure_path(provider: Provider, path: str) -> FoundOperation | None:
     if (match := _DEPLOYMENT.match(path)) is None:
         return _find_below_resource(provider, path)
     insert = "" if match["base"] else "/openai"
     if (operation := provider.operations.get(match["tail"])) is None:
         return None
-    return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
+    return FoundOperation(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _find_operation_by_model_action(provider: Provider, path: str) -> FoundPath | None:
+def _find_operation_by_model_action(provider: Provider, path: str) -> FoundOperation | None:
     match = _ACTION.match(path)
     if match is None or (operation := provider.methods.get(match["action"])) is None:
         return _find_below_resource(provider, path)
-    return FoundPath(operation, operation.name, model=match["model"], stream="stream" in match["action"])
+    return FoundOperation(operation, operation.name, model=match["model"], stream="stream" in match["action"])
 
 
-def _find_google(provider: Provider, path: str) -> FoundPath | None:
+def _find_google_operation(provider: Provider, path: str) -> FoundOperation | None:
     """Find ``/v1beta/models/M:method`` with any version or none, for both of Google's services."""
     if (upload := _UPLOAD.match(path)) is not None:
         below = upload.end()
-        found = _index_paths(provider).get(path[below:]) or _find_below_resource(provider, path[below:])
+        found = _index_operation_paths(provider).get(path[below:]) or _find_below_resource(provider, path[below:])
         return found and found._replace(name=f"{path[1:below]}.{found.name}", drop=0, insert="")
     if (match := _METHOD.match(path)) is None:
         if (compat := _VERTEX_OPENAI.match(path)) is None:
@@ -358,7 +360,7 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
         model = None if compat["model"] == "openapi" else compat["model"]
         version, project = _get_unusual_version(provider, compat["version"]), compat["project"] if model else ""
         variant = " ".join(filter(None, (version, project, compat["location"])))
-        return FoundPath(Operation(name, "openai"), name, model=model, variant=variant)
+        return FoundOperation(Operation(name, "openai"), name, model=model, variant=variant)
     insert = "" if match["version"] else provider.versions[0]
     bare = match["method"].removeprefix("stream")
     method = bare[:1].lower() + bare[1:]
@@ -371,12 +373,12 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
         operation = provider.methods[method]
     else:
         return None
-    return FoundPath(
-        operation, operation.name, 0, insert, model, stream, variant=_build_google_variant(provider, match)
+    return FoundOperation(
+        operation, operation.name, 0, insert, model, stream, variant=_format_google_qualifiers(provider, match)
     )
 
 
-def _build_google_variant(provider: Provider, match: re.Match[str]) -> str:
+def _format_google_qualifiers(provider: Provider, match: re.Match[str]) -> str:
     """Return other parts of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` that select the answer: P only
     if the model belongs to the project.
     """
@@ -390,22 +392,22 @@ def _build_google_variant(provider: Provider, match: re.Match[str]) -> str:
     return " ".join(filter(None, more))
 
 
-_PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
+_PATTERNS: dict[str, Callable[[Provider, str], FoundOperation | None]] = {
     "": _find_below_resource,
     "deployments": _find_azure_path,
     "actions": _find_operation_by_model_action,
-    "google": _find_google,
+    "google": _find_google_operation,
 }
 """Path parsers by `Provider.pattern`."""
 
 
-def find_path(provider: Provider, path: str) -> FoundPath | None:
-    if (found := _index_paths(provider).get(path)) is not None:
+def find_path(provider: Provider, path: str) -> FoundOperation | None:
+    if (found := _index_operation_paths(provider).get(path)) is not None:
         return found
     plain = unquote(path).rstrip("/") or "/"
     if plain.startswith(provider.telemetry):
-        return FoundPath(Operation(plain, not_llm=True), plain)
-    return _index_paths(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)
+        return FoundOperation(Operation(plain, not_llm=True), plain)
+    return _index_operation_paths(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)
 
 
 class _BaseUrl(NamedTuple):
@@ -434,7 +436,7 @@ def _get_base_path_repeated_prefixes(provider: Provider, url: str) -> tuple[str,
     return path, (own,) if own else ()
 
 
-def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
+def resolve_origin_and_target(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
     """Return origin and target for the user's base URL, or for the provider's own if `url` is empty."""
     if not url:
         return _build_default_origin(provider, target, headers), target

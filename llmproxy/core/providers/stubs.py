@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from llmproxy.core.providers.provider_table import HostInPath, find_host_in_path, find_service_url
+from llmproxy.core.providers.provider_table import HostParsedFromPath, find_host_in_path, name_service_by_host
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
@@ -349,13 +349,13 @@ def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers
 
 def find_stub_host(
     rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
-) -> HostInPath | None:
+) -> HostParsedFromPath | None:
     """Return an auxiliary call's host: first in its path, or derived. `named`: paths without one have upstreams."""
     path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
-        return HostInPath(*find_service_url("http", METADATA[1], None), target)
+        return HostParsedFromPath(*name_service_by_host("http", METADATA[1], None), target)
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
-        return HostInPath(*find_service_url("http", NOWHERE, None), target)
+        return HostParsedFromPath(*name_service_by_host("http", NOWHERE, None), target)
     there = find_host_in_path(target, ("*",))
     return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
 

@@ -140,7 +140,7 @@ class SignatureForProxyError(RefusedError):
     status = 400
 
 
-def check_signature(headers: Headers, upstream: str) -> None:
+def refuse_foreign_signature(headers: Headers, upstream: str) -> None:
     """Check a request's signature. Raises SignatureForProxyError: signed for another host but sent to AWS."""
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()

@@ -451,14 +451,14 @@ class KnownSecrets:
         Only letters and digits are compared, without those of escaped breaks: False is certain.
         """
         if self._waiting:
-            self._rebuild_index()
+            self._index_waiting_secrets()
         if self._lettered_of != (count := len(self._all)):
             forms = (form.encode() if form.isascii() else b"" for form in self._all)
             self._lettered_of, self._lettered = count, {form.translate(None, _NO_LETTERS) for form in forms}
         letters = body.translate(None, _NO_LETTERS)
         return any(form in letters for form in self._lettered)
 
-    def _rebuild_index(self) -> None:
+    def _index_waiting_secrets(self) -> None:
         with self._lock:  # other threads wait until all of it can be found
             for secret in list(self._waiting):
                 self._index_secret(secret)
@@ -491,13 +491,13 @@ class KnownSecrets:
     def find_spans(self, text: str) -> list[Span]:
         """Return the unordered spans of all known credentials; short ones only as separate words."""
         if self._waiting:
-            self._rebuild_index()
+            self._index_waiting_secrets()
         if self.on_text is not None:
             self.on_text(text)
         forms = [form for form in (*self._few, *self._short) if form in text]
         if self._anchors:
             forms += self._find_anchored_forms(text)
-        return [span for form in forms for span in _find_form_spans(form, text)]
+        return [span for form in forms for span in _find_secret_form_spans(form, text)]
 
     def _find_anchored_forms(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
@@ -515,7 +515,7 @@ def _choose_form_anchor(form: str) -> str | None:
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
 
 
-def _find_form_spans(form: str, text: str) -> Iterator[Span]:
+def _find_secret_form_spans(form: str, text: str) -> Iterator[Span]:
     at = text.find(form)
     while at >= 0:
         end = at + len(form)

@@ -210,7 +210,7 @@ class Redactor:
         self._plain_headers = set()  # after the index: a search with the old index adds to the old set
         self.epoch.count_new_credential(list_form_anchors(secret))
 
-    def derive_and_record_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
+    def run_and_record_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return the result of `derive`, and whether all searched text and `head` were recorded (`CredentialEpoch`)."""
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.epoch.record_searched_text(before)
@@ -358,8 +358,8 @@ class Redactor:
         if mark and plain and is_credential_parameter(known, plain):
             ours = plain.startswith("REDACTED") and not OURS.fullmatch(plain)
             kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._find_member_kind(known, plain)
-            return pair if ours else f"{name}={numbers.build_form_placeholder(plain, kind)}"
-        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.build_form_placeholder)
+            return pair if ours else f"{name}={numbers.build_bare_placeholder(plain, kind)}"
+        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.build_bare_placeholder)
 
     def _redact_percent_encoded(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; rewritten only if it contains a secret, with the result of `put` for each."""
@@ -574,11 +574,11 @@ class SecretMarks:
         followed = _LINK.fullmatch(secret)
         return f"REDACTED-{self._get_number(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
-    def build_form_placeholder(self, secret: str, kind: str) -> str:
+    def build_bare_placeholder(self, secret: str, kind: str) -> str:
         return f"REDACTED-{self._get_number(secret)}{self._build_kind_or_fingerprint(secret, kind)}"
 
     def build_body_placeholder(self, secret: str, kind: str) -> str:
-        return f"[{self.build_form_placeholder(secret, kind)}]"
+        return f"[{self.build_bare_placeholder(secret, kind)}]"
 
     def build_header_placeholder(self, secret: str, kind: str) -> str:
         return f"[REDACTED{self._build_kind_or_fingerprint(secret, kind)}]"
@@ -590,7 +590,7 @@ SHAPED = frozenset(kind.label for kind in KINDS)
 """Kinds with a recognisable form."""
 
 
-def list_secret_lines(text: str, redactor: Redactor) -> dict[str, list[int]]:
+def find_secret_line_numbers(text: str, redactor: Redactor) -> dict[str, list[int]]:
     """Return the kinds of secrets in a text, each with the lines on which they begin."""
     found: dict[str, list[int]] = defaultdict(list)
     for start, _, kind in redactor.find_places(text):
@@ -608,7 +608,7 @@ def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[
         "answer body": response.body.decode("utf-8", "surrogateescape"),
         "upstream": interaction.upstream,
     }
-    lines = {part: list_secret_lines(text, redactor) for part, text in parts.items()}
+    lines = {part: find_secret_line_numbers(text, redactor) for part, text in parts.items()}
     found = {part: {name: len(at) for name, at in kinds.items()} for part, kinds in lines.items()}
     if redactor.request(request).body != request.body and not found["request body"]:
         found["request body"] = {CREDENTIAL: 1}

@@ -112,7 +112,9 @@ class Config:
         return self.shown or str(self.store)
 
     def build_learn_command(self, cassette: str) -> str:
-        return self.again.for_other(f"llmproxy learn {quote_word(cassette)}").command("", store=self.shown_store_path)
+        return self.again.for_other_command(f"llmproxy learn {quote_word(cassette)}").command(
+            "", store=self.shown_store_path
+        )
 
 
 class RoutedRequestHead(NamedTuple):
@@ -185,7 +187,7 @@ class EffectiveRequest:
         """The body; empty until it has arrived."""
         return self.body or b""
 
-    def add_header(self, name: str, value: str) -> None:
+    def add_key_header(self, name: str, value: str) -> None:
         """Add a field of llmproxy's own that counts for the key."""
         self.headers, self.redacted = (*self.headers, (name, value)), None
 
@@ -314,7 +316,7 @@ class Recording:
             self._offsets.append(offset)
             self._lengths.append(len(data))
 
-    def on_reset(self, code: int) -> None:
+    def record_reset_code(self, code: int) -> None:
         """Record the HTTP/2 code with which the upstream reset the answer."""
         self._headers = (*self._headers, (RESET, str(code)))
 
@@ -326,7 +328,7 @@ class Recording:
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.is_whole
-        chunks, undone = self._decode_chunks()
+        chunks, undone = self._undo_content_encoding()
         how = decide_ending(operation, stream, self.status, self.mime_type, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
@@ -339,7 +341,7 @@ class Recording:
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 
-    def _decode_chunks(self) -> tuple[ChunkedBody, bool]:
+    def _undo_content_encoding(self) -> tuple[ChunkedBody, bool]:
         """Return the received body, and whether its content-encoding is undone; undecodable content stays."""
         came = ChunkedBody(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
         if coding := self._content_encoding:

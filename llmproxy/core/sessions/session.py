@@ -183,7 +183,7 @@ class ReplayPosition:
     threads: dict[object, Key] = field(default_factory=dict)
     """Last key of each thread."""
 
-    def swap_thread_key(self, thread: object, key: Key) -> str:
+    def swap_last_key_of_thread(self, thread: object, key: Key) -> str:
         """Record the key that a thread requests; return its previous key, empty if none."""
         if len(self.threads) > KEPT_CALLS:
             self.threads.clear()
@@ -267,7 +267,7 @@ class Session:
         """Count one arrival and return its number, from 1; `recordings` is the number of the key's recordings."""
         if self.is_new_run(walker, recordings):
             self.restart()
-        return self.count_turn(walker)
+        return self.count_request_arrival(walker)
 
     def is_new_run(self, walker: PartyKey, recordings: int) -> bool:
         """Return whether this arrival begins another run of the agent; `recordings` counts those of its key."""
@@ -280,14 +280,14 @@ class Session:
             and 0 < recordings <= self.position.counts[walker]
         )
 
-    def count_turn(self, walker: PartyKey) -> int:
+    def count_request_arrival(self, walker: PartyKey) -> int:
         """Count one arrival that does not restart the session, and return its number, from 1."""
         position = self.position
         position.last = walker
         position.counts[walker] += 1
         return position.counts[walker]
 
-    def get_last_key_of_party(self, party: str) -> Key | None:
+    def get_last_key_if_of_party(self, party: str) -> Key | None:
         """Return the key of a party's last request; None if the last request was another party's, or there was none."""
         last = self.position.last
         return last[1] if last is not None and last[0] == party else None

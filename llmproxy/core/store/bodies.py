@@ -39,7 +39,7 @@ def try_deflate(content: bytes, level: int) -> bytes | None:
     return out.getvalue() if out.tell() < most else None
 
 
-def read_blob(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
+def read_data_column(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
     """Return the data column of a row of `bodies`. Raises sqlite3.Error, zlib.error."""
     out = io.BytesIO()
     inflater = zlib.decompressobj() if deflated else None
@@ -150,7 +150,7 @@ class Blob(NamedTuple):
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):
-                return read_blob(conn, self.row, deflated=deflated)
+                return read_data_column(conn, self.row, deflated=deflated)
             if not isinstance(self.data, bytes):
                 raise _damage_error(self.row, f"its data is {type(self.data).__name__}, not bytes")
             return zlib.decompress(self.data) if deflated else self.data

@@ -168,7 +168,7 @@ def replace_accepted_changes(store: Store, cassette: str, changes: Sequence[Acce
     write_notes(store, cassette, [*others, *changes])
 
 
-def read_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
+def choose_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
     """Return the seconds above which a recording is stale, by file or `given`; or None. Raises CassetteCorrupt."""
     own = [parse_age_seconds(note.age) for note in read_notes(store, cassette) if isinstance(note, MaxAge)]
     return min(filter(None, [*own, given]), default=None)

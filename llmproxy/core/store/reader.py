@@ -145,7 +145,7 @@ def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
     return recording.was_left and recording.occurrence > turn
 
 
-def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def find_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
     behind = {each.id for each in find_trailing_failures(slots)}
     return [
@@ -235,7 +235,7 @@ class CassetteInfo:
     holder: str | None
 
 
-class SyncedCassetteFile(NamedTuple):
+class LastFileSync(NamedTuple):
     """Content of a cassette's file when the store was last synchronized with it."""
 
     sha256: bytes
@@ -265,7 +265,7 @@ class Readable:
         self._answers = RowCache[Response](REMEMBERED_BYTES)
         self._contents = RowCache[bytes](REMEMBERED_CONTENT)
         self._price: tuple[int, Row] = (0, ())
-        """Id and price (see `read_tokens_and_cost`) of the last answer read: it is needed next."""
+        """Id and price (see `read_recording_price`) of the last answer read: it is needed next."""
         self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._keyed_generation: tuple[int, int] = (-1, -1)
         self._opened = 0
@@ -414,7 +414,7 @@ class Readable:
         self._answers.put(interaction_id, response, len(body) + 1000)
         return response
 
-    def read_tokens_and_cost(self, interaction_id: int) -> Row | None:
+    def read_recording_price(self, interaction_id: int) -> Row | None:
         """Return tokens, cost, model and texts (`rows.PRICED`) of a recording; None if it is gone."""
         last = self._price
         return last[1] if last[0] == interaction_id else self._first(_PRICE, (interaction_id,))
@@ -548,10 +548,10 @@ class Readable:
             self.query("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
         )
 
-    def read_synced_file(self, cassette: str) -> SyncedCassetteFile | None:
+    def read_synced_file(self, cassette: str) -> LastFileSync | None:
         """Return the content of the cassette's file when it was last read or written; None if it never was."""
         row = self._first("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
-        return None if row is None else SyncedCassetteFile(*row)
+        return None if row is None else LastFileSync(*row)
 
     def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
         """Return every cassette and sample with recordings; those of one name, or the `latest` recorded."""

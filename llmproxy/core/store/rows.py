@@ -248,7 +248,7 @@ _MONTHS = {name: n for n, name in enumerate(re.findall("...", "JanFebMarAprMayJu
 _DAY = 86_400
 
 
-def read_answer_time(started_at: float, headers: Headers) -> float:
+def get_answer_unix_time(started_at: float, headers: Headers) -> float:
     """Return the Unix time of an answer (`RowSummary.recorded_at`)."""
     return _parse_answer_date(started_at, _dump_headers(headers))
 

@@ -19,10 +19,10 @@ from llmproxy.core.store.bodies import Group
 from llmproxy.core.store.reader import (
     KeyChange,
     KeyedRecording,
+    LastFileSync,
     Place,
     Readable,
-    SyncedCassetteFile,
-    find_left_once,
+    find_abandoned_once,
     find_trailing_failures,
 )
 from llmproxy.core.store.rows import Described, to_sql
@@ -119,7 +119,7 @@ class Store(Readable, ABC):
         """Replace the volatile fields of a cassette by these (JSON)."""
 
     @abstractmethod
-    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:
+    def record_synced_file(self, cassette: str, seen: LastFileSync) -> None:
         """Record that the store is synchronized with a cassette's file."""
 
     @abstractmethod
@@ -182,6 +182,6 @@ def _find_replaced_failures(given: Addition, live: Sequence[KeyedRecording], bef
     made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
     if given.healing is None:
         return frozenset()
-    healed = find_trailing_failures(live) if made.is_good_answer else find_left_once(live) if made.was_left else ()
+    healed = find_trailing_failures(live) if made.is_good_answer else find_abandoned_once(live) if made.was_left else ()
     ids = [each.id for each in healed if each.id not in given.healing and (before is None or each.id < before)]
     return frozenset(ids if made.is_good_answer else ids[:1])

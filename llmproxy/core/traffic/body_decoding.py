@@ -161,7 +161,7 @@ def decode_body(body: bytes, encoding: str, limit: int = LIMIT) -> bytes:
     return decoded
 
 
-class EncodedPart(NamedTuple):
+class MultipartField(NamedTuple):
     name: str | None
     filename: str | None
     """None for a plain field."""
@@ -180,7 +180,7 @@ def find_boundary(content_type: str) -> bytes | None:
     return boundary.encode("latin-1", "replace") if boundary else None
 
 
-def parse_multipart(body: bytes, content_type: str) -> tuple[EncodedPart, ...] | None:
+def parse_multipart(body: bytes, content_type: str) -> tuple[MultipartField, ...] | None:
     """Return a multipart body's parts; None if it is none, is truncated, or has transfer-encodings (unusual)."""
     boundary = find_boundary(content_type)
     if boundary is None:
@@ -201,7 +201,7 @@ def parse_multipart(body: bytes, content_type: str) -> tuple[EncodedPart, ...] |
     return tuple(parts)
 
 
-def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
+def _parse_part(head: bytes, data: bytes) -> MultipartField | None:
     try:
         lines = head.decode("utf-8").split("\r\n") if head else []
     except UnicodeDecodeError:
@@ -214,7 +214,7 @@ def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
         fields[name.strip().lower()] = value.strip()
     if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
         return None
-    return EncodedPart(
+    return MultipartField(
         _get_disposition_parameter(fields, "name"),
         _get_disposition_parameter(fields, "filename"),
         str(fields.get("content-type", "")),

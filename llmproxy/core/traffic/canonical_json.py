@@ -30,7 +30,7 @@ class LossyJson(ValueError):
     """Text that is not JSON, or cannot be canonicalised without loss."""
 
 
-def _parse_number(text: str) -> int | float:
+def _parse_exact_number(text: str) -> int | float:
     """Return a number with point or exponent: int if it is integral, float if a double represents it exactly."""
     value = float(text)
     if len(text) <= _SAFE_DIGITS and "e" not in text and "E" not in text:
@@ -58,7 +58,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _decoder = json.JSONDecoder(
-    object_pairs_hook=reject_duplicate_members, parse_float=_parse_number, parse_constant=_refuse_constant
+    object_pairs_hook=reject_duplicate_members, parse_float=_parse_exact_number, parse_constant=_refuse_constant
 )
 _encoder = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False

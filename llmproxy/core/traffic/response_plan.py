@@ -222,7 +222,7 @@ def _build_head(
     fields = [
         (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)
     ]
-    if not speed and is_transient(response.status):
+    if not speed and may_be_retried_by_client(response.status):
         fields = _minimize_retry_after(fields)
     elif speed != 1:
         fields = [(name, _scale_retry_after(name, value, speed)) for name, value in fields]
@@ -242,7 +242,10 @@ def _redirect_to_proxy(headers: Headers, prefix: str) -> Headers:
     """Return the fields with a `location` at the proxy; a `location` at other hosts is removed."""
     if header(headers, "location") is None:
         return headers
-    led = ((name, serve_location(value, prefix) if name.lower() == "location" else value) for name, value in headers)
+    led = (
+        (name, rewrite_location_to_proxy(value, prefix) if name.lower() == "location" else value)
+        for name, value in headers
+    )
     return tuple((name, value) for name, value in led if value is not None)
 
 
@@ -261,7 +264,7 @@ def _escape_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
-def is_transient(status: int) -> bool:
+def may_be_retried_by_client(status: int) -> bool:
     """Return whether clients may retry by themselves after this status."""
     return status in TRANSIENT or status >= 500
 
@@ -289,7 +292,7 @@ REDIRECTS = frozenset({201, 202, 300, 301, 302, 303, 307, 308})
 """Statuses whose `location` clients follow, or request next."""
 
 
-def find_prefix(target: str, at_provider: str) -> str:
+def find_client_path_prefix(target: str, at_provider: str) -> str:
     """Return the part before the provider's path in a client's target, ``/s/weather/openai``; or ""."""
     path, own = target.partition("?")[0], at_provider.partition("?")[0]
     return path.removesuffix(own) if path.endswith(own) else ""
@@ -305,18 +308,22 @@ def location_to_store(
     """
     try:
         leads = urlsplit(urljoin(sent_to + target, location))
-        own = _get_origin(leads) == _get_origin(urlsplit(sent_to)) or is_public(leads.hostname or "")
+        own = _get_url_origin(leads) == _get_url_origin(urlsplit(sent_to)) or is_public(leads.hostname or "")
     except ValueError:
         return "about:blank"
     if not own:
         return f"{leads.scheme}://{leads.netloc.rpartition('@')[2]}{leads.path}"
-    base = find_prefix(target, at_provider) if _get_origin(leads) == _get_origin(urlsplit(sent_to)) else ""
+    base = (
+        find_client_path_prefix(target, at_provider)
+        if _get_url_origin(leads) == _get_url_origin(urlsplit(sent_to))
+        else ""
+    )
     path = (leads.path.removeprefix(base) if leads.path.startswith(f"{base}/") else leads.path) or "/"
     path = "/" + path.lstrip("/\\")  # `//host/x` would lead to another host
     return path + (f"?{leads.query}" if leads.query else "") + (f"#{leads.fragment}" if leads.fragment else "")
 
 
-def serve_location(kept: str, prefix: str) -> str | None:
+def rewrite_location_to_proxy(kept: str, prefix: str) -> str | None:
     """Return a stored `location` at the proxy; None for another host's."""
     return prefix + kept if kept.startswith("/") else None
 
@@ -327,5 +334,5 @@ def find_redirect_host(headers: Headers) -> str | None:
     return None if kept is None or kept.startswith("/") else urlsplit(kept).hostname or "an address that cannot be read"
 
 
-def _get_origin(url: SplitResult) -> tuple[str, str, int | None]:
+def _get_url_origin(url: SplitResult) -> tuple[str, str, int | None]:
     return url.scheme, url.hostname or "", url.port or DEFAULT_PORTS.get(url.scheme)

@@ -214,7 +214,7 @@ class Front(asyncio.StreamReaderProtocol):
                 data = self._take_bytes_after_answered(data, end + length)
                 continue
             if last.credential != last.plain.credential:
-                self._last = last = self._heads.reparse_head(last)
+                self._last = last = self._heads.parse_own_head(last)
             if self._incoming is None and not self._begin_request(last.plain):
                 self._hand_over(data)
                 return
@@ -343,7 +343,7 @@ class HeadCache:
             return None
         return ReceivedHead(raw, plain, len(raw), int(found[1]), which, credential)
 
-    def reparse_head(self, known: ReceivedHead) -> ReceivedHead:
+    def parse_own_head(self, known: ReceivedHead) -> ReceivedHead:
         """Parse the head's own bytes: the cached one may differ in its credential."""
         plain = self._parse_and_cache_head(known.raw, known.which, known.credential)
         if plain is None:

@@ -220,5 +220,5 @@ class RequestForwarder:
         if isinstance(recording, FrameRecorder) and recording.is_stored:
             here.state, here.incoming.exchange = LayerState.CLOSED, None
             yield from self._send_commands_held_for_store()
-        elif here.reader.count_waiting:
+        elif here.reader.waiting_byte_count:
             yield from self.on_event(events.DataReceived(here.client, here.reader.take_rest()))

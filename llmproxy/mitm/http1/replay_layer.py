@@ -105,7 +105,7 @@ class OwnRequestAnswerer:
                 yield from self._retry_answer_later()
                 return
         status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
-        if (stored := proxy.take_latest_store()) is not None:
+        if (stored := proxy.take_storage_future()) is not None:
             yield RunJobHook(partial(asyncio.wait, [stored]))
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
@@ -187,7 +187,7 @@ class ReplayLayer(layer.Layer):
         """Whether all received requests are answered."""
         here = self._here
         reading = here.state is LayerState.READING and here.incoming.head is None
-        return reading and not here.reader.count_waiting and self._socket is None
+        return reading and not here.reader.waiting_byte_count and self._socket is None
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class ReplayLayer(layer.Layer):
             )
         elif here.state is LayerState.READING:
             yield from self.serve_received_requests()
-        elif here.reader.count_waiting > MAX_WAITING:
+        elif here.reader.waiting_byte_count > MAX_WAITING:
             log.warning("a client sent over %s bytes ahead of its answer; its connection is closed", MAX_WAITING)
             if here.is_forwarding:
                 yield from self._close_client()  # what came of the answer is stored when its hooks come
@@ -285,7 +285,7 @@ class ReplayLayer(layer.Layer):
                 if (head := here.reader.take_head()) is None:
                     if self._ended:
                         yield from self._close_client()
-                    elif here.reader.count_waiting:
+                    elif here.reader.waiting_byte_count:
                         yield from here.start_time_limit(self._proxy.head_patience)
                     return
                 yield from self._on_head(head)
@@ -315,7 +315,7 @@ class ReplayLayer(layer.Layer):
             if seen == here.seen:
                 raise BodyTooSlow(self._proxy.body_patience)
             yield from here.start_time_limit(self._proxy.body_patience)
-        elif reading and here.reader.count_waiting:
+        elif reading and here.reader.waiting_byte_count:
             if heads == here.reader.heads:
                 raise HeadTooSlow(self._proxy.head_patience)
             yield from here.start_time_limit(self._proxy.head_patience)
@@ -345,7 +345,7 @@ class ReplayLayer(layer.Layer):
         self._take_over_front_request()
         here.incoming.set_exchange_or_refusal(head, self.context.client, self._origin)
         if here.incoming.may_stream_body:
-            if not here.reader.count_waiting:
+            if not here.reader.waiting_byte_count:
                 yield from self._send_continue(head)
             yield from self._request_forwarder.stream_request_upstream(head.raw)
 

@@ -24,7 +24,7 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.providers.provider_table import Family, parse_port
+from llmproxy.core.providers.provider_table import Family, parse_port_or_none
 from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
@@ -173,7 +173,7 @@ def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
     at = next((n for n, letter in enumerate(rest) if letter in "/?"), len(rest))
     authority, path = rest[:at].rpartition("@")[2], rest[at:]
     host, _, port = authority.rpartition(":") if _PORT.search(authority) else (authority, "", "")
-    number = parse_port(port) if port else 443 if scheme.lower() == "https" else 80
+    number = parse_port_or_none(port) if port else 443 if scheme.lower() == "https" else 80
     if number is None:
         raise FramingError(f"llmproxy: {port[:20]!r} is no port.", hint="A port is a number from 1 to 65535.")
     origin_form = path if path.startswith("/") else "/" + path

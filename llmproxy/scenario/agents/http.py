@@ -32,7 +32,14 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.request_templates import RequestTemplate, build_values
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.messages import extract_html_title, format_value, pick_value, read_answer, read_path, tail
+from llmproxy.scenario.values.messages import (
+    extract_html_title,
+    format_value,
+    get_value_at_path,
+    parse_value_path,
+    read_answer,
+    tail,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -221,7 +228,7 @@ class HttpAgent(HttpAdapter):
             url: Address; may contain ``$thread_id`` and the other names.
             method: POST, PUT, PATCH, or GET, which sends no body.
             body: Template of the body, see `request_templates`; None is `BODY`.
-            reply: Path of the answer, see `read_path`; None accepts an object with `text`, `message` or `messages`.
+            reply: Path of the answer, see `parse_value_path`; None takes an object with `text`, `message`, `messages`.
             conversation: Path of the id that the agent assigns to its conversation.
             headers: Templates, too.
             timeout: Seconds for a whole answer.
@@ -239,9 +246,9 @@ class HttpAgent(HttpAdapter):
             raise SuiteError("method: a GET sends no body; put ${message} into the url, or use POST.")
         self._address = RequestTemplate.from_tree(self.url, "url")
         self.body = RequestTemplate.from_tree(dict(BODY) if body is None else body, "body")
-        self.reply = None if reply is None else read_path(reply, "reply")
-        self.conversation = None if conversation is None else read_path(conversation, "conversation")
-        self.processing = None if processing is None else read_path(processing, "processing")
+        self.reply = None if reply is None else parse_value_path(reply, "reply")
+        self.conversation = None if conversation is None else parse_value_path(conversation, "conversation")
+        self.processing = None if processing is None else parse_value_path(processing, "processing")
         self.declared_processing: Any = None
         """Value at that path in the last answer; None without any."""
         if self.conversation is None and any(
@@ -267,7 +274,7 @@ class HttpAgent(HttpAdapter):
         self.declared_processing = None
         if self.processing is not None:
             with suppress(LookupError):  # an answer that says nothing of it
-                self.declared_processing = pick_value(self.processing, whole)
+                self.declared_processing = get_value_at_path(self.processing, whole)
         if self.conversation is not None:
             self._ids[input.thread_id] = str(self._pick_value(self.conversation, whole))
         if self.reply is None:
@@ -291,7 +298,7 @@ class HttpAgent(HttpAdapter):
 
     def _pick_value(self, path: Any, whole: object) -> Any:
         try:
-            return pick_value(path, whole)
+            return get_value_at_path(path, whole)
         except LookupError as error:
             raise AgentError(
                 f"{self.who} answered without {path.text}: {error}\nIt sent {format_value(whole)}"
@@ -332,10 +339,10 @@ class OpenAIAgent(HttpAdapter):
                     f"{self.who} answered {format_value(value)}, which is no chat completion.",
                     hint="Of another form? An agent of type `http` with `body` and `reply` takes any JSON.",
                 )
-        return read_answer(_join_completion_message(found, self.who), self.who)
+        return read_answer(_build_completion_reply(found, self.who), self.who)
 
 
-def _join_completion_message(found: SuccessfulReply, who: str) -> object:
+def _build_completion_reply(found: SuccessfulReply, who: str) -> object:
     """Build an answer from one piece or many."""
     draft = Draft()
     for value in list_events(found.kind or "application/json", found.body):

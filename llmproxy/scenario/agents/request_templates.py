@@ -98,10 +98,10 @@ def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     if isinstance(tree, str):
         whole = _NAME.fullmatch(tree)
         if whole and not whole["dollar"]:
-            return _find_value_or_variable(_get_matched_name(whole), values, env)
+            return _find_value_or_env_variable(_get_matched_name(whole), values, env)
         return _NAME.sub(
             lambda match: (
-                "$" if match["dollar"] else to_text(_find_value_or_variable(_get_matched_name(match), values, env))
+                "$" if match["dollar"] else to_text(_find_value_or_env_variable(_get_matched_name(match), values, env))
             ),
             tree,
         )
@@ -112,7 +112,7 @@ def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     return tree
 
 
-def _find_value_or_variable(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
+def _find_value_or_env_variable(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
     if not name.startswith("env."):
         return values[name]
     variable = name.removeprefix("env.")

@@ -175,7 +175,7 @@ class RemoteRunner:
     ) -> NodeReply[Any]:
         """Execute a run; `WorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: no node could."""
         try:
-            back = await self._submit_with_retry(
+            back = await self._run_task_with_retry(
                 name, ray_options(resources), (sent, parcel.batch, parcel.version, arguments)
             )
         except Exception as error:
@@ -189,7 +189,7 @@ class RemoteRunner:
             self.recorded.append(back.cassettes)
         return back
 
-    async def _submit_with_retry(
+    async def _run_task_with_retry(
         self, name: str, options: Mapping[str, Any], arguments: tuple[object, ...]
     ) -> NodeReply[Any]:
         died = ""

@@ -25,7 +25,7 @@ from llmproxy.scenario.repeats.statistics import (
     FEWEST_TRANSCRIPTS,
     RESAMPLES,
     JudgeVarianceSplit,
-    judge_spread,
+    estimate_judge_variance,
     variance_intervals,
 )
 from llmproxy.scenario.run_session import gather_with_limit
@@ -113,10 +113,11 @@ async def rejudge(
     looks = [look(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
     ended: list[RunOutcome] = await gather_with_limit(looks, max_concurrency)
     rows = [
-        _judge_transcript_row(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)
+        _count_transcript_verdicts(each.id, ended[n * repeats : (n + 1) * repeats])
+        for n, each in enumerate(transcripts)
     ]
     whole = [row.passed for row in rows if row.judged == repeats]
-    spread = judge_spread(whole, repeats)
+    spread = estimate_judge_variance(whole, repeats)
     judge_interval, rest_interval = variance_intervals(whole, repeats, rng, resamples)
     return JudgeVariance(
         repeats=repeats,
@@ -128,7 +129,7 @@ async def rejudge(
     )
 
 
-def _judge_transcript_row(id: str, ended: Sequence[RunOutcome]) -> TranscriptVerdictCounts:  # noqa: A002
+def _count_transcript_verdicts(id: str, ended: Sequence[RunOutcome]) -> TranscriptVerdictCounts:  # noqa: A002
     decided = {Status.PASSED, Status.FAILED}
     verdicts = [each.result.success for each in ended if each.status in decided]
     errors = dict.fromkeys(each.result.error or each.status.value for each in ended if each.status not in decided)

@@ -127,7 +127,7 @@ class RecordingComparison:
         for change, times in changes:
             yield f"  {_format_x_of_n(times, many)}  {change.describe()}"
         for name, recorded, found in self._list_resource_usage() if many else ():
-            shown = dollars if name == "cost_usd" else _format_count
+            shown = dollars if name == "cost_usd" else _format_number
             told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_mean_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
@@ -180,5 +180,5 @@ def _format_interval(interval: Interval | None, shown: Callable[[float], str]) -
     return f" ({ends[0]} to {ends[1]})" if len(set(ends)) > 1 else ""
 
 
-def _format_count(value: float | Decimal) -> str:
+def _format_number(value: float | Decimal) -> str:
     return number(int(value)) if value == int(value) else f"{float(value):,.1f}"

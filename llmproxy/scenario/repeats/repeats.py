@@ -138,7 +138,7 @@ async def run_repeatedly(
     workers = min(max_concurrency or CONCURRENCY, runs)
     await gather_with_limit([run_samples_in_turn() for _ in range(workers)], workers)
     samples = sorted(done, key=lambda each: each.sample)
-    return _sum_runs(
+    return _build_repeat_result(
         samples, runs, threshold, time.monotonic() - began, allow_environment_errors=allow_environment_errors
     )
 
@@ -149,12 +149,12 @@ def _is_rate_decided(done: Sequence[SampleResult], runs: int, threshold: float) 
     return VerdictCounts.from_statuses([each.status for each in done], runs).is_decided(threshold)
 
 
-def _sum_runs(
+def _build_repeat_result(
     samples: list[SampleResult], runs: int, threshold: float, seconds: float, *, allow_environment_errors: bool
 ) -> RepeatResult:
     found = VerdictCounts.from_statuses([each.status for each in samples], runs)
     status = decide_verdict(found, allow_environment_errors=allow_environment_errors)
-    enough = found.pass_rate_bounds is not None and found.pass_rate_bounds.low >= threshold
+    enough = found.possible_pass_rate_range is not None and found.possible_pass_rate_range.low >= threshold
     shown = next((each for each in samples if each.status is not Status.PASSED), samples[0]).result
     answered = [each.result.replayed for each in samples]
     replayed = None if None in answered else all(answered)

@@ -111,7 +111,7 @@ class JudgeVarianceSplit:
         return self.judge / whole if whole else None
 
 
-def judge_spread(passes: Sequence[int], repeats: int) -> JudgeVarianceSplit | None:
+def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianceSplit | None:
     """Return the spread of transcripts that were each judged `repeats` times, from the number of passes of each.
 
     None below `FEWEST_TRANSCRIPTS`: then only counts are known. Raises ValueError if nothing was repeated.
@@ -128,8 +128,10 @@ def judge_spread(passes: Sequence[int], repeats: int) -> JudgeVarianceSplit | No
 def variance_intervals(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
 ) -> tuple[Interval | None, Interval | None]:
-    """Return bootstrap intervals, over transcripts, of the judge's spread and of the rest; None as `judge_spread`."""
-    if judge_spread(passes, repeats) is None:
+    """Return bootstrap intervals, over transcripts, of the judge's spread and the rest; None as in
+    `estimate_judge_variance`.
+    """
+    if estimate_judge_variance(passes, repeats) is None:
         return None, None
     shares = [passed / repeats for passed in passes]
     return (

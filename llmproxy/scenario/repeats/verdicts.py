@@ -63,7 +63,7 @@ class VerdictCounts:
         return None if self.runs_not_made else wilson(self.passed, self.counted_runs)
 
     @property
-    def pass_rate_bounds(self) -> Interval | None:
+    def possible_pass_rate_range(self) -> Interval | None:
         """Least and greatest rate over all outcomes of the runs not made."""
         whole = self.counted_runs + self.runs_not_made
         return Interval(self.passed / whole, (self.passed + self.runs_not_made) / whole) if whole else None
@@ -78,7 +78,7 @@ class VerdictCounts:
 
     def is_decided(self, threshold: float) -> bool:
         """Return whether no remaining run can change on which side of the threshold the rate ends."""
-        bounds = self.pass_rate_bounds
+        bounds = self.possible_pass_rate_range
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
 
     def summary_lines(self) -> list[str]:
@@ -100,7 +100,7 @@ class VerdictCounts:
     def _format_pass_rate(self) -> str:
         kinds = ((self.failed, "failed"), (self.agent_errors, "agent errors"))
         parts = "".join(f", {number} {what}" for number, what in kinds if number)
-        bounds = self.pass_rate_bounds
+        bounds = self.possible_pass_rate_range
         if self.runs_not_made and bounds is not None:
             made = self.runs - self.runs_not_made
             return (

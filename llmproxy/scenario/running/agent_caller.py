@@ -30,7 +30,7 @@ from llmproxy.proxy_calls import Call
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.criteria import refuse_pass_despite_failure
+from llmproxy.scenario.values.criteria import raise_if_pass_has_failures
 from llmproxy.scenario.values.messages import Farewell, explain_call_not_async, list_messages
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 from llmproxy.trace.observing.agent_activity import WireObserver
@@ -119,7 +119,7 @@ class AgentTraffic:
         if self.session is None:
             return None
         self.relied = True
-        return self.wire_observer.read_served_calls()
+        return self.wire_observer.read_tool_server_calls()
 
     @property
     def unread_reason(self) -> str:
@@ -293,6 +293,6 @@ async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
 def _read_result_or_messages(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
     name = type(agent).__name__
     if isinstance(returned, ScenarioResult):
-        refuse_pass_despite_failure(name, returned)
+        raise_if_pass_has_failures(name, returned)
         return returned
     return list_messages(returned, agent.role, name)

@@ -45,7 +45,7 @@ class SpeakingOrder:
         """Whether any agent has spoken in this turn."""
         self._make_all_pending()
 
-    def begin_turn(self) -> None:
+    def start_next_turn(self) -> None:
         """Begin the next turn: all may speak again."""
         self._make_all_pending()
         self._state.current_turn += 1
@@ -65,12 +65,12 @@ class SpeakingOrder:
     def peek_next_speaker(self) -> int | None:
         """Return the index of the next speaker, dropping roles that are over; None when the turn is over."""
         while self.roles:
-            if (found := self.pending_speaker(self.roles[0])) is not None:
+            if (found := self.find_unspoken_agent_of_role(self.roles[0])) is not None:
                 return found
             self.roles.pop(0)
         return None
 
-    def pending_speaker(self, role: AgentRole) -> int | None:
+    def find_unspoken_agent_of_role(self, role: AgentRole) -> int | None:
         """Return the index of an agent of a role that has not spoken in this turn."""
         for index, agent in enumerate(self.agents if role in self.roles else ()):
             if agent.role is role and any(agent is each for each in self.pending):
@@ -82,14 +82,14 @@ class SpeakingOrder:
         while self.roles and self.roles[0] is not role:
             self.roles.pop(0)
 
-    def claim_turn(self, role: AgentRole) -> int | None:
+    def advance_to_role(self, role: AgentRole) -> int | None:
         """Let an agent of this role speak, in a new turn if the role is over in this one; None without one."""
         self.skip_to(role)
-        found = self.pending_speaker(role)
+        found = self.find_unspoken_agent_of_role(role)
         if found is None:
-            self.begin_turn()
+            self.start_next_turn()
             self.skip_to(role)
-            found = self.pending_speaker(role)
+            found = self.find_unspoken_agent_of_role(role)
         if found is not None:
             self.mark_spoken(self.agents[found])
         return found
@@ -98,7 +98,7 @@ class SpeakingOrder:
         """Mark a role without agents as having spoken: once in a turn."""
         self.skip_to(role)
         if not self.roles:
-            self.begin_turn()
+            self.start_next_turn()
             self.skip_to(role)
         self.roles.pop(0)
         self.begun = True
@@ -250,7 +250,7 @@ class Conversation:
                 return None
             if on_turn_end:
                 await await_value(on_turn_end(self.state))
-            self.turns.begin_turn()
+            self.turns.start_next_turn()
             if on_turn:
                 await await_value(on_turn(self.state))
             if self.state.current_turn >= self.state.config.turn_limit:
@@ -296,7 +296,7 @@ class Conversation:
             new_messages=copy_messages(self._unheard[index]),
             judgment_request=judgment,
             **beside,
-        ).bind_llm(None if session is None else session.llm_for_role(self.agents[index].role))
+        ).set_llm(None if session is None else session.llm_for_role(self.agents[index].role))
         token = context_scenario.set(self.setting.running_scenario)
         try:
             return await self.caller.call_agent(self.agents[index], given)
@@ -336,7 +336,7 @@ class Conversation:
         said = await ask_person(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)
-            if (judge := self.turns.pending_speaker(AgentRole.JUDGE)) is not None:
+            if (judge := self.turns.find_unspoken_agent_of_role(AgentRole.JUDGE)) is not None:
                 self.turns.mark_spoken(self.agents[judge])
                 return await self.call(judge, JudgmentRequest())
             return self.fill_result(ScenarioResult(success=False, messages=[], reasoning="/judge: there is no judge."))
@@ -501,7 +501,7 @@ class ScriptActions:
         return result if isinstance(result, ScenarioResult) else None
 
     def _claim_turn_or_raise(self, role: AgentRole, content: object) -> int:
-        if (place := self.conversation.turns.claim_turn(role)) is not None:
+        if (place := self.conversation.turns.advance_to_role(role)) is not None:
             return place
         quoted = "" if content is None else f" with content `{content}`"
         raise ValueError(

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
+from llmproxy.client.pytest_scenario_hooks import HOST, RunSettingsFromPytest
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import read_bounded_text, unique_members
 from llmproxy.report.event_handlers import SecretHider
@@ -50,7 +50,7 @@ from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, 
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoints, refuse_pass_despite_failure
+from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_findings, raise_if_pass_has_failures
 from llmproxy.scenario.values.messages import copy_messages, to_text
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
@@ -80,7 +80,7 @@ def choose_cassette_name(
     script: Sequence[ScriptStep] | None,
     options: RunOptions,
     *,
-    host: ScenarioRunHooks = HOST,
+    host: RunSettingsFromPytest = HOST,
     namesakes: dict[str, dict[str, int]] = _NAMESAKES,
 ) -> str:
     if options.cassette:
@@ -345,7 +345,7 @@ class ScenarioExecutor(ScriptActions):
         result = await self._run_step(step)
         if not isinstance(result, ScenarioResult):
             return None
-        refuse_pass_despite_failure(f"step {number + 1} of the script", result)
+        raise_if_pass_has_failures(f"step {number + 1} of the script", result)
         return self._complete_result(result)
 
     async def conclude(self) -> ScenarioResult:
@@ -356,7 +356,7 @@ class ScenarioExecutor(ScriptActions):
         return self.conversation.build_turns_exhausted(f"{LEFT}{END_OF_SCRIPT}" if went else END_OF_SCRIPT)
 
     def _complete_result(self, result: ScenarioResult) -> ScenarioResult:
-        return self.conversation.fill_result(prepend_checkpoints(self.checkpoints, result))
+        return self.conversation.fill_result(prepend_checkpoint_findings(self.checkpoints, result))
 
     async def begin(self) -> None:
         """Add the starting history; after a user's last message it is the agent's turn."""

@@ -114,7 +114,7 @@ def _abandon_thread(executor: ScenarioExecutor, error: BaseException) -> None:
         executor.name,
         f" in {type(busy).__name__}.call" if busy else "",
     )
-    executor.lifecycle.end_blocked_run(error)
+    executor.lifecycle.end_hung_run(error)
 
 
 def _close_loop(loop: asyncio.AbstractEventLoop) -> None:

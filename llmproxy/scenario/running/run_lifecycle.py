@@ -481,7 +481,7 @@ class RunLifecycle[S, R]:
             return self.played.build_time_limit_error(blocked=True)
         return self.caller.build_timeout_error(busy, self.call_limit or 0.0, blocked=True)
 
-    def end_blocked_run(self, error: BaseException) -> None:
+    def end_hung_run(self, error: BaseException) -> None:
         """Emit the end from outside: the run's thread is blocked and cannot."""
         self.caller.broke = self.caller.current_party
         self.played.emit_start()

@@ -183,7 +183,7 @@ def _read_finding(value: object) -> Finding | None:
     )
 
 
-def refuse_pass_despite_failure(who: str, result: ScenarioResult) -> None:
+def raise_if_pass_has_failures(who: str, result: ScenarioResult) -> None:
     """Refuse a passing result with a failed criterion as contradictory. Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
@@ -200,7 +200,7 @@ def refuse_pass_despite_failure(who: str, result: ScenarioResult) -> None:
 ALL_PASSED = "All inline criteria checkpoints passed"
 
 
-def prepend_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> ScenarioResult:
+def prepend_checkpoint_findings(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> ScenarioResult:
     """Return a result with the findings of earlier checkpoints, in order; criterion ids are renumbered."""
     if not checkpoints:
         return result

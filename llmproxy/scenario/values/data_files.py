@@ -119,7 +119,7 @@ def _read_jsonl(text: str, file: str) -> list[DataRow]:
                 value = json.loads(line, object_pairs_hook=unique_members)
             except (ValueError, RecursionError) as error:
                 raise RowError(file, number, _describe_json_error(error)) from error
-            found.append(_build_row(value, file, number))
+            found.append(_check_row_mapping(value, file, number))
     return found
 
 
@@ -148,7 +148,7 @@ def _read_json(text: str, file: str) -> list[DataRow]:
             value, at = read(text, begin)
         except ValueError as error:  # a member stands twice: all else is told of the whole
             raise RowError(file, line, _describe_json_error(error)) from error
-        found.append(_build_row(value, file, line))
+        found.append(_check_row_mapping(value, file, line))
         line += text.count("\n", begin, at)
     return found
 
@@ -164,10 +164,10 @@ def _read_yaml(text: str, file: str) -> list[DataRow]:
     if not isinstance(value, List):
         kind = "mapping" if isinstance(value, Map) else "single value"
         raise RowError(file, 0, f"is to be a list of mappings, and is a {kind}")
-    return [_build_row(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
+    return [_check_row_mapping(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
 
 
-def _build_row(value: object, file: str, number: int) -> DataRow:
+def _check_row_mapping(value: object, file: str, number: int) -> DataRow:
     if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
         raise RowError(
             file, number, f"a row is a mapping of names to values, not {json.dumps(value, default=str)[:60]}"

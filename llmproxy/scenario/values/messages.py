@@ -152,7 +152,7 @@ class ValuePath:
     """Names, indices, and `EVERY`."""
 
 
-def read_path(text: str, what: str = "reply") -> ValuePath:
+def parse_value_path(text: str, what: str = "reply") -> ValuePath:
     """Parse a path; `what` names its key. Raises SuiteError with the invalid part."""
     rest = text.strip().removeprefix("$")
     steps: list[str | int | None] = []
@@ -172,12 +172,12 @@ def read_path(text: str, what: str = "reply") -> ValuePath:
     return ValuePath(text, tuple(steps))
 
 
-def pick_value(path: ValuePath, value: Any, where: str = "$") -> Any:
+def get_value_at_path(path: ValuePath, value: Any, where: str = "$") -> Any:
     """Return the value at a path. Raises LookupError with the step that fails, and the existing members."""
     for at, step in enumerate(path.steps):
         if step is EVERY and isinstance(value, list):
             rest = ValuePath(path.text, path.steps[at + 1 :])
-            return [pick_value(rest, each, f"{where}[{n}]") for n, each in enumerate(value)]
+            return [get_value_at_path(rest, each, f"{where}[{n}]") for n, each in enumerate(value)]
         if isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
             value, where = value[step], f"{where}[{step}]"
         elif isinstance(step, str) and isinstance(value, dict) and step in value:

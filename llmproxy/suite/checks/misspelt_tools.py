@@ -48,7 +48,7 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentActivity, run: 
             made.append(build_unclear(f"tools.{name}", message))
             continue
         if wanted.offered is not None:
-            made.append(_check_tool_offered(name, now, called, offered=wanted.offered))
+            made.append(_check_offered_assertion(name, now, called, offered=wanted.offered))
         made += _check_expected_argument_names(name, wanted, arguments.get(name, {}), step)
     return made
 
@@ -126,7 +126,7 @@ def _describe_tools(known: Iterable[str]) -> str:
     return f"there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
 
 
-def _check_tool_offered(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
+def _check_offered_assertion(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
     right = (name in now) is offered and (offered or name not in called)
     what = "was offered" if name in now else "was not offered" + (", and called all the same" if name in called else "")
     message = f"{name} {what} to a model in this step; {_describe_tools(now) if now else 'no tool was'}"

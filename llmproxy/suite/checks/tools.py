@@ -96,7 +96,7 @@ _SHOWN = 6
 """Maximum calls listed in a message."""
 
 
-def explain_unread_answers(step: AgentActivity) -> str:
+def explain_unreadable_answers(step: AgentActivity) -> str:
     """Return why a step with answers that cannot be read says nothing about tools."""
     first, more = step.unreadable[0], len(step.unreadable) - 1
     others = f" (and {more} more)" if more else ""
@@ -157,7 +157,7 @@ def check_server_calls(
         found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
     if as_asked and asked.unreadable:
-        made.append(build_unclear(_AS_ASKED, explain_unread_answers(asked), where=asked.unreadable[0].label))
+        made.append(build_unclear(_AS_ASKED, explain_unreadable_answers(asked), where=asked.unreadable[0].label))
     elif as_asked:
         differences = find_call_mismatches(asked.tools, served)
         message = "; ".join(differences[:_SHOWN])
@@ -254,7 +254,7 @@ class _CallCheck:
         if any(other is not all_hold(found) for other in others):
             return [replace(self._build_unclear_no_result("", self.unknown), name=name, actual=len(chosen))]
         return [
-            each if each.status is Status.PASSED else replace(each, message=self._describe_count(each.message))
+            each if each.status is Status.PASSED else replace(each, message=self._describe_actual_count(each.message))
             for each in found
         ]
 
@@ -277,7 +277,7 @@ class _CallCheck:
         message = f"{self.name}: {self.no_result}, so it is not known {unknown}"
         return build_unclear(f"tools.{self.name}{suffix}", message, where=_first_call_label(uses))
 
-    def _describe_count(self, message: str) -> str:
+    def _describe_actual_count(self, message: str) -> str:
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")
         verb = {"requested": "called", "executed": "executed", "errored": "answered with an error"}[self.wanted.status]
         told = f"{self.name} was {f'{times} {verb}' if times == 'never' else f'{verb} {times}'}: {message}"

@@ -20,7 +20,7 @@ from llmproxy.suite.checks.tools import (
     check_tool_sequence,
     check_tools,
     check_total,
-    explain_unread_answers,
+    explain_unreadable_answers,
 )
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
 from llmproxy.suite.matchers.json_equality import Unknown, quote
@@ -29,7 +29,7 @@ from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import HistoryProcessor, MessageProcessing, Usage
 from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.agent_activity import AgentActivity, estimate_step_tokens
-from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, ProcessorFindings, find_history_edits
+from llmproxy.trace.observing.history_edits import EVIDENCE, ProcessorFinding, ProcessorFindings, find_history_edits
 from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, WireCall
 
 
@@ -107,9 +107,9 @@ _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved
 _WHERE = "the agent's answer"
 
 
-def read_processing(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
+def read_declared_history_edits(answers: Iterable[object]) -> dict[str, ProcessorFinding]:
     """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
-    found: dict[str, HistoryEditFinding] = {}
+    found: dict[str, ProcessorFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
         tree = as_dict(tree.get("processors")) or tree
@@ -122,16 +122,16 @@ def read_processing(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
     return found
 
 
-def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
+def _read_declared_history_edit(name: str, said: object) -> ProcessorFinding:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
         reason = f"the agent speaks of the {name} and does not say `activated: true` or `false`: {said!r:.100}"
-        return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
+        return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
     counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
     summary = part.get("summary")
     was = "was" if activated else "was not"
-    return HistoryEditFinding(
+    return ProcessorFinding(
         activated=activated,
         evidence="declared",
         reason=f"the agent says that the {name} {was} at work",
@@ -141,12 +141,12 @@ def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
     )
 
 
-def merge_declared_with_observed(seen: ProcessorFindings, said: Mapping[str, HistoryEditFinding]) -> ProcessorFindings:
+def merge_declared_with_observed(seen: ProcessorFindings, said: Mapping[str, ProcessorFinding]) -> ProcessorFindings:
     """Combine the agent's statements with observed findings."""
     return ProcessorFindings(**{name: _merge_declared_finding(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
-def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
+def _merge_declared_finding(seen: ProcessorFinding, said: ProcessorFinding | None) -> ProcessorFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -163,7 +163,7 @@ def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding |
     if said.activated is None or (seen.activated and seen.evidence != "inferred"):
         return seen
     reason = f"{said.reason}, and the wire says otherwise: {seen.reason}"
-    return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
+    return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
 def check_history_edits(wanted: MessageProcessing, found: ProcessorFindings, scope: VariableScope) -> list[Assertion]:
@@ -180,7 +180,7 @@ def check_history_edits(wanted: MessageProcessing, found: ProcessorFindings, sco
 class _MessageProcessingCheck:
     name: str
     wanted: HistoryProcessor
-    finding: HistoryEditFinding
+    finding: ProcessorFinding
     least: str
     """Least evidence required."""
     scope: VariableScope
@@ -282,7 +282,7 @@ def evaluate_traffic(
         names += [f"serverTools.{name}" for name in step.server_tools or ()]
         names += [key for key in step.traffic_assertion_keys if key not in ("tools", "serverTools")]
         return [build_unclear(name, reason) for name in names], measured
-    made = find_unknown_tools(step, measured)
+    made = find_unclear_tool_checks(step, measured)
     if not made:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
         named = check_tool_names(step.tools or {}, measured, context.wire.calls)
@@ -296,7 +296,7 @@ def evaluate_traffic(
         if step.tools_snapshot:
             made.append(check_tool_calls_snapshot(context, step, measured))
     if step.server_tools or step.servers_as_asked:
-        served = context.wire.read_served_calls(window.after)
+        served = context.wire.read_tool_server_calls(window.after)
         wanted = step.server_tools or {}
         made += check_server_calls(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.usage is not None:
@@ -304,19 +304,19 @@ def evaluate_traffic(
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
-        said = read_processing(answer for index, answer in context.declared if index == window.index)
+        said = read_declared_history_edits(answer for index, answer in context.declared if index == window.index)
         made += check_history_edits(step.message_processing, merge_declared_with_observed(found, said), context.scope)
     return made, measured
 
 
-def find_unknown_tools(step: Talk, measured: AgentActivity) -> list[Assertion]:
+def find_unclear_tool_checks(step: Talk, measured: AgentActivity) -> list[Assertion]:
     """Return the errors of a step's assertions about tools where what was called is not known; else nothing."""
     names = [f"tools.{name}" for name in step.tools or ()] + [
         key for key, asked in _list_all_tools_assertions(step) if asked
     ]
     reason, where = explain_toolless_api(measured), ""
     if not reason and measured.unreadable:
-        reason, where = explain_unread_answers(measured), measured.unreadable[0].label
+        reason, where = explain_unreadable_answers(measured), measured.unreadable[0].label
     return [build_unclear(name, reason, where=where) for name in names] if reason else []
 
 

@@ -189,7 +189,7 @@ def _validate_modifier(
         problems.add(at, f"`{key}` takes letters of i, m, s, x, not {quote(matcher[key])}")
 
 
-def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
+def validate_expected_count(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
     """Add problems of a count: it must be an integer, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         place = place_of(wanted) or at

@@ -52,7 +52,7 @@ def is_reference(value: object) -> bool:
     schema=_JSON,
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
 )
-def match_equal(operand: object, seen: ValueToMatch) -> Match:
+def match_literal_value(operand: object, seen: ValueToMatch) -> Match:
     actual = seen.actual
     if are_equal(actual, operand):
         return Match(MatchKind.HOLDS)
@@ -199,7 +199,7 @@ def parse_json(actual: object) -> object:
         raise ValueError("it is nested too deeply") from error
 
 
-def _explain_nested_matcher(operand: object) -> str:
+def _refuse_nested_matcher(operand: object) -> str:
     """Refuse a nested matcher, which would be compared literally, and so differ from everything."""
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
@@ -208,7 +208,7 @@ def _explain_nested_matcher(operand: object) -> str:
                 f" takes a value as it stands, so {quote(each)} in it is no matcher: write a JSON Schema (`jsonSchema`;"
                 f" that very value is {{const: ...}})"
             )
-        if deeper := _explain_nested_matcher(each):
+        if deeper := _refuse_nested_matcher(each):
             return deeper
     return ""
 
@@ -217,11 +217,11 @@ def _explain_nested_matcher(operand: object) -> str:
     "json",
     schema=_JSON,
     help="JSON that is equal to this value; a text is parsed first",
-    objection=_explain_nested_matcher,
+    objection=_refuse_nested_matcher,
 )
 def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
     try:
-        return match_equal(operand, ValueToMatch(parse_json(seen.actual), seen.scope))
+        return match_literal_value(operand, ValueToMatch(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
         return Match(MatchKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 

@@ -42,7 +42,7 @@ _STEPS = 500_000
 """Maximum rule applications on parts of one value, some seconds; recursive definitions can need any number."""
 
 
-def _require_full_match(text: str, rule: str) -> str:
+def _check_full_match(text: str, rule: str) -> str:
     if not re.fullmatch(rule, text):
         raise ValueError(text)
     return text
@@ -51,25 +51,25 @@ def _require_full_match(text: str, rule: str) -> str:
 def _require_date_time(text: str) -> None:
     if "T" not in text.upper() or parse_time(text.upper()) is None:
         raise ValueError(text)
-    _require_full_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
+    _check_full_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
 
 
 def _require_uri(text: str) -> None:
-    _require_full_match(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
+    _check_full_match(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
     urlsplit(text)
 
 
 _FORMATS: dict[str, Callable[[str], object]] = {
-    "date": lambda text: (_require_full_match(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
+    "date": lambda text: (_check_full_match(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
     "date-time": _require_date_time,
-    "time": lambda text: (_require_full_match(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
-    "duration": lambda text: _require_full_match(text, _DURATION),
-    "email": lambda text: _require_full_match(text, r"[^@\s]+@[^@\s]+"),
-    "hostname": lambda text: _require_full_match(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
+    "time": lambda text: (_check_full_match(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
+    "duration": lambda text: _check_full_match(text, _DURATION),
+    "email": lambda text: _check_full_match(text, r"[^@\s]+@[^@\s]+"),
+    "hostname": lambda text: _check_full_match(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
     "ipv4": IPv4Address,
     "ipv6": IPv6Address,
     "uri": _require_uri,
-    "uuid": lambda text: (_require_full_match(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
+    "uuid": lambda text: (_check_full_match(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
     "regex": compile_pattern,
 }  # fmt: skip
 """Checked formats: each raises ValueError or StepError for an invalid text."""

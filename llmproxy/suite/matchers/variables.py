@@ -170,10 +170,10 @@ class VariableScope:
     def record_ids_for_proxy(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
         """Note the ids of a row: they differ in each run, and the proxy must know them to bind them."""
         for column, value in row.items():
-            if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
+            if (column == primary or column.endswith(("_id", "Id"))) and _is_valid_row_id(value):
                 self._noted.append({"name": f"{strip_dollar(name)}.{entity}.{column}", "value": str(value)})
 
-    def take_new_ids(self) -> list[dict[str, str]]:
+    def pop_noted_ids(self) -> list[dict[str, str]]:
         """Return the ids noted since the last call, as run variables."""
         noted, self._noted = self._noted, []
         return [each for each in noted if _RUN_VARIABLE.fullmatch(each["name"])]
@@ -258,7 +258,7 @@ class VariableScope:
 _RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
-def _is_id(value: object) -> bool:
+def _is_valid_row_id(value: object) -> bool:
     """Return whether a value of an id column is a valid id: a number, a text, a UUID."""
     return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 

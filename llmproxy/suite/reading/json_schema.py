@@ -44,7 +44,7 @@ def build_suite_schema() -> dict[str, Any]:
     from llmproxy.suite.schema.suite import Scenario, Suite
 
     made = TypeAdapter(Suite | Scenario).json_schema(by_alias=True, mode="validation")
-    definitions = _simplify_node({**made["$defs"], **_build_shared_definitions()})
+    definitions = _simplify_node({**made["$defs"], **_build_definitions_without_model()})
     del definitions["NoStep"]
     return {
         "$schema": _DRAFT,
@@ -57,7 +57,7 @@ def build_suite_schema() -> dict[str, Any]:
     }
 
 
-def _build_shared_definitions() -> dict[str, Any]:
+def _build_definitions_without_model() -> dict[str, Any]:
     """Return definitions without a model: any JSON, references, numbers, matchers."""
     from llmproxy.suite.matchers.apply import COMPARISONS
     from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY

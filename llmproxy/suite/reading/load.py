@@ -49,19 +49,19 @@ _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 def _name_axis_values(values: Sequence[object]) -> list[str]:
     """Return a name for each value of an axis: the value itself if all are short and different."""
-    texts = [_format_short_value(each) for each in values]
+    texts = [_format_scalar_or_empty(each) for each in values]
     good = all(text and len(text) <= LONGEST_NAME for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]
 
 
-def _format_short_value(value: object) -> str:
+def _format_scalar_or_empty(value: object) -> str:
     """Return a value in YAML form; empty for lists and mappings."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return str(value) if isinstance(value, str | int | float) else ""
 
 
-def _drop_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_parameter_set_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the variables of a set of parameters without its `id`, which is its name."""
     if not isinstance(parameters, Map):
         return {name: value for name, value in parameters.items() if name != "id"}
@@ -86,7 +86,7 @@ def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
     if not axes or not isinstance(known, list) or not known or not all(isinstance(each, Map) for each in known):
         return None  # the schema says why
     names = [_name_axis_values(values) for _, values in axes]
-    own = name_rows(known, _format_short_value) if sets else [""]
+    own = name_rows(known, _format_scalar_or_empty) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > _MOST_CELLS:
         counts = " x ".join(str(len(values)) for values in names)
@@ -134,7 +134,7 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
-def _copy_with_inlined_params(
+def _inline_parametrize_file(
     raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
 ) -> tuple[Map, Path | None]:
     """Return a scenario with the rows of its `parametrize` file, and that file; else unchanged."""
@@ -359,7 +359,7 @@ class LoadedSuites:
                     )
             for given, where in found:
                 before = len(self.problems)
-                raw, data = _copy_with_inlined_params(given, where, variables, self.problems, self.warnings)
+                raw, data = _inline_parametrize_file(given, where, variables, self.problems, self.warnings)
                 if data is not None:
                     self.files[data] = None
                 _warn_of_unused_axes(raw, variables, self.warnings)
@@ -378,7 +378,7 @@ class LoadedSuites:
         if suite is not None:
             self.suites.append(suite)
             for scenario, where, filled in made:
-                self.add_cases(scenario, filled, suite, where, path.parent)
+                self.expand_scenario_into_cases(scenario, filled, suite, where, path.parent)
 
     def register_scenario_id(self, name: str, at: YamlPlace | None) -> None:
         """Register the id of a scenario, or report a duplicate."""
@@ -425,7 +425,7 @@ class LoadedSuites:
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
                     flow.add_variables(part, sure=True)
-            flow.add_variables(_drop_id(parameters))
+            flow.add_variables(_drop_parameter_set_id(parameters))
             flow.of_data = bool(usable)
             flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.check_scenario(raw)
@@ -441,7 +441,7 @@ class LoadedSuites:
             return None
         return made if len(self.problems) == before else None
 
-    def add_cases(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
+    def expand_scenario_into_cases(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
         names = frozenset(list_capture_names(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize
@@ -450,7 +450,7 @@ class LoadedSuites:
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
             if sets:
                 self.register_scenario_id(name, scenario.at("parametrize", i))
-            values = {**base, **_drop_id(parameters)}
+            values = {**base, **_drop_parameter_set_id(parameters)}
             title, about = (_format_title(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:
                 title = f"{title} [{suffixes[i]}]"

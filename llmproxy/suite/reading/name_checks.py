@@ -93,7 +93,7 @@ class ScenarioNameChecker:
 
     # -- values that may name them
 
-    def check_fields(self, fields: object) -> None:
+    def check_field_matchers(self, fields: object) -> None:
         if isinstance(fields, Mapping):
             for column, value in fields.items():
                 self.check_matcher(value, place_of(fields, column))
@@ -241,7 +241,7 @@ class ScenarioNameChecker:
             self.check_step(step, scenario.get("observe"))
         for item in only_mappings(scenario.get("teardown")):
             self.check_text(item.get("id"), place_of(item, "id"), sure=True)
-            self.check_fields(item.get("filters"))
+            self.check_field_matchers(item.get("filters"))
 
     def check_setup_references(self, item: Mapping[str, Any]) -> None:
         self.check_text(item.get("data"), place_of(item, "data"))
@@ -258,7 +258,7 @@ class ScenarioNameChecker:
             look = step[kind]
             self.check_text(look.get("id"), place_of(look, "id"), sure=True)
             for key in ("filters", "fields", "until"):
-                self.check_fields(look.get(key))
+                self.check_field_matchers(look.get(key))
             self.check_text(look.get("count"), place_of(look, "count"))
             self.add_capture(look)
         elif kind == "judge":
@@ -294,7 +294,7 @@ class ScenarioNameChecker:
         self.check_response(step.get("response"))
         rows = only_mappings(step.get("created"))
         for created in rows:
-            self.check_fields(created.get("fields"))
+            self.check_field_matchers(created.get("fields"))
             self.check_text(created.get("count"), place_of(created, "count"))
         for created in rows:  # a step binds its names when all of it has been judged
             self.add_capture(created)
@@ -324,7 +324,7 @@ class ScenarioNameChecker:
             return
         self.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
         self.answers = True
-        self.check_fields(response.get("json"))
+        self.check_field_matchers(response.get("json"))
         for key, value in response.items():
             if key not in {"json", "judge"}:
                 self.check_matcher({key: value}, place_of(response, key))

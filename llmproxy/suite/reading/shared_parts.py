@@ -170,7 +170,7 @@ def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     """Return a scenario with the suite's defaults applied; `defaults` must be valid."""
     made = scenario.copy_with_places()
     for key in _SCENARIO:
-        _fill_default_key(made, key, defaults, key)
+        _fill_key_from_defaults(made, key, defaults, key)
     if isinstance(tags, (list, str)) and tags:
         mine = made.get("tags", [])
         if isinstance(mine, (list, str)):
@@ -189,7 +189,7 @@ def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
 def _copy_step_with_defaults(step: Map, defaults: Map | None) -> Map:
     made = step.copy_with_places()
     if "chat" in made or "simulate" in made:
-        _fill_default_key(made, "timeout", defaults, "stepTimeout")
+        _fill_key_from_defaults(made, "timeout", defaults, "stepTimeout")
         for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
             inner = made.get(key)
             if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
@@ -222,10 +222,10 @@ def _copy_judge_with_defaults(node: Map, defaults: Map | None) -> object:
 
 def _copy_with_default(node: Map, key: str, defaults: Map | None, name: str) -> Map:
     made = node.copy_with_places()
-    _fill_default_key(made, key, defaults, name)
+    _fill_key_from_defaults(made, key, defaults, name)
     return made
 
 
-def _fill_default_key(node: Map, key: str, defaults: Map | None, name: str) -> None:
+def _fill_key_from_defaults(node: Map, key: str, defaults: Map | None, name: str) -> None:
     if defaults is not None and name in defaults and key not in node:
         node.put(key, defaults[name], defaults.keys_at[name], defaults.values_at[name])

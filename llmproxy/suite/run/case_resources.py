@@ -23,7 +23,7 @@ from llmproxy.core.forks.mock_parsing import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.run_session import RunSession, finish_in_thread
+from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.running.participants import gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
@@ -174,7 +174,7 @@ class CaseResources:
             await self._open_for_rejudging(self.run_context.recorded, session, caller)
             return
         run_context, case, scope = self.run_context, self.case, self.scope
-        made = await finish_in_thread(run_context.get_shared_suite_store, case)
+        made = await run_in_thread_to_end(run_context.get_shared_suite_store, case)
         looking = RowCheckContext(
             adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
             sleep=run_context.sleep, alone=self.alone, beside=run_context.users - {self.user}, scenario=case.id,
@@ -187,7 +187,7 @@ class CaseResources:
                 store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder),
                 remarks=looking.remarks,
             )  # fmt: skip
-            await finish_in_thread(
+            await run_in_thread_to_end(
                 lambda: cleaner.begin_run(
                     _drop_other_scenarios_unknown_entities(store, names, list_scenario_entity_names(case.scenario))
                 )
@@ -213,7 +213,7 @@ class CaseResources:
         """Open a recorded run for judging again, without store, hook and agent."""
         assert isinstance(session, RecordedCallsSession)  # noqa: S101 - it was asked for
         run = recorded.get_judgeable_run(self.case.id, self.sample)
-        agent = RecordedAgent(run, session, await finish_in_thread(recorded.list_run_calls, run, session.control))
+        agent = RecordedAgent(run, session, await run_in_thread_to_end(recorded.list_run_calls, run, session.control))
         run_context = self.run_context
         looking = RowCheckContext(
             adapter=None, scope=self.scope, user=self.user, clock=run_context.clock, sleep=run_context.sleep
@@ -285,7 +285,7 @@ async def _run_teardown(context: StepContext, looking: RowCheckContext) -> list[
     for item in context.case.scenario.teardown:
         try:
             if item.delete:
-                await finish_in_thread(delete_rows, item, item.delete)
+                await run_in_thread_to_end(delete_rows, item, item.delete)
             else:
                 await run_hook(item, context.case.folder, context.hook_environment(), "teardown")
         except LLMProxyError as error:

@@ -28,7 +28,7 @@ from llmproxy.protocol import OFFLINE
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
-from llmproxy.scenario.run_session import RunSession, finish_in_thread
+from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
@@ -49,7 +49,7 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
 from llmproxy.suite.run.rejudge import build_unjudged_assertion
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.simulate_and_judge import replay_simulation, run_judge, simulate_user
+from llmproxy.suite.run.simulate_and_judge import replay_simulation, run_judge, run_simulated_conversation
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
@@ -62,7 +62,7 @@ from llmproxy.suite.schema.steps import (
     WaitStep,
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem, WaitFor
-from llmproxy.suite.selection import RunNotRecorded, build_run_not_recorded_error, cassette_name, list_steps_until
+from llmproxy.suite.selection import RunNotRecorded, build_no_recording_error, cassette_name, list_steps_until
 from llmproxy.trace.observing.agent_activity import AgentActivity, find_first_recorded_time, sum_recorded_latency
 from llmproxy.trace.observing.tool_calls import find_call_mismatches
 from llmproxy.yaml_reader import YamlPlace
@@ -90,7 +90,7 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
 
             return await _run_talk_step(context, step, send)
         case SimulateStep() as simulated:
-            talk = replay_simulation if judges_again else simulate_user
+            talk = replay_simulation if judges_again else run_simulated_conversation
             return await _run_talk_step(context, step, lambda conversation: talk(context, conversation, simulated))
         case JudgeStep():
             conversation = context.conversations.find_conversation(step.conversation)
@@ -166,7 +166,7 @@ def _list_traffic_remarks(
     if uncounted := ", ".join(find_uncounted_hosted_tools(step, measured)):
         made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
     if step.observe != "none" and not measured.unreadable:
-        served, asked = context.wire.read_served_calls(window.after), measured.tools
+        served, asked = context.wire.read_tool_server_calls(window.after), measured.tools
         if not served.unknown_reason and (differing := find_call_mismatches(asked, served)):
             made.append("; ".join(differing[:_TOLD]))
     return made
@@ -175,7 +175,7 @@ def _list_traffic_remarks(
 async def _insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) -> None:
     """Insert rows in order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
-        await finish_in_thread(
+        await run_in_thread_to_end(
             context.rows.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite
         )
 
@@ -295,7 +295,7 @@ class _CaseRun:
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
         about, flag = self.emitter.about, self.run_context.options.mode_flag
-        raise build_run_not_recorded_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
+        raise build_no_recording_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
 
     # -- steps
 

@@ -52,7 +52,7 @@ def build_unjudged_assertion(
 
 
 @dataclass(slots=True)
-class _RejudgedTurn:
+class _TurnToRejudge:
     """A user message, and its results."""
 
     said: str
@@ -63,7 +63,7 @@ class _RejudgedTurn:
 @dataclass(frozen=True, slots=True)
 class _TalkStep:
     kind: str
-    turns: Sequence[_RejudgedTurn]
+    turns: Sequence[_TurnToRejudge]
     late: Sequence[str] = ()
     """Recordings of calls after its last answer."""
 
@@ -166,12 +166,12 @@ def _events_to_run(
 def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]:
     """Return the chat steps by index: a step's event follows its messages."""
     found: dict[int, _TalkStep] = {}
-    turns: list[_RejudgedTurn] = []
+    turns: list[_TurnToRejudge] = []
     for part in parts:
         if part["event"] == "message":
             message = part["message"]
             if part.get("author") != "agent":
-                turns.append(_RejudgedTurn(get_text(message)))
+                turns.append(_TurnToRejudge(get_text(message)))
             else:
                 turns[-1].answers.append(message)
                 turns[-1].recordings += part["recordings"]
@@ -234,7 +234,7 @@ class RecordedAgent(AgentAdapter):
     def __init__(self, run: RecordedRun, session: RecordedCallsSession, calls: Mapping[str, Call]) -> None:
         self.run = run
         self._session, self._calls = session, calls
-        self._turns: list[_RejudgedTurn] = []
+        self._turns: list[_TurnToRejudge] = []
         self._late: Sequence[str] = ()
 
     def begin_step(self, index: int, kind: str) -> Sequence[str]:

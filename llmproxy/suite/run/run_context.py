@@ -113,7 +113,7 @@ class RunContext:
         """Return an agent for one run. Raises SuiteError: none, or an invalid one."""
         known = self._agents.get(id(case.suite))
         if known is None:
-            mapping, folder = self._get_agent_or_store_mapping("agent", case)
+            mapping, folder = self._find_agent_or_store_config("agent", case)
             if mapping is None:
                 raise SuiteError(
                     f"{case.path}: no agent is described, so there is nothing to test.",
@@ -128,7 +128,7 @@ class RunContext:
     def get_shared_suite_store(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
         """Return a suite's store, shared by all runs, with its reset policy; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
-            mapping, folder = self._get_agent_or_store_mapping("store", case)
+            mapping, folder = self._find_agent_or_store_config("store", case)
             with reraise_with_place(None if self.store is not None else case.suite.at("store")):
                 made = None if mapping is None else (build_store(mapping, folder), parse_reset_policy(mapping))
             self._stores[id(case.suite)] = made
@@ -138,7 +138,7 @@ class RunContext:
         """Return all entities of store and suite, once each: an agent may write rows that no scenario names."""
         if self.recorded is not None:
             return []
-        mapping, _ = self._get_agent_or_store_mapping("store", case)
+        mapping, _ = self._find_agent_or_store_config("store", case)
         if mapping is None:
             return list_scenario_entity_names(case.scenario)
         described = mapping.get("entities")
@@ -156,7 +156,7 @@ class RunContext:
         found.command = self.options.command  # pytest's differs by test
         return found
 
-    def _get_agent_or_store_mapping(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:
+    def _find_agent_or_store_config(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:
         """Return what describes a case's `agent` or `store`, with the base of its paths."""
         if (given := getattr(self, key)) is not None:
             return given, self.folder

@@ -74,7 +74,7 @@ def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, An
     return list(found)
 
 
-def env_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
+def collect_referenced_env(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
     """Return the set variables that suites reference as ``${env:NAME}``."""
     names = sorted({name.decode() for data in files for name in _VARIABLE.findall(data)})
     return {name: env[name] for name in names if name in env}
@@ -103,7 +103,8 @@ def pack_suites(
         cassettes={} if server else read_cassette_files(driver_cassette_folder(settings), wanted),
         server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
-        proxy=proxy, env={**said, **env_variables(packed.values(), env), **{name: env[name] for name in variables}},
+        proxy=proxy,
+        env={**said, **collect_referenced_env(packed.values(), env), **{name: env[name] for name in variables}},
         rates=settings.settings.rate if live else {},
         agent=run_context.agent, store=run_context.store, defaults=run_context.defaults,
         defaults_folder=_make_relative(run_context.defaults_folder, root),
@@ -182,11 +183,11 @@ class OrderedEvents:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Selected):
-            self._emit_events([event])
+            self._notify_handlers([event])
         elif isinstance(event, Completed):
             for left in [*self._order[self._next :], *(each for each in self._runs if each not in self._order)]:
-                self._emit_events(self._runs.pop(left, []))
-            self._emit_events([event])
+                self._notify_handlers(self._runs.pop(left, []))
+            self._notify_handlers([event])
         elif isinstance(event, Started):
             self._place[event.run_id] = (event.scenario, event.sample)
         if (place := self._place.get(getattr(event, "run_id", ""))) is None:
@@ -195,10 +196,10 @@ class OrderedEvents:
         if isinstance(event, Finished):
             self._ended.add(place)
         while self._next < len(self._order) and self._order[self._next] in self._ended:
-            self._emit_events(self._runs.pop(self._order[self._next], []))
+            self._notify_handlers(self._runs.pop(self._order[self._next], []))
             self._next += 1
 
-    def _emit_events(self, events: Sequence[Event]) -> None:
+    def _notify_handlers(self, events: Sequence[Event]) -> None:
         for event in events:
             notify_handlers(self._handlers, event)
 

@@ -67,7 +67,7 @@ class _StateStandIn:
     _executor: _ExecutorStandIn
 
 
-async def simulate_user(
+async def run_simulated_conversation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
     """Run a simulated user's conversation with the agent; return its last answer, and assertions."""
@@ -98,7 +98,7 @@ async def simulate_user(
 async def replay_simulation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Repeat the user's recorded texts; return as `simulate_user`, with criteria judged again."""
+    """Repeat the user's recorded texts; return as `run_simulated_conversation`, with criteria judged again."""
     assert context.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
     for text in context.recorded.begin_step(context.index, step.kind):

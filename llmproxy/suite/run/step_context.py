@@ -45,7 +45,7 @@ from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.selection import explain_miss
+from llmproxy.suite.selection import explain_unrecorded_request
 from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
@@ -53,7 +53,7 @@ _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 
 
 @dataclass(frozen=True, slots=True)
-class RowOwnerForAgent:
+class UserForAgent:
     """Facts of the run for an agent's adapter, besides the conversation."""
 
     user_id: str
@@ -73,7 +73,7 @@ class SuiteConversation:
         agent: AgentAdapter,
         caller: Caller,
         *,
-        player: RowOwnerForAgent,
+        player: UserForAgent,
         listener: StepContext,
     ) -> None:
         """Start; `name` is its name in the suite, empty without one, `thread` its id for the agent."""
@@ -180,7 +180,7 @@ class SuiteAgentCaller:
     """Time limit of an answer in seconds."""
     _said: str = ""
 
-    async def call_adapter(self, agent: AgentAdapter, given: AgentInput) -> object:
+    async def call_adapter_in_time(self, agent: AgentAdapter, given: AgentInput) -> object:
         """Call an adapter; simulated users and judges have no time limit."""
         if agent.role is not AgentRole.AGENT:
             return await agent.call(given)
@@ -296,7 +296,7 @@ class StepContext:
 
     def __post_init__(self) -> None:
         """Create the suite's caller, and observe every call."""
-        self.caller.ask, self.caller.read = self.asking.call_adapter, self.asking.read_answer
+        self.caller.ask, self.caller.read = self.asking.call_adapter_in_time, self.asking.read_answer
         self.caller.explain = self._advise_on_miss
         self.traffic.on_calls = self._record_faults
 
@@ -332,7 +332,7 @@ class StepContext:
 
     async def declare_new_ids_to_proxy(self) -> None:
         """Declare new row ids to the proxy: they differ in every run of a store that numbers keys."""
-        noted = self.scope.take_new_ids()
+        noted = self.scope.pop_noted_ids()
         if noted and self.session is not None:
             await self.session.declare_run_variables(noted)
 
@@ -341,7 +341,7 @@ class StepContext:
         counted = self.rows.list_auto_key_entities() if miss and miss.numbers_only and who == "the agent" else []
         starts = miss.starts if miss else {}
         rerun, flag = self.emitter.about.rerun, self.run_context.options.mode_flag
-        return explain_miss(text, rerun, flag=flag, starts=starts, counted=counted, who=who)
+        return explain_unrecorded_request(text, rerun, flag=flag, starts=starts, counted=counted, who=who)
 
     async def wait_for_quiet(self) -> None:
         """Wait until the agent's traffic has been quiet for the scenario's time."""
@@ -356,9 +356,7 @@ class StepContext:
     # -- the agent
 
     def create_conversation(self, name: str, thread: str) -> SuiteConversation:
-        return SuiteConversation(
-            name, thread, self.agent, self.caller, player=RowOwnerForAgent(self.user), listener=self
-        )
+        return SuiteConversation(name, thread, self.agent, self.caller, player=UserForAgent(self.user), listener=self)
 
     def on_user_message(self, conversation: SuiteConversation, message: Message) -> None:
         self.turn += 1

@@ -53,7 +53,7 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     if len(ran) > 1:
         made["pass_hat"] = {k: found.pass_hat_k(k) for k in range(1, counted + 1)}
         made["errors"] = _list_distinct_reasons(ran)
-        made["told"] = _describe_rate(made, counted) + _describe_age(ran)
+        made["told"] = _describe_rate(made, counted) + _describe_recording_dates(ran)
     return made
 
 
@@ -71,7 +71,7 @@ def _describe_rate(made: dict[str, Any], counted: int) -> str:
     return told
 
 
-def _describe_age(ran: Iterable[CaseResult]) -> str:
+def _describe_recording_dates(ran: Iterable[CaseResult]) -> str:
     """Describe the age of replayed samples: they show the agent of that time."""
     days = sorted(
         {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}

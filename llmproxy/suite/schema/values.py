@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from llmproxy.core.forks.mock_parsing import InvalidMock, parse_mocks
-from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_matcher, validate_number
+from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_expected_count, validate_matcher
 from llmproxy.suite.matchers.json_equality import explain_bad_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value, describe_value
@@ -92,7 +92,7 @@ def _read_matcher(value: object, info: ValidationInfo) -> object:
 
 
 def _read_count(value: object, info: ValidationInfo) -> object:
-    return _report_problems(value, info, validate_number)
+    return _report_problems(value, info, validate_expected_count)
 
 
 def _report_problems(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
@@ -121,7 +121,7 @@ def _check_paths(value: object, info: ValidationInfo) -> object:
     return _refuse_empty_mapping(value)
 
 
-def _read_every(value: object, info: ValidationInfo) -> object:
+def _read_path_matchers(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
@@ -205,7 +205,7 @@ MocksGiven = Annotated[
 """Tool -> result for the model, or a list of rules."""
 Every = Annotated[
     Any,
-    BeforeValidator(_read_every),
+    BeforeValidator(_read_path_matchers),
     WithJsonSchema(
         {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": {"$comment": "Matcher"}}]}
     ),

@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.messages import ValuePath, pick_value
+from llmproxy.scenario.values.messages import ValuePath, get_value_at_path
 from llmproxy.suite.stores.http_mapping import HttpEntity, HttpRequestLine, fill_body
 from llmproxy.suite.stores.protocol import (
     EntityInfo,
@@ -108,7 +108,7 @@ def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterat
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
-        if more or (folded in _NEXT and _is_page_pointer(found) and here and not over):
+        if more or (folded in _NEXT and _refers_to_next_page(found) and here and not over):
             yield f"{path} is {found!r:.80}"
         elif type(found) is int and ((folded in _TOTAL and found > so_far) or (folded in _PAGES and found > pages)):
             yield f"{path} is {found}"
@@ -118,11 +118,11 @@ def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterat
             yield f"{path} is {found}, and as many rows are on the page"
 
 
-def _is_page_pointer(found: object) -> bool:
+def _refers_to_next_page(found: object) -> bool:
     """Return whether a value refers to a page: an address, a token, a number, or an object with one."""
     if isinstance(found, Mapping):
         return any(
-            _is_page_pointer(found.get(name))
+            _refers_to_next_page(found.get(name))
             for name in ("href", "url", "link", "after", "cursor", "token", "offset", "page")
         )
     return isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", 0)
@@ -227,7 +227,7 @@ class HttpStore(StoreBase):
     def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:
         rows, what = value, ""
         try:
-            rows = pick_value(spoken.rows, value)
+            rows = get_value_at_path(spoken.rows, value)
         except LookupError as error:
             what = f": {error}"
         if what or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -243,7 +243,7 @@ class HttpStore(StoreBase):
     def _find_next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:
         here = str(answer.url)
         try:
-            found = pick_value(spoken.next, value) if spoken.next is not None else None
+            found = get_value_at_path(spoken.next, value) if spoken.next is not None else None
         except LookupError:
             found = None  # the last page need not say so
         found = found or parse_next_link(answer.headers.get("link", ""))
@@ -256,7 +256,7 @@ class HttpStore(StoreBase):
 
     def _require_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:
         try:
-            row = pick_value(path, value)
+            row = get_value_at_path(path, value)
         except LookupError:
             row = None
         if not isinstance(row, dict):

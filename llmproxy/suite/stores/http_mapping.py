@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.messages import ValuePath, read_path
+from llmproxy.scenario.values.messages import ValuePath, parse_value_path
 from llmproxy.suite.stores.memory import EntityShape, read_entity_shape
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
@@ -109,7 +109,7 @@ def _read_template(
 
 
 def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
-    return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
+    return None if given.get(member) is None else parse_value_path(str(given[member]), f"{at}.{member}")
 
 
 def read_reset_request(text: str) -> HttpRequestLine:

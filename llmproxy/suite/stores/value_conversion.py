@@ -41,10 +41,10 @@ def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False)
             return json.loads(value)
         except (ValueError, RecursionError):
             return value if isinstance(value, str) else to_plain(value)
-    return _convert_by_python_type(value, kind)
+    return _to_plain_by_python_type(value, kind)
 
 
-def _convert_by_python_type(value: Any, kind: Kind) -> Any:
+def _to_plain_by_python_type(value: Any, kind: Kind) -> Any:
     match value:
         case bool() | int() | str():
             return value.value if isinstance(value, Enum) else value
@@ -115,14 +115,14 @@ def parse_key(value: Any, kind: Kind) -> Any:
     return value
 
 
-def equal_plain(one: object, other: object) -> bool:
+def is_same_plain_value(one: object, other: object) -> bool:
     """Compare plain values: 1 equals 1.0, but not true, and not a text."""
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
 def pick_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
     """Return the rows whose columns equal these values, in key order; at most `limit`."""
-    found = (row for row in rows if all(equal_plain(row.get(name), value) for name, value in filters.items()))
+    found = (row for row in rows if all(is_same_plain_value(row.get(name), value) for name, value in filters.items()))
     return sort_rows(found, key)[:limit]
 
 

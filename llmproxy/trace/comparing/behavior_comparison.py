@@ -162,15 +162,15 @@ def _pair_calls(
     left, right = dict[int, object](enumerate(keys)), dict[int, object](enumerate(new_keys))
     for i, j in pairs:
         del left[i], right[j]
-    pairs += _take_equal(left, right)  # moved
+    pairs += _take_all_equal_pairs(left, right)  # moved
     # The rest by tool and place: equally many paired calls before them.
     gone: dict[int, object] = {i: (old[i].tool, sum(n < i for n, _ in pairs)) for i in left}
     added: dict[int, object] = {j: (new[j].tool, sum(n < j for _, n in pairs)) for j in right}
-    pairs += _take_equal(gone, added)
+    pairs += _take_all_equal_pairs(gone, added)
     return sorted(pairs), list(gone), list(added)
 
 
-def _take_equal(left: dict[int, object], right: dict[int, object]) -> list[tuple[int, int]]:
+def _take_all_equal_pairs(left: dict[int, object], right: dict[int, object]) -> list[tuple[int, int]]:
     """Take the positions with equal values out of both sides, and return them as pairs, in order."""
     waiting: dict[object, deque[int]] = defaultdict(deque)
     for j, key in right.items():

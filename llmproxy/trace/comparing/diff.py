@@ -217,14 +217,14 @@ class ReplayDiff:
         return any(change.field.startswith("arguments") for change in self.tool_changes)
 
     @property
-    def texts_changed(self) -> bool:
+    def intermediate_texts_changed(self) -> bool:
         """Whether the model's texts before its output changed."""
         return self.old_texts != self.new_texts
 
     @property
     def has_changes(self) -> bool:
         """Whether anything but latency changed."""
-        return bool(self.tool_changes) or self.texts_changed or any(getattr(self, flag) for flag in _FLAGS)
+        return bool(self.tool_changes) or self.intermediate_texts_changed or any(getattr(self, flag) for flag in _FLAGS)
 
     def fails(self, on: FailOn) -> bool:
         """Return whether this is a failure: of the ``contract`` (tools, arguments), or for ``any`` change."""
@@ -247,7 +247,7 @@ class ReplayDiff:
         lines = [change.describe() for change in self.tool_changes]
         if self.tool_sequence_changed:
             lines.append(f"Tool sequence: {self.old_tool_sequence} → {self.new_tool_sequence}")
-        if self.texts_changed:
+        if self.intermediate_texts_changed:
             lines.append("Intermediate texts changed")
         if self.output_changed:
             lines.append("Output text changed")

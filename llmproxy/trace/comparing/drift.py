@@ -210,7 +210,7 @@ _MOST_ARRANGEMENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class PermutationStatistic:
+class StatisticWithPermutations:
     """One call: the distance of its new answers from the earlier ones, and its possible values."""
 
     seen: float
@@ -220,7 +220,7 @@ class PermutationStatistic:
 
 def compute_statistic[Answer](
     old: Sequence[Answer], new: Sequence[Answer], distance: Callable[[Answer, Answer], float]
-) -> PermutationStatistic:
+) -> StatisticWithPermutations:
     """Return the statistic of a call, minus its mean over all arrangements. Raises ValueError: a side is empty."""
     if not old or not new:
         raise ValueError("a call is compared by an earlier answer and a new one at least")
@@ -230,11 +230,11 @@ def compute_statistic[Answer](
     chosen = map(frozenset, islice(combinations(places, len(old)), _MOST_ARRANGEMENTS))
     means = [fmean(apart[i][j] for i in earlier for j in places if j not in earlier) for earlier in chosen]
     middle = fmean(means)
-    return PermutationStatistic(means[0] - middle, tuple(mean - middle for mean in means))
+    return StatisticWithPermutations(means[0] - middle, tuple(mean - middle for mean in means))
 
 
 def compute_p_value(
-    calls: Sequence[PermutationStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN
+    calls: Sequence[StatisticWithPermutations], *, both: bool = False, seed: int = 0, drawn: int = DRAWN
 ) -> float:
     """Return the probability of a sum at least as large as the observed one if nothing has changed.
 
@@ -274,7 +274,7 @@ def estimate_power(sizes: Sequence[tuple[int, int]], share: float) -> float:
     """
     stray = (1 - sqrt(1 - 2 * NOISE)) / 2
     lot = random.Random(0)  # noqa: S311 - a simulation
-    known: dict[tuple[tuple[int, ...], int], PermutationStatistic] = {}
+    known: dict[tuple[tuple[int, ...], int], StatisticWithPermutations] = {}
     found = 0
     for number in range(_SIMULATED):
         calls = []

@@ -21,7 +21,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.conversation import read_conversation, read_interaction_message
+from llmproxy.core.dialects.conversation import read_interaction_message, read_request_messages
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
@@ -141,7 +141,7 @@ def read_compared_turn(one: Interaction) -> CallSummary:
     if call is not None:
         asked, text = f"{call.tool}({call.arguments})", f"error: {call.result}" if call.failed else call.result
     else:
-        said = [each.text for each in read_conversation(one.request.body) if each.role in ("user", "tool")]
+        said = [each.text for each in read_request_messages(one.request.body) if each.role in ("user", "tool")]
         asked, text = (
             said[-1] if said else "",
             _format_canonical_body(one.response.body) if answer is None else answer.text,

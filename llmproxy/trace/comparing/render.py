@@ -38,7 +38,7 @@ def diff_to_dict(diff: ReplayDiff) -> dict[str, Any]:
     for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):
         plain["looks"] = change.looks
     sides = (
-        "texts_changed", "old_texts", "new_texts", "old_span_count", "new_span_count", "old_latency_ms",
+        "intermediate_texts_changed", "old_texts", "new_texts", "old_span_count", "new_span_count", "old_latency_ms",
         "new_latency_ms",
     )  # fmt: skip
     return data | {name: getattr(diff, name) for name in sides} | {"contract_changed": diff.fails("contract")}
@@ -92,7 +92,7 @@ def _render_text(diff: ReplayDiff, *, color: bool, width: int) -> Iterator[str]:
             colour = _YELLOW if change.severity == "contract" else _DIM
             yield f"  {change.field}  [{paint(_name_severity(change), colour)}]"
             yield row(_show_value(change.old), _show_value(change.new))
-    if diff.texts_changed:
+    if diff.intermediate_texts_changed:
         yield from section("Texts before the output", _split_lines(diff.old_texts), _split_lines(diff.new_texts))
     if diff.output_changed:
         yield from section("Output", diff.old_output.splitlines(), diff.new_output.splitlines())
@@ -142,7 +142,7 @@ def _render_markdown(diff: ReplayDiff) -> str:
             rows.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")
     if rows:
         lines += ["", "| what | old | new | |", "| --- | --- | --- | --- |", *rows]
-    if diff.texts_changed:
+    if diff.intermediate_texts_changed:
         both = _build_fenced_diff(_split_lines(diff.old_texts), _split_lines(diff.new_texts))
         lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]
     if diff.output_changed:

@@ -47,7 +47,7 @@ from llmproxy.trace.observing.tool_calls import (
 )
 from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
-from llmproxy.trace.reading.recording_spans import read_interaction
+from llmproxy.trace.reading.recording_spans import read_call_recording
 
 
 def mark_calls_replaced_by_retries(asked: Iterable[WireCall]) -> None:
@@ -70,18 +70,18 @@ def _mark_retries_in_group(group: Sequence[WireCall]) -> None:
     for place, again in enumerate(group):
         if attempt := again.call.attempt:
             before = [each for each in group[:place] if each.call.attempt == attempt - 1 and not each.replaced]
-            chosen = [each for each in before if not each.is_used] or [
+            chosen = [each for each in before if not each.has_usable_answer] or [
                 each for each in before if not each.agent_ran_tool
             ]
             chosen = chosen or before
             for each in chosen[-1:]:
                 each.replaced = True
-            if len(chosen) > 1 and chosen[-1].is_used:
+            if len(chosen) > 1 and chosen[-1].has_usable_answer:
                 for each in chosen:
                     each.unclear = True
     for place, again in enumerate(group):
         if not again.call.attempt:
-            failed = [each for each in group[:place] if not each.is_used and not each.replaced]
+            failed = [each for each in group[:place] if not each.has_usable_answer and not each.replaced]
             for each in failed[-1:]:
                 each.replaced = True
     if not any(each.tools for each in group if each.unclear):  # nothing depends on which it was
@@ -246,7 +246,7 @@ class WireObserver:
     def calls(self) -> Sequence[WireCall]:
         """All exchanges so far. Raises CassetteCorrupt for an invalid recording."""
         for call, interaction in self._fed[len(self._opened) :]:
-            made = interaction or read_interaction(call)
+            made = interaction or read_call_recording(call)
             self._opened.append(
                 self._place_exchange(WireCall(call, None if made is None else decode_exchange(made, self._history)))
             )
@@ -254,7 +254,7 @@ class WireObserver:
 
     def build_step(self, after: int, until: int | None = None) -> AgentActivity:
         """Return the activity in calls after number `after`, up to `until`. Raises as `calls`."""
-        calls = self._mark_and_list_calls()
+        calls = self._list_calls_marking_retries()
         chosen = [each for each in calls if each.call.seq > after and (until is None or each.call.seq <= until)]
         return AgentActivity(
             seen=tuple(chosen),
@@ -263,18 +263,18 @@ class WireObserver:
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_served_calls(self, after: int = 0) -> ServedToolCalls:
+    def read_tool_server_calls(self, after: int = 0) -> ServedToolCalls:
         """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
-                self._of_tools[number] = call, read_interaction(call)
+                self._of_tools[number] = call, read_call_recording(call)
         return read_served_tool_calls(self._of_tools, after)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
-        return [tool for each in self._mark_and_list_calls() for tool in _list_counted_tool_uses(each)]
+        return [tool for each in self._list_calls_marking_retries() for tool in _list_counted_tool_uses(each)]
 
-    def _mark_and_list_calls(self) -> Sequence[WireCall]:
+    def _list_calls_marking_retries(self) -> Sequence[WireCall]:
         """Return all calls so far, after marking the retried ones. Raises as `calls`."""
         calls = self.calls
         mark_calls_replaced_by_retries(each for each in calls if each.is_chat)
@@ -365,7 +365,7 @@ def build_portable_recording_name(recording: Mapping[str, Any]) -> str:
 _MS = 1000
 
 
-def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
+def compare_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
     """List differences between models' tool calls and servers' received ones.
 
     `made`: a cassette's interactions, in order. Also empty without servers or models, and if an answer of a model
@@ -373,7 +373,7 @@ def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
     """
     wire = WireObserver()
     wire.add_calls((_interaction_to_call(number, each), each) for number, each in enumerate(made, 1))
-    served = wire.read_served_calls()
+    served = wire.read_tool_server_calls()
     if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:
         return []
     return find_call_mismatches(wire.list_tool_uses(), served)

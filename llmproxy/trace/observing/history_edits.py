@@ -95,7 +95,7 @@ def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, 
     yield (output_index if isinstance(output_index, int) else 0), as_dict(value.get("item"))
 
 
-def explain_hidden_history(exchange: DecodedExchange) -> str:
+def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
     """Describe why a request does not contain its history; empty if it does."""
     if list_earlier_ids(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
@@ -109,7 +109,7 @@ EVIDENCE = ("unobservable", "inferred", "proven", "declared")
 
 
 @dataclass(slots=True)
-class HistoryEditFinding:
+class ProcessorFinding:
     """Finding about one processor in one step."""
 
     activated: bool | None
@@ -128,9 +128,9 @@ class HistoryEditFinding:
 class ProcessorFindings:
     """Findings about the processors of a step."""
 
-    condenser: HistoryEditFinding
-    pruner: HistoryEditFinding
-    tokenLimiter: HistoryEditFinding  # noqa: N815 - the name that suites use
+    condenser: ProcessorFinding
+    pruner: ProcessorFinding
+    tokenLimiter: ProcessorFinding  # noqa: N815 - the name that suites use
 
 
 def find_history_edits(
@@ -145,16 +145,16 @@ def find_history_edits(
         spoken: The users' texts in the run; empty if unknown.
     """
     all_seen = [*before, *step.seen]
-    found: dict[str, list[HistoryEditFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    found: dict[str, list[ProcessorFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
     for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_exchange(each)):
         if seen.exchange is None:
             doubts.append(f"{seen.label} was not recorded, so what it carried is not known")
             continue
         for each in read_provider_edits_from_answer(seen.exchange):
-            finding = _build_active_finding("declared", each.reason, seen, dict(each.values), each.summaries)
+            finding = _build_activated_finding("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append(finding)
-        if reason := explain_hidden_history(seen.exchange):
+        if reason := explain_history_kept_by_provider(seen.exchange):
             doubts.append(f"{seen.label}: {reason}")
             continue
         link = find_parent(seen, all_seen, continues=continues, spoken=spoken)
@@ -169,7 +169,7 @@ def find_history_edits(
                 found[name].append(finding)
     if not step.seen:
         doubts.append("the agent sent no request in this step")
-    return ProcessorFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
+    return ProcessorFindings(**{name: _combine_findings(name, each, doubts) for name, each in found.items()})
 
 
 def _is_failed_exchange(seen: WireCall) -> bool:
@@ -179,9 +179,9 @@ def _is_failed_exchange(seen: WireCall) -> bool:
 # -- telling -----------------------------------------------------------------------------------------------------------
 
 
-def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]:
+def _find_shown_edits(link: HistoryLink) -> list[tuple[str, ProcessorFinding]]:
     """Return the processors that a difference proves."""
-    told: list[tuple[str, HistoryEditFinding]] = []
+    told: list[tuple[str, ProcessorFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
         texts = [item.text for item in gap.inserted] or find_summary_in_system(link.change, proof=link.proof)
@@ -198,14 +198,14 @@ def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]
         else:
             values: dict[str, int | None] = {"droppedMessages": len(gap.missing)}
             reason = f"{len(gap.missing)} messages of the history are missing, and nothing stands in their place"
-            told.append(("tokenLimiter", _build_active_finding("proven", reason, link.seen, values, [])))
+            told.append(("tokenLimiter", _build_activated_finding("proven", reason, link.seen, values, [])))
     if pruned:
         reason = f"{pruned} parts of earlier messages are gone"
-        told.append(("pruner", _build_active_finding("proven", reason, link.seen, {"partsRemoved": pruned}, [])))
+        told.append(("pruner", _build_activated_finding("proven", reason, link.seen, {"partsRemoved": pruned}, [])))
     return told
 
 
-def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> HistoryEditFinding:
+def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> ProcessorFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,
@@ -216,20 +216,20 @@ def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
     if not gap.sure:
         reason += "; the conversation repeats itself, so that which of them stayed is not known"
-    return _build_active_finding(evidence, reason, link.seen, values, texts)
+    return _build_activated_finding(evidence, reason, link.seen, values, texts)
 
 
-def _build_active_finding(
+def _build_activated_finding(
     evidence: str, reason: str, seen: WireCall, values: dict[str, int | None], texts: list[str] | None
-) -> HistoryEditFinding:
-    return HistoryEditFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
+) -> ProcessorFinding:
+    return ProcessorFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _build_unobservable_finding(reason: str, where: str = "") -> HistoryEditFinding:
-    return HistoryEditFinding(None, "unobservable", reason, where)
+def _build_unobservable_finding(reason: str, where: str = "") -> ProcessorFinding:
+    return ProcessorFinding(None, "unobservable", reason, where)
 
 
-def _join_findings(name: str, found: Sequence[HistoryEditFinding], doubts: Sequence[str]) -> HistoryEditFinding:
+def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequence[str]) -> ProcessorFinding:
     """Combine the findings of a step's exchanges: the strongest evidence wins, summaries are concatenated."""
     if found:
         best = max(found, key=lambda each: EVIDENCE.index(each.evidence))
@@ -239,7 +239,7 @@ def _join_findings(name: str, found: Sequence[HistoryEditFinding], doubts: Seque
         return best
     if doubts:
         return _build_unobservable_finding(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
-    return HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+    return ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
 
 
 # -- the earlier request that one continues ----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_tool_result
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_result_json_or_text
 from llmproxy.trace.reading.span_builder import list_possible_unprefixed_names
 
 
@@ -98,7 +98,7 @@ class ToolUse:
     @property
     def result(self) -> Any:
         """The output, parsed if it is an object or a list; None if not observed."""
-        return None if self.output is None else parse_tool_result(self.output)
+        return None if self.output is None else parse_result_json_or_text(self.output)
 
     @property
     def is_run_by_agent(self) -> bool:
@@ -225,7 +225,7 @@ def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> l
             sides[name][0].append(use)
     for use in served.tools:
         sides[use.name][1].append(use)
-    return [text for models, servers in sides.values() for text in _describe_call_mismatches(models, servers)]
+    return [text for models, servers in sides.values() for text in _describe_server_mismatches(models, servers)]
 
 
 def find_unprefixed_name(name: str, known: frozenset[str]) -> str:
@@ -233,7 +233,7 @@ def find_unprefixed_name(name: str, known: frozenset[str]) -> str:
     return next((each for each in list_possible_unprefixed_names(name) if each in known), "")
 
 
-def _describe_call_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
+def _describe_server_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
     left, lonely = list(servers), list[ToolUse]()
     for use in models:
         twin = next((each for each in left if equals_json(each.arguments, use.arguments)), None)
@@ -243,14 +243,14 @@ def _describe_call_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolU
             left.remove(twin)
     pairs = min(len(lonely), len(left))
     told = [
-        f"a model asked for {_format_use(one)}, and its server got {_format_use(other)}"
+        f"a model asked for {_format_tool_use(one)}, and its server got {_format_tool_use(other)}"
         for one, other in zip(lonely, left, strict=False)
     ]
-    told += [f"a model asked for {_format_use(one)}, and no server got it" for one in lonely[pairs:]]
-    return told + [f"a server got {_format_use(other)}, which no model asked for" for other in left[pairs:]]
+    told += [f"a model asked for {_format_tool_use(one)}, and no server got it" for one in lonely[pairs:]]
+    return told + [f"a server got {_format_tool_use(other)}, which no model asked for" for other in left[pairs:]]
 
 
-def _format_use(use: ToolUse) -> str:
+def _format_tool_use(use: ToolUse) -> str:
     raw = json.dumps(use.arguments, ensure_ascii=False) if use.has_json_arguments else " ".join(use.raw.split())
     return f"{use.name}({raw if len(raw) <= _SHOWN else raw[:_SHOWN] + '...'})"
 
@@ -315,14 +315,14 @@ class WireCall:
         return any(tool.executed and not tool.hosted for tool in self.tools)
 
     @property
-    def is_used(self) -> bool:
+    def has_usable_answer(self) -> bool:
         """Whether the answer is complete, or the client continued with a part of it."""
         return self.is_complete or self.agent_ran_tool
 
     @property
     def has_counted_answer(self) -> bool:
         """Whether a model answered, and the answer counts."""
-        return self.is_chat and not self.replaced and self.is_used
+        return self.is_chat and not self.replaced and self.has_usable_answer
 
     @property
     def is_readable(self) -> bool:
@@ -356,7 +356,7 @@ class WireCall:
         """Whether the answer was cut, and it is unknown whether its client used the part."""
         if not self.is_chat or self.replaced or self.exchange is None or self.exchange.answer is None:
             return False
-        return not self.is_used
+        return not self.has_usable_answer
 
     @property
     def label(self) -> str:
@@ -385,8 +385,8 @@ def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
     tokens = [build_token_usage(each) for each in usages]
     return {
         "callCount": UsageSum(
-            sum(each.has_counted_answer and not _is_unread_answer(each) for each in chosen),
-            complete=not any(each.is_cut_and_unused or _is_unread_answer(each) for each in chosen),
+            sum(each.has_counted_answer and not _is_unreadable_answer(each) for each in chosen),
+            complete=not any(each.is_cut_and_unused or _is_unreadable_answer(each) for each in chosen),
         ),
         "inputTokens": _build_usage_sum([each.input for each in usages]),
         "outputTokens": _build_usage_sum([each.output for each in usages]),
@@ -401,7 +401,7 @@ def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
     }
 
 
-def _is_unread_answer(seen: WireCall) -> bool:
+def _is_unreadable_answer(seen: WireCall) -> bool:
     """Return whether an answer exists that is not readable as a model's."""
     exchange = seen.exchange
     return seen.has_counted_answer and exchange is not None and exchange.answer is None and bool(seen.unread_reason)

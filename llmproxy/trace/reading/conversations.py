@@ -61,7 +61,7 @@ class RecordedConversation:
     calls: dict[str, str] = field(default_factory=dict)
     """Ids of answered calls -> ids of their spans."""
     failed: Any = None
-    """Pending work for a failed last answer (`span_builder.FailedAnswer`)."""
+    """Pending work for a failed last answer (`span_builder.AnswerAwaitingRetry`)."""
 
 
 @dataclass(frozen=True, slots=True)

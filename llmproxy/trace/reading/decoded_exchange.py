@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Any
 
 from llmproxy.core.dialects.codecs import get_codec_or_default
-from llmproxy.core.dialects.conversation import read_conversation
+from llmproxy.core.dialects.conversation import read_request_messages
 from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
 from llmproxy.core.dialects.streams import SSEParser, list_events
 from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
@@ -62,7 +62,7 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
         span.metadata["llmproxy.arguments"] = "not an object"
 
 
-def parse_tool_result(text: str) -> Any:
+def parse_result_json_or_text(text: str) -> Any:
     """Return a tool's result: an object or a list, else the text."""
     try:
         return _parse_json_without_nan(text) if text.lstrip()[:1] in ("{", "[") else text
@@ -111,11 +111,11 @@ class RequestMessageCache:
 
     def read_messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
         """Return the conversation of a request with body `tree`, like
-        `core.dialects.conversation.read_conversation`.
+        `core.dialects.conversation.read_request_messages`.
         """
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
-            return read_conversation(interaction.request.body)
+            return read_request_messages(interaction.request.body)
         read = self._reuse_read_entries(entries)
         if len(interaction.request.body) <= _LARGEST:
             self._recent.append((entries, read))
@@ -205,7 +205,7 @@ def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> D
     tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
-    model, answer_id, finished = _read_model_answer_id_reasons(events)
+    model, answer_id, finished = _read_model_id_and_finish(events)
     return DecodedExchange(
         interaction=interaction, tree=tree, messages=history.read_messages(interaction, tree),
         answer=_read_answer(interaction.operation, events) if response.status < CLIENT_ERROR else None,
@@ -344,7 +344,7 @@ def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
                 yield place[name]
 
 
-def _read_model_answer_id_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
+def _read_model_id_and_finish(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return an answer's model, id and finish reasons; of a stream from its first and last events."""
     model = answer_id = None
     reasons: dict[str, None] = {}

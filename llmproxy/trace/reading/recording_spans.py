@@ -44,7 +44,7 @@ def read_interactions_as_json(path: Path | str, *, cassette: str, sample: int = 
         yield from (to_json(each) for each in store.iter_interactions(cassette, sample) if each.party == AGENT)
 
 
-def read_interaction(call: Call) -> Interaction | None:
+def read_call_recording(call: Call) -> Interaction | None:
     """Return a call's recording, if any. Raises CassetteCorrupt for an invalid one."""
     if call.recording is None:
         return None

@@ -52,7 +52,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     get_otel_provider,
     join_nested_strings,
     make_span_id,
-    parse_tool_result,
+    parse_result_json_or_text,
     read_model_parameters,
     set_span_arguments,
     to_plain_message,
@@ -167,7 +167,7 @@ _TEXT_EVIDENCE = 8
 
 
 @dataclass(slots=True)
-class FailedAnswer:
+class AnswerAwaitingRetry:
     """A failed answer, until it is known whether the client retries."""
 
     request: QueuedSpan
@@ -210,14 +210,14 @@ class SpanBuilder:
         else:
             if conversation.failed is not None:  # it was not retried
                 conversation.failed.request.ready = conversation.failed.response.ready = True
-            self._add_messages(exchange, place)
+            self._add_new_message_spans(exchange, place)
             request = self._line.add_span(
                 self._build_request_span(exchange, conversation), size=len(exchange.interaction.request.body)
             )
-        response = self._line.add_span(self._build_response_span(exchange, conversation, request.span))
+        response = self._line.add_span(self._build_answer_span(exchange, conversation, request.span))
         if exchange.failed:
             attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
-            conversation.failed = FailedAnswer(request, response, attempts)
+            conversation.failed = AnswerAwaitingRetry(request, response, attempts)
             request.ready = response.ready = False
         else:
             conversation.failed = None
@@ -258,7 +258,7 @@ class SpanBuilder:
                 return conversation.pending[0].kept.span, "time"
         return None
 
-    def _add_messages(self, exchange: DecodedExchange, place: RequestPlace) -> None:
+    def _add_new_message_spans(self, exchange: DecodedExchange, place: RequestPlace) -> None:
         """Add a request's new messages: tool results, and user texts."""
         new, conversation = exchange.messages[place.known :], place.conversation
         # Up to the last answer it is history that the wire has not seen.
@@ -277,7 +277,7 @@ class SpanBuilder:
     ) -> None:
         pending = self._conversations.take_pending_call_of_result(conversation, message.tool_call_id)
         span = self._build_span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
-        span.tool_result = span.output = parse_tool_result(message.text)
+        span.tool_result = span.output = parse_result_json_or_text(message.text)
         span.metadata = {"gen_ai.conversation.id": conversation.id, "gen_ai.tool.call.id": message.tool_call_id}
         if pending is None:
             known = conversation.calls.get(message.tool_call_id or "")
@@ -306,9 +306,7 @@ class SpanBuilder:
         span.metadata = build_request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         return span
 
-    def _build_response_span(
-        self, exchange: DecodedExchange, conversation: RecordedConversation, request: Span
-    ) -> Span:
+    def _build_answer_span(self, exchange: DecodedExchange, conversation: RecordedConversation, request: Span) -> Span:
         span = self._build_span(
             exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms
         )
@@ -359,7 +357,7 @@ class SpanBuilder:
 
     # -- retries, and the rest
 
-    def _convert_to_attempt(self, failed: FailedAnswer) -> QueuedSpan:
+    def _convert_to_attempt(self, failed: AnswerAwaitingRetry) -> QueuedSpan:
         """Turn a failed answer into an attempt: the request stays one, and its usage is not added."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
@@ -453,7 +451,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
         span.error = span.error or (None if code is None else f"JSON-RPC error {code}")
         return span
     span.metadata |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.tool}
-    span.tool_name, span.tool_result = call.tool, parse_tool_result(call.result)
+    span.tool_name, span.tool_result = call.tool, parse_result_json_or_text(call.result)
     arguments = json.loads(call.arguments)
     span.tool_args = arguments if isinstance(arguments, dict) else None
     span.input = None if isinstance(arguments, dict) else arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from llmproxy.cli.parts.live_comparison import LiveTestDiff
+from llmproxy.cli.parts.live_comparison import LiveTestComparer
 from llmproxy.report.events import Completed, Finished, Status
 from llmproxy.settings import load
 from tests.support.live import Bench, Turn, Wish, World, scripted
@@ -21,7 +21,7 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
     told: list[tuple[list[str], dict[str, object]]] = []
     baseline.write_text(json.dumps({"summary": [{"scenario": "one", "status": "passed", "runs": 1}]}))
     loaded = load({"store": str(store)}, {}, tmp_path)
-    handler = LiveTestDiff(loaded, store, baseline, lambda lines, plain: told.append((lines, dict(plain))))
+    handler = LiveTestComparer(loaded, store, baseline, lambda lines, plain: told.append((lines, dict(plain))))
     with Bench(store, live=["llm"]) as bench:
         for status in (Status.FAILED, Status.PASSED):
             bench.model = scripted([Turn((GET, COUNT)), Turn(text="0")])
@@ -41,6 +41,6 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
 def test_without_live_runs_nothing_is_said(tmp_path: Path) -> None:
     """Nothing was run, or every scenario was skipped."""
     told: list[object] = []
-    handler = LiveTestDiff(load({}, {}, tmp_path), tmp_path / "x.db", None, lambda *what: told.append(what))
+    handler = LiveTestComparer(load({}, {}, tmp_path), tmp_path / "x.db", None, lambda *what: told.append(what))
     handler.handle(Completed(exit_code=5, seconds=0.0))
     assert told == []

@@ -15,9 +15,15 @@ import pytest
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
-from llmproxy.cli.mcp import find_served_store
+from llmproxy.cli.mcp import choose_store_to_serve
 from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
-from llmproxy.client.tools.mcp_tool_commands import TOOLS, McpTool, ServerOptions, build_command, list_offered_tools
+from llmproxy.client.tools.mcp_tool_commands import (
+    TOOLS,
+    McpServeOptions,
+    McpTool,
+    build_llmproxy_arguments,
+    list_own_mcp_tools,
+)
 from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.errors import SettingsError
 from tests.support.forked import program
@@ -114,9 +120,9 @@ def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[str]) -> None:
     """The cassette that was typed is meant where none is named."""
-    serving = ServerOptions("x.db", "c", write=True, agent=("a", "-b"))
-    (tool,) = (each for each in list_offered_tools(serving) if each.name == name)
-    assert build_command(tool, asked, serving) == words
+    serving = McpServeOptions("x.db", "c", write=True, agent=("a", "-b"))
+    (tool,) = (each for each in list_own_mcp_tools(serving) if each.name == name)
+    assert build_llmproxy_arguments(tool, asked, serving) == words
 
 
 @pytest.mark.parametrize(
@@ -137,25 +143,25 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
     for name in there:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text('[tool.llmproxy]\nstore = "mine.db"\n' if name.endswith(".toml") else "")
-    assert find_served_store(tmp_path) == found
+    assert choose_store_to_serve(tmp_path) == found
     advised = advise_missing_store(tmp_path / "llmproxy.db")
     assert advised.endswith(" --store .llmproxy/llmproxy.db") == (".llmproxy/llmproxy.db" in there), advised
 
 
 def test_an_agent_s_servers_are_left_out_of_its_replays() -> None:
     """By the configuration that was typed beside it."""
-    serving = ServerOptions(agent=("a",), options=(("--mcp-config", "tools.json"),))
-    (tool,) = (each for each in list_offered_tools(serving) if each.runs_agent)
-    assert build_command(tool, {}, serving) == ["replay", "--mcp-config=tools.json", "--", "a"]
+    serving = McpServeOptions(agent=("a",), options=(("--mcp-config", "tools.json"),))
+    (tool,) = (each for each in list_own_mcp_tools(serving) if each.runs_agent)
+    assert build_llmproxy_arguments(tool, {}, serving) == ["replay", "--mcp-config=tools.json", "--", "a"]
 
 
 def test_no_argument_becomes_an_option() -> None:
     """A model may have read it in a recording."""
-    serving = ServerOptions(write=True, agent=("a",))
-    for tool in list_offered_tools(serving):
+    serving = McpServeOptions(write=True, agent=("a",))
+    for tool in list_own_mcp_tools(serving):
         for each in set(tool.properties) & {"cassette", "what", "old"}:
             with pytest.raises(SettingsError, match="no name of a cassette"):
-                build_command(tool, {**dict.fromkeys(tool.required, "1"), each: "--store=/etc/x"}, serving)
+                build_llmproxy_arguments(tool, {**dict.fromkeys(tool.required, "1"), each: "--store=/etc/x"}, serving)
 
 
 ODD: list[Any] = [
@@ -168,21 +174,23 @@ SOUND: dict[str, list[Any]] = {"string": [], "integer": [], "object": [{}], "arr
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda each: each.name)
 def test_what_is_no_argument_is_refused_in_words(tool: McpTool) -> None:
     """Whatever a client sends for an argument: it is of the schema's type and can be a word of a command, or no command is run."""
-    serving = ServerOptions("s.db", "given", write=True, agent=("agent",))
+    serving = McpServeOptions("s.db", "given", write=True, agent=("agent",))
     whole: dict[str, Any] = dict.fromkeys(tool.required, "c")
     for name, schema in tool.properties.items():
         for odd in ODD:
             if odd not in SOUND[schema["type"]]:
                 with pytest.raises(SettingsError, match=f"{name} of {tool.name} cannot be"):
-                    build_command(tool, {**whole, name: odd}, serving)
+                    build_llmproxy_arguments(tool, {**whole, name: odd}, serving)
         sound = SOUND[schema["type"]]
-        plain = build_command(tool, whole, serving)
-        assert [build_command(tool, {**whole, name: each}, serving) for each in sound] == [plain] * len(sound)
+        plain = build_llmproxy_arguments(tool, whole, serving)
+        assert [build_llmproxy_arguments(tool, {**whole, name: each}, serving) for each in sound] == [plain] * len(
+            sound
+        )
     with pytest.raises(SettingsError, match="not 'zzz'"):
-        build_command(tool, {**whole, "zzz": 1}, serving)
+        build_llmproxy_arguments(tool, {**whole, "zzz": 1}, serving)
     for name in tool.required:
         with pytest.raises(SettingsError, match=f"{name} is missing"):
-            build_command(tool, {**whole, name: None}, serving)
+            build_llmproxy_arguments(tool, {**whole, name: None}, serving)
 
 
 def test_what_is_too_long_for_a_model_is_cut_in_the_middle() -> None:

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    FittedMessages,
+    FittedMessageCache,
     IdPair,
     IdPairs,
     Mismatch,
@@ -44,7 +44,7 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
         presents = [now, before, _changed(now, rng), _changed(before, rng)]
         if made:
             presents.append(REQUESTS[operation](run, World({**present.values, made[0]: recorded.values[made[0]]})))
-        fitted = FittedMessages()
+        fitted = FittedMessageCache()
         for known in (None, _some_ids(rng, before)):
             for _ in range(3):
                 for each in presents:
@@ -73,7 +73,11 @@ def _some_ids(rng: random.Random, tree: Json) -> IdPairs:
 @pytest.mark.parametrize("name", near.DUPLICATES)
 def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
     """What fitted once does not let pass what differs."""
-    recorded, bindings, fitted = near._recorded(), Bindings(near.RECORDED, near.PRESENT, near.SLOTS), FittedMessages()
+    recorded, bindings, fitted = (
+        near._recorded(),
+        Bindings(near.RECORDED, near.PRESENT, near.SLOTS),
+        FittedMessageCache(),
+    )
     for _ in range(3):
         assert isinstance(fit_request(bindings, recorded, near._present(), None, fitted), Fit)
     present = near.plant(name)
@@ -102,7 +106,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
     """1, 1.0 and true are three values, and arguments are read as JSON, however often they are compared."""
     bindings, before, now = Bindings(A, B), _chat(*recorded), _chat(*present)
     for fits in ((True, False, False), (False, False, True)):
-        fitted = FittedMessages()
+        fitted = FittedMessageCache()
         for expected in fits * 2:
             asked = copy.deepcopy(before) if expected else now
             assert isinstance(fit_request(bindings, before, asked, None, fitted), Fit) is expected
@@ -110,7 +114,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
 
 def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
     """A message that was equal all the time is a leak once its word is known for a recorded id."""
-    bindings, fitted = Bindings(A, B), FittedMessages()
+    bindings, fitted = Bindings(A, B), FittedMessageCache()
     before, now = (_chat(user("in " + cwd), *used("run", "{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b"))
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, now, None, fitted), Fit)
@@ -125,7 +129,7 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
     read = copy.deepcopy(first)
     read["tool_calls"][0]["function"]["name"] = "read"
     now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
-    fitted = FittedMessages()
+    fitted = FittedMessageCache()
     for _ in range(3):
         assert isinstance(fit_request(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch)
         assert isinstance(fit_request(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit)
@@ -135,7 +139,7 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     """A folder beyond ASCII is escaped in the arguments of a call, and answers are written with the folder itself."""
     bindings = Bindings(A, [RunVariable("cwd", "/srv/\u00fcb")])
     before, now = (_chat(*used("run", json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
-    fitted = FittedMessages()
+    fitted = FittedMessageCache()
     for _ in range(3):
         fit = narrow(Fit, fit_request(bindings, before, now, None, fitted))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}

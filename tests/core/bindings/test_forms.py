@@ -271,7 +271,10 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
                         typed = known(read_last_user_text(_canonical(other)))
-                        assert SessionBindings().may_have_user_text(1, _canonical(one), bindings, typed), (one, other)
+                        assert SessionBindings().may_match_last_user_text(1, _canonical(one), bindings, typed), (
+                            one,
+                            other,
+                        )
     assert fitted > 50
 
 
@@ -281,7 +284,9 @@ def test_what_was_typed_is_looked_at_first() -> None:
     recorded = [_canonical(f"In {folder} say {n}") for folder in ("/tmp/a", "/data") for n in range(9)]
     for question, wanted in (("In /srv/b say 7", [7]), ("In /data say 3", [3, 12]), ("In /srv/b say 77", [])):
         typed, session = known(read_last_user_text(_canonical(question))), SessionBindings()
-        assert [n for n, one in enumerate(recorded) if session.may_have_user_text(n, one, bindings, typed)] == wanted
+        assert [
+            n for n, one in enumerate(recorded) if session.may_match_last_user_text(n, one, bindings, typed)
+        ] == wanted
 
 
 @pytest.mark.parametrize("last", [

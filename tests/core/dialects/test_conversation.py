@@ -12,8 +12,8 @@ from llmproxy.core.dialects.conversation import (
     LOOKED_AT,
     list_server_made_ids,
     read_answer,
-    read_conversation,
     read_last_user_text,
+    read_request_messages,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import detect_framing
@@ -95,7 +95,7 @@ ASKED: list[tuple[Family, str, object, list[Message]]] = [
 @pytest.mark.parametrize(("family", "operation", "body", "expected"), ASKED)
 def test_asked(family: Family, operation: str, body: object, expected: list[Message]) -> None:
     """The same dialogue comes out of every dialect, system first, results of tools as messages of their own."""
-    assert read_conversation(json.dumps(body).encode()) == expected
+    assert read_request_messages(json.dumps(body).encode()) == expected
 
 
 @pytest.mark.parametrize(("family", "operation", "body", "expected"), ASKED)
@@ -241,7 +241,7 @@ def test_odd_shapes_raise_nothing(body: object, operation: str) -> None:
     """A body of any shape is looked at without an exception."""
     data = json.dumps(body).encode()
     for family in ("openai", "gemini"):
-        read_conversation(data)
+        read_request_messages(data)
         for content_type, text in ((JSON, data), (SSE, b"data: " + data + b"\n\n")):
             read_answer(operation, content_type, text)
             list_server_made_ids(family, operation, content_type, text)
@@ -249,7 +249,7 @@ def test_odd_shapes_raise_nothing(body: object, operation: str) -> None:
 
 def test_deep_content_raises_nothing() -> None:
     body = b'{"messages":[{"content":' + b"[" * 900 + b"]" * 900 + b"}]}"
-    assert read_conversation(body) == []
+    assert read_request_messages(body) == []
 
 
 def test_real_conversations(traffic: Path) -> None:
@@ -263,7 +263,7 @@ def test_real_conversations(traffic: Path) -> None:
             continue
         if route.operation not in ("chat.completions", "messages", "responses", "converse", "api.chat", "v2.chat"):
             continue
-        assert read_conversation(exchange.asked), exchange.name
+        assert read_request_messages(exchange.asked), exchange.name
         message = read_answer(route.operation, kind, exchange.body)
         assert message is not None, exchange.name
         if detect_framing(kind, exchange.body) != "json":

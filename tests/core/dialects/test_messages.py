@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.dialects.bedrock import CONTENT
 from llmproxy.core.dialects.codecs import get_codec_or_default
-from llmproxy.core.dialects.conversation import read_conversation
+from llmproxy.core.dialects.conversation import read_request_messages
 from llmproxy.core.dialects.gemini import PARTS
 from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Draft, Message
 
@@ -80,7 +80,7 @@ def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
     added = {"type": "response.output_item.added", "output_index": 0, "item": item}
     for values in ([{"object": "response", "output": [item]}], [added]):
         assert called(read("responses", *values))[0][0] == "mcp__crm__delete"
-    history = read_conversation(json.dumps({"input": [item]}).encode())
+    history = read_request_messages(json.dumps({"input": [item]}).encode())
     assert [call.name for each in history for call in each.tool_calls] == ["mcp__crm__delete"]
 
 

@@ -22,7 +22,13 @@ from llmproxy.core.dialects.codecs import (
     get_miss_status,
     write_error,
 )
-from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
+from llmproxy.core.dialects.conversation import (
+    Kind,
+    compare_requests,
+    list_segments,
+    read_answer,
+    read_request_messages,
+)
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage_and_cost import read_usage
@@ -210,7 +216,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
     assert route.known
     assert asks_for_stream(route, body) is stream
     assert model in (body.get("model"), route.model)
-    found = read_conversation(dump_json(body))
+    found = read_request_messages(dump_json(body))
     assert [each.role for each in found] == ["system", "user", "assistant", "tool"]
     assert [each.text for each in found[:3]] == ["Be brief.", "Weather?", ""]
     assert "12" in found[3].text

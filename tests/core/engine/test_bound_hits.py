@@ -304,7 +304,7 @@ def test_a_trial_learns_nothing_where_two_would_fit_or_the_question_differs(stor
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(3)]
     _record(store, *[(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])])
     with _replaying(store) as made:
-        made.get_feature(BindingFeature).enable_learning(made.sessions.get_session("default"))
+        made.get_feature(BindingFeature).enable_learning_in_session(made.sessions.get_session("default"))
         for asked, why in (
             (_minted("2026-11-23", "/srv/ci/w", ids[2]), "#1 and #2 would both fit: nothing is learned"),
             (_minted("2026-11-23", "/srv/ci/w", ids[2]).replace(b"list it", b"erase it"), "never in the question"),

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.bindings.volatile_field_matching import VolatileField
 from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, build_accepted_changes, build_call_removal
-from llmproxy.core.changes.change import Author, ChangeSource, RefusalReason, UnrecordedTrialCall
+from llmproxy.core.changes.change import Author, ChangeAuthor, RefusalReason, UnrecordedTrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
@@ -174,7 +174,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
         (call,) = [UnrecordedTrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
-    assert {each.origin for each in call.changes} == {ChangeSource(Author.CLIENT, "Claude Code", "2.1.332")}, call
+    assert {each.origin for each in call.changes} == {ChangeAuthor(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         replace_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
@@ -201,7 +201,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
-        gone = build_call_removal("chat.completions", key, ChangeSource(Author.PROMPT))
+        gone = build_call_removal("chat.completions", key, ChangeAuthor(Author.PROMPT))
         counts = []
         for accepted in (build_accepted_changes([gone], TODAY), []):
             replace_accepted_changes(opened, "c", accepted)

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.engine.decide import decide, decide_exhausted, decide_from_head, describe_bad_answer, list_playable
+from llmproxy.core.engine.decide import (
+    decide,
+    decide_exhausted,
+    decide_from_head,
+    describe_recorded_failure,
+    list_playable,
+)
 from llmproxy.core.engine.learn_fields_from_recordings import restate_run
 from llmproxy.core.engine.request_identification import RequestHeadRouter, fingerprint_credential, read_store_secret
 from llmproxy.core.keys.user_rules import Rules
@@ -139,7 +145,7 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
 ])  # fmt: skip
 def test_an_answer_that_may_be_another_tomorrow_says_so(recorded: KeyedRecording, *, stays: bool) -> None:
     """Whatever is no good answer has a word for the log; one that stays what it is has none."""
-    assert (recorded.is_good_answer, bool(describe_bad_answer(recorded))) == (stays, not stays)
+    assert (recorded.is_good_answer, bool(describe_recorded_failure(recorded))) == (stays, not stays)
 
 
 def test_each_mode_plays_what_it_may() -> None:

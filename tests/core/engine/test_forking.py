@@ -176,7 +176,7 @@ def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
         exchange = ask(engine(), FIRST)
         exchange.identity = replace(exchange.identity, key=Key(key))
         number = forking.assign_llm_call_number(exchange)
-        forking.record_if_llm_call_failed(exchange, status)
+        forking.mark_failed_for_retry(exchange, status)
         return number
 
     assert [count("k", 429), count("k", 0), count("k", 200), count("k", 200), count("l", 200)] == [0, 0, 0, 1, 2]

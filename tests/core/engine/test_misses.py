@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.outcome_recorder import CallUsageAndCost, PriceCache, build_call
+from llmproxy.core.engine.outcome_recorder import CallUsageAndCost, RecordedCostCache, build_call
 from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
@@ -133,7 +133,7 @@ def test_only_a_miss_is_a_miss() -> None:
 def test_prices_are_read_once(tmp_path: Path) -> None:
     """A row never changes, so the second time needs no open store."""
     fill(tmp_path / "a.db", chat())
-    prices = PriceCache()
+    prices = RecordedCostCache()
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         first = prices.find(store, 1)
     assert (first.input, first.output, first.model) == (11, 2, "gpt-4o")

@@ -28,7 +28,7 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from llmproxy.core.providers.provider_table import find_service_url
+from llmproxy.core.providers.provider_table import name_service_by_host
 from llmproxy.core.providers.routing import route_by_host
 from llmproxy.core.providers.stubs import (
     LIFETIME,
@@ -422,7 +422,7 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     rows, url, headers = list_all_stubs(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
     target = url.raw_path.decode()
-    where = route_by_host("https", url.host, 443, target, dict([find_service_url("https", url.host, 443)]))
+    where = route_by_host("https", url.host, 443, target, dict([name_service_by_host("https", url.host, 443)]))
     assert where
     asked = StubRequest(
         url.path, parse_query_and_body(target, headers, request.content), f"https://{url.host}", time.time()

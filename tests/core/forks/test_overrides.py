@@ -24,7 +24,7 @@ def test_what_is_typed_is_what_the_model_reads() -> None:
         ("get_weather", None, '{"temp":  5}'), ("add", 2, "seven"), ("empty", None, ""),
     ]  # fmt: skip
     assert [each.parsed_value for each in found.tools] == [{"temp": 5}, "seven", ""]
-    assert [each.typed_name for each in found.tools] == ["get_weather", "add#2", "empty"]
+    assert [each.name_as_typed for each in found.tools] == ["get_weather", "add#2", "empty"]
 
 
 def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:

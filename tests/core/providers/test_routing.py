@@ -11,18 +11,18 @@ import pytest
 
 from llmproxy.core.providers.provider_table import (
     PROVIDERS,
-    HostInPath,
+    HostParsedFromPath,
     find_host_in_path,
-    find_service_url,
     get_service_kind,
+    name_service_by_host,
 )
 from llmproxy.core.providers.routing import asks_for_stream, get_dialect_family, route, route_by_host, split_session
 from llmproxy.core.providers.upstreams_and_rates import (
     CallRateLimiter,
     SignatureForProxyError,
     add_env_upstreams,
-    check_signature,
     read_env_upstreams,
+    refuse_foreign_signature,
 )
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
@@ -339,7 +339,7 @@ SIGNED = (
 def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
     """The message names both hosts, and the ways that work."""
     with pytest.raises(SignatureForProxyError) as raised:
-        check_signature((("host", "127.0.0.1:8080"), SIGNED), AWS)
+        refuse_foreign_signature((("host", "127.0.0.1:8080"), SIGNED), AWS)
     for said in ("127.0.0.1:8080", AWS.removeprefix("https://"), "--intercept", "AWS_BEARER_TOKEN_BEDROCK"):
         assert said in str(raised.value)
     assert raised.value.status == 400
@@ -355,7 +355,7 @@ def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
 ])  # fmt: skip
 def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: str) -> None:
     """Signed for the host that is asked, not signed at all, or sent to whoever is not AWS."""
-    check_signature((("host", host), ("authorization", authorization)), upstream)
+    refuse_foreign_signature((("host", host), ("authorization", authorization)), upstream)
 
 
 @pytest.mark.parametrize(("provider", "operation", "channel"), [
@@ -371,22 +371,22 @@ def test_the_channel_is_read_off_the_names(provider: str, operation: str, channe
 
 
 @pytest.mark.parametrize(("target", "patterns", "found"), [
-    ("/api.x.com/a/b?q=1", ("api.x.com",), HostInPath("http:api.x.com", "https://api.x.com", "/a/b?q=1")),
-    ("/api.x.com", ("*.x.com",), HostInPath("http:api.x.com", "https://api.x.com", "/")),
-    ("/API.x.com/A", ("api.x.com",), HostInPath("http:api.x.com", "https://api.x.com", "/A")),
-    ("/127.0.0.1:9/a", ("127.0.0.1",), HostInPath("http:127.0.0.1:9", "http://127.0.0.1:9", "/a")),
-    ("/api.x.com:443/a", ("*",), HostInPath("http:api.x.com", "https://api.x.com", "/a")),
-    ("/db/a", ("db",), HostInPath("http:db", "https://db", "/a")),
+    ("/api.x.com/a/b?q=1", ("api.x.com",), HostParsedFromPath("http:api.x.com", "https://api.x.com", "/a/b?q=1")),
+    ("/api.x.com", ("*.x.com",), HostParsedFromPath("http:api.x.com", "https://api.x.com", "/")),
+    ("/API.x.com/A", ("api.x.com",), HostParsedFromPath("http:api.x.com", "https://api.x.com", "/A")),
+    ("/127.0.0.1:9/a", ("127.0.0.1",), HostParsedFromPath("http:127.0.0.1:9", "http://127.0.0.1:9", "/a")),
+    ("/api.x.com:443/a", ("*",), HostParsedFromPath("http:api.x.com", "https://api.x.com", "/a")),
+    ("/db/a", ("db",), HostParsedFromPath("http:db", "https://db", "/a")),
     ("/v1/models", ("*",), None),
     ("/openai/v1/models", ("*",), None),
     ("/other.com/a", ("api.x.com",), None),
     ("/http:api.x.com/a", ("*",), None),
     ("/", ("*",), None),
-    ("/127.0.0.1:0443/a", ("*",), HostInPath("http:127.0.0.1", "https://127.0.0.1", "/a")),
+    ("/127.0.0.1:0443/a", ("*",), HostParsedFromPath("http:127.0.0.1", "https://127.0.0.1", "/a")),
     *((f"/127.0.0.1:{port}/a", ("*",), None) for port in ("", "0", "65536", "99999", "9" * 5_000, "-1", "+80", "\u0661", "8_0")),
 ])  # fmt: skip
 def test_a_path_may_name_a_host_to_be_recorded(
-    target: str, patterns: tuple[str, ...], found: HostInPath | None
+    target: str, patterns: tuple[str, ...], found: HostParsedFromPath | None
 ) -> None:
     """Only a host that was named to be recorded is taken for one; providers' prefixes are none."""
     assert find_host_in_path(target, patterns) == found
@@ -400,7 +400,7 @@ def test_a_path_may_name_a_host_to_be_recorded(
 ])  # fmt: skip
 def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
     """Two services never share a name; a port that goes without saying is left out."""
-    assert find_service_url(*where) == named
+    assert name_service_by_host(*where) == named
     assert get_dialect_family(named[0], "/x") == "http"
 
 

@@ -143,7 +143,7 @@ def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str)
         query = (text.encode().hex() if how == "wide" else text).replace(" ", "%20").replace("\n", "%0A")
         target, body = ("/v1/x", text.encode()) if where == "body" else (f"/v1/x?q={query}", b"")
         request = Request("POST", target, (), body)
-        before, noted = redactor.derive_and_record_searches(partial(redactor.request, request), target.encode())
+        before, noted = redactor.run_and_record_searches(partial(redactor.request, request), target.encode())
         redactor.learn_request((("authorization", f"Bearer {secret}"),), "")
         if redactor.request(request) != before:
             assert not redactor.epoch.is_still_valid(0, noted=noted), (how, n)

@@ -15,7 +15,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
-from llmproxy.core.store.bodies import LARGE, DeltaBase, DeltaBodyWriter, encode_body, read_blob, read_body, try_deflate
+from llmproxy.core.store.bodies import (
+    LARGE,
+    DeltaBase,
+    DeltaBodyWriter,
+    encode_body,
+    read_body,
+    read_data_column,
+    try_deflate,
+)
 from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
@@ -257,7 +265,7 @@ def test_a_column_is_read_to_its_end(conn: sqlite3.Connection) -> None:
     made = zlib.compress(WORDS_BLOBS)
     insert = "INSERT INTO bodies (sha256, size, encoding, data) VALUES (?, 1, 'zlib', ?)"
     whole, cut = (conn.execute(insert, each).lastrowid or 0 for each in ((b"1", made), (b"2", made[:-9])))
-    assert read_blob(conn, whole, deflated=True) == WORDS_BLOBS
-    assert read_blob(conn, whole, deflated=False) == made
+    assert read_data_column(conn, whole, deflated=True) == WORDS_BLOBS
+    assert read_data_column(conn, whole, deflated=False) == made
     with pytest.raises(zlib.error):
-        read_blob(conn, cut, deflated=True)
+        read_data_column(conn, cut, deflated=True)

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead, split_host
-from llmproxy.core.traffic.response_plan import find_prefix, find_redirect_host, location_to_store, serve_location
+from llmproxy.core.traffic.response_plan import (
+    find_client_path_prefix,
+    find_redirect_host,
+    location_to_store,
+    rewrite_location_to_proxy,
+)
 from llmproxy.errors import RefusedError
 
 OURS = OriginGuard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
@@ -116,7 +121,7 @@ def test_where_it_leads(location: str, expected: str) -> None:
     """The provider's own place, without the gateway's base; somebody else's without user and query."""
     found = kept(location)
     assert found == expected or (
-        not expected.startswith("/") and not found.startswith("/") and serve_location(found, "") is None
+        not expected.startswith("/") and not found.startswith("/") and rewrite_location_to_proxy(found, "") is None
     )
 
 
@@ -124,7 +129,7 @@ def test_where_it_leads(location: str, expected: str) -> None:
 def test_whatever_it_says_it_never_leads_to_another_host(location: str, prefix: str) -> None:
     """What is said to the client begins with our own prefix and one slash, or is left out."""
     found = kept(location)
-    led = serve_location(found, prefix)
+    led = rewrite_location_to_proxy(found, prefix)
     if led is None:
         assert find_redirect_host((("location", found),))
     else:
@@ -134,6 +139,6 @@ def test_whatever_it_says_it_never_leads_to_another_host(location: str, prefix: 
 
 def test_the_prefix_is_what_stands_before_the_providers_path() -> None:
     """Where that cannot be told it is empty."""
-    assert find_prefix("/s/a%20b/openai/v1/x?q", "/v1/x") == "/s/a%20b/openai"
-    assert find_prefix("/v1/x", "/v1/x?q") == ""
-    assert find_prefix("/other", "/v1/x") == ""
+    assert find_client_path_prefix("/s/a%20b/openai/v1/x?q", "/v1/x") == "/s/a%20b/openai"
+    assert find_client_path_prefix("/v1/x", "/v1/x?q") == ""
+    assert find_client_path_prefix("/other", "/v1/x") == ""

@@ -35,7 +35,7 @@ def given(
 ) -> AgentInput:
     """Return the input of an adapter after a user said `text`."""
     new = [] if text is None else [{"role": "user", "content": text}]
-    return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None).bind_llm(llm)
+    return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None).set_llm(llm)
 
 
 def ask(agent: AgentAdapter, *inputs: AgentInput) -> list[Any]:

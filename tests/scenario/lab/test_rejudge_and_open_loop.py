@@ -13,7 +13,7 @@ from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.lab.judge_transcript import Transcript
 from llmproxy.scenario.lab.rejudge_and_open_loop import JudgeVariance, RecordedUserResult, open_loop, rejudge
-from llmproxy.scenario.repeats.statistics import judge_spread
+from llmproxy.scenario.repeats.statistics import estimate_judge_variance
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider
 from tests.scenario.parties import finish
@@ -49,7 +49,7 @@ def test_the_judges_share_follows_the_formula() -> None:
     passes = (4, 4, 2, 1, 0)
     found = judged(*passes)
     assert [(row.id, row.passed, row.judged) for row in found.rows] == [(f"t{n}", p, 4) for n, p in enumerate(passes)]
-    assert found.spread == judge_spread([4, 4, 2, 1, 0], 4)
+    assert found.spread == estimate_judge_variance([4, 4, 2, 1, 0], 4)
     assert found.judge_interval is not None
     assert found.spread is not None
     assert found.judge_interval.low <= found.spread.judge <= found.judge_interval.high
@@ -67,7 +67,7 @@ def test_few_transcripts_give_raw_counts_only() -> None:
 
 def test_a_judgement_that_failed_is_left_out_and_shown() -> None:
     found = judged(4, 4, 2, 1, 0, "broken")
-    assert found.spread == judge_spread([4, 4, 2, 1, 0], 4)
+    assert found.spread == estimate_judge_variance([4, 4, 2, 1, 0], 4)
     assert found.rows[-1].judged == 0
     assert "t5 is left out, 4 of 4 judgements failed: no model" in found.notes
 

@@ -14,7 +14,7 @@ from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import (
     JudgeVarianceSplit,
     bootstrap,
-    judge_spread,
+    estimate_judge_variance,
     kappa,
     mean,
     pass_at_k,
@@ -134,19 +134,19 @@ def test_the_spread_follows_its_formula() -> None:
     judge = (0 + 0 + 1 / 4 + 3 / 16 + 0) / 5 * 4 / 3
     middle = 2.75 / 5
     variance = (2 * (1 - middle) ** 2 + (0.5 - middle) ** 2 + (0.25 - middle) ** 2 + middle**2) / 4
-    found = judge_spread([4, 4, 2, 1, 0], 4)
+    found = estimate_judge_variance([4, 4, 2, 1, 0], 4)
     assert found is not None
     assert isclose(found.judge, judge)
     assert isclose(found.rest, variance - judge / 4)
     assert isclose(found.judge_share or 0, judge / (judge + variance - judge / 4))
-    assert judge_spread([2] * 6, 4) == JudgeVarianceSplit(0.25 * 4 / 3, 0.0)
-    steady = judge_spread([4] * 6, 4)
+    assert estimate_judge_variance([2] * 6, 4) == JudgeVarianceSplit(0.25 * 4 / 3, 0.0)
+    steady = estimate_judge_variance([4] * 6, 4)
     assert steady is not None
     assert steady.judge_share is None
-    assert judge_spread([1, 2, 3, 4], 4) is None
+    assert estimate_judge_variance([1, 2, 3, 4], 4) is None
     assert variance_intervals([1, 2, 3, 4], 4, random.Random(1)) == (None, None)
     with pytest.raises(ValueError, match="at least twice"):
-        judge_spread([1] * 5, 1)
+        estimate_judge_variance([1] * 5, 1)
 
 
 @given(st.lists(st.integers(0, 3), min_size=5, max_size=12), st.integers(0, 100))
@@ -161,7 +161,7 @@ def test_a_simulated_judge_is_recognised() -> None:
     """Transcripts with p of 0.2 or 0.8, R = 6: judge share near E[p(1-p)] = 0.16, rest near the variance of p, 0.09."""
     rng = random.Random(3)
     passes = [sum(rng.random() < p for _ in range(6)) for p in [0.2, 0.8] * 1000]
-    found = judge_spread(passes, 6)
+    found = estimate_judge_variance(passes, 6)
     assert found is not None
     assert isclose(found.judge, 0.16, abs_tol=0.01)
     assert isclose(found.rest, 0.09, abs_tol=0.01)

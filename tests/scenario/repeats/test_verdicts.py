@@ -52,11 +52,11 @@ def test_nothing_is_known_without_runs_that_count(statuses: list[Status], left: 
     found = VerdictCounts.from_statuses(statuses, len(statuses) + left)
     assert found.runs_not_made == left
     assert (found.pass_rate is None) == (left > 0 or found.counted_runs == 0)
-    assert (found.pass_rate_bounds is None) == (found.counted_runs + left == 0)
+    assert (found.possible_pass_rate_range is None) == (found.counted_runs + left == 0)
     for more in ([P] * left, [F] * left):
         whole = VerdictCounts.from_statuses([*statuses, *more])
-        if whole.pass_rate is not None and found.pass_rate_bounds is not None:
-            assert found.pass_rate_bounds.low <= whole.pass_rate <= found.pass_rate_bounds.high
+        if whole.pass_rate is not None and found.possible_pass_rate_range is not None:
+            assert found.possible_pass_rate_range.low <= whole.pass_rate <= found.possible_pass_rate_range.high
 
 
 def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
@@ -65,7 +65,7 @@ def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
         "stopped after 2 of 10 runs, 1 of 2 passed, 1 failed: the rate would have been between 10.0% and 90.0%"
     ]
     unknown = (found.pass_rate, found.pass_interval, found.pass_at_k(1))
-    assert (unknown, found.pass_rate_bounds) == ((None,) * 3, Interval(0.1, 0.9))
+    assert (unknown, found.possible_pass_rate_range) == ((None,) * 3, Interval(0.1, 0.9))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
+from llmproxy.client.pytest_scenario_hooks import HOST, RunSettingsFromPytest
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
 from llmproxy.scenario.running.executor import choose_cassette_name
@@ -28,7 +28,7 @@ class Program:
         self.namesakes: dict[str, dict[str, int]] = {}
 
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
-        who: dict[str, Any] = {"host": ScenarioRunHooks(), "namesakes": self.namesakes}
+        who: dict[str, Any] = {"host": RunSettingsFromPytest(), "namesakes": self.namesakes}
         return choose_cassette_name(name, None, description, script, RunOptions(**more), **who)
 
 
@@ -47,7 +47,7 @@ def test_a_name_that_is_given_is_taken() -> None:
     """`cassette=` is the user's word, a place the test runner's: nothing is numbered here."""
     named = Program().named
     assert [named("w", each, cassette="mine") for each in ("a", "b")] == ["mine", "mine"]
-    host = ScenarioRunHooks(place=lambda name: f"test/{name}")
+    host = RunSettingsFromPytest(place=lambda name: f"test/{name}")
     assert {choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")} == {"test/w"}
 
 

@@ -10,10 +10,10 @@ from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.values.messages import (
     extract_html_title,
     format_value,
+    get_value_at_path,
     join_user_texts,
-    pick_value,
+    parse_value_path,
     read_answer,
-    read_path,
     tail,
 )
 
@@ -42,14 +42,14 @@ VALUE: dict[str, Any] = {
 )
 def test_a_path_leads_to_a_value(path: str, found: object) -> None:
     """Names, indices from both ends, every item, quoted names."""
-    assert pick_value(read_path(path), VALUE) == found
+    assert get_value_at_path(parse_value_path(path), VALUE) == found
 
 
 @pytest.mark.parametrize("path", ["$..answer", "$.a[?(@.b)]", "$.a[1:2]", "a b", "$.a[", "$.[x]"])
 def test_a_path_that_is_not_understood_is_refused(path: str) -> None:
     """It names the key and shows a path that would do."""
     with pytest.raises(SuiteError, match=r"reply: .*not a path") as caught:
-        read_path(path)
+        parse_value_path(path)
     assert "choices[0]" in str(caught.value)
 
 
@@ -65,7 +65,7 @@ def test_a_path_that_is_not_understood_is_refused(path: str) -> None:
 )
 def test_a_path_that_leads_nowhere_says_where_it_ends(path: str, said: str) -> None:
     with pytest.raises(LookupError, match=said):
-        pick_value(read_path(path), VALUE)
+        get_value_at_path(parse_value_path(path), VALUE)
 
 
 MESSAGE = {"role": "assistant", "content": "hi"}

@@ -7,19 +7,21 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.traffic import merge_declared_with_observed, read_processing
-from llmproxy.trace.observing.history_edits import HistoryEditFinding, ProcessorFindings
+from llmproxy.suite.checks.traffic import merge_declared_with_observed, read_declared_history_edits
+from llmproxy.trace.observing.history_edits import ProcessorFinding, ProcessorFindings
 
-UNSEEN = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
-IDLE = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-INFERRED = HistoryEditFinding(
+UNSEEN = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
+IDLE = ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+INFERRED = ProcessorFinding(
     activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3}
 )
 PROVEN = replace(INFERRED, evidence="proven")
 
 
-def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
-    return merge_declared_with_observed(ProcessorFindings(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
+def condenser(seen: ProcessorFinding, said: object) -> ProcessorFinding:
+    return merge_declared_with_observed(
+        ProcessorFindings(seen, UNSEEN, UNSEEN), read_declared_history_edits([said])
+    ).condenser
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
     ],
 )
 def test_the_wire_decides_where_it_can(
-    seen: HistoryEditFinding, said: object, activated: bool | None, evidence: str
+    seen: ProcessorFinding, said: object, activated: bool | None, evidence: str
 ) -> None:
     """The agent fills in what cannot be seen; a contradiction is unknown, and so an error."""
     found = condenser(seen, {"processors": {"condenser": {"activated": said}}})
@@ -64,5 +66,7 @@ def test_numbers_and_summary() -> None:
 
 def test_of_several_answers_one_that_says_yes_is_enough() -> None:
     """A simulated conversation is one step with many answers."""
-    said = read_processing([{"pruner": False}, {"pruner": {"activated": True, "partsRemoved": 2}}, {"pruner": False}])
+    said = read_declared_history_edits(
+        [{"pruner": False}, {"pruner": {"activated": True, "partsRemoved": 2}}, {"pruner": False}]
+    )
     assert (said["pruner"].activated, said["pruner"].values) == (True, {"partsRemoved": 2})

@@ -194,7 +194,7 @@ def test_an_assertion_says_where_it_was_seen() -> None:
 
 def check_served(chats: Tools, **tools: Any) -> list[Assertion]:
     return check_server_calls(
-        wanted(**tools), chats.wire.build_step(0), chats.wire.read_served_calls(), VariableScope()
+        wanted(**tools), chats.wire.build_step(0), chats.wire.read_tool_server_calls(), VariableScope()
     )
 
 
@@ -264,7 +264,7 @@ def test_servers_got_what_models_asked_for() -> None:
     chats = served_step()
 
     def as_asked() -> Assertion:
-        seen, served = chats.wire.build_step(0), chats.wire.read_served_calls()
+        seen, served = chats.wire.build_step(0), chats.wire.read_tool_server_calls()
         (found,) = check_server_calls({}, seen, served, VariableScope(), as_asked=True)
         return found
 

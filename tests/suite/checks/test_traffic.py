@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_tools, check_total
-from llmproxy.suite.checks.traffic import explain_unseen_traffic, find_uncounted_hosted_tools, find_unknown_tools
+from llmproxy.suite.checks.traffic import explain_unseen_traffic, find_unclear_tool_checks, find_uncounted_hosted_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ChatStep
@@ -399,13 +399,13 @@ def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[
     answer = {"object": "text_completion", "choices": [{"text": "deleteTask()", "index": 0, "finish_reason": "stop"}]}
     chats.add("openai", "completions", "/v1/completions", {"prompt": "x", "model": "m"}, answer)
     made = ChatStep.model_validate({"chat": "x", **step})
-    unknown = find_unknown_tools(made, chats.wire.build_step(0))
+    unknown = find_unclear_tool_checks(made, chats.wire.build_step(0))
     assert {each.status for each in unknown} == {Status.ENVIRONMENT_ERROR}
     assert all("interaction 101 (completions)" in each.message for each in unknown)
     other = ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}})
-    assert find_unknown_tools(other, chats.wire.build_step(0)) == []
+    assert find_unclear_tool_checks(other, chats.wire.build_step(0)) == []
     chats.chat([user("x")], said("hi"))
-    assert find_unknown_tools(made, chats.wire.build_step(0)) == []
+    assert find_unclear_tool_checks(made, chats.wire.build_step(0)) == []
 
 
 @ABOUT_TOOLS
@@ -414,7 +414,7 @@ def test_what_cannot_be_read_is_an_error(step: dict[str, Any], how: dict[str, An
     """Nobody knows what was asked for: not even that a tool was never called."""
     chats = Chats()
     chats.chat([user("x")], asks(call("search", {})), **how)
-    made = find_unknown_tools(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0))
+    made = find_unclear_tool_checks(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0))
     assert {each.status for each in made} == {Status.ENVIRONMENT_ERROR}
     assert all(each.where for each in made)
 

@@ -12,11 +12,11 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.step_context import (
-    RowOwnerForAgent,
     StepContext,
     StepConversations,
     SuiteAgentCaller,
     SuiteConversation,
+    UserForAgent,
 )
 
 
@@ -50,13 +50,11 @@ class Listener:
 def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5) -> StepConversations:
     """Return the conversations of a run with an agent that may take so many seconds for an answer."""
     asking = SuiteAgentCaller(limit)
-    caller = Caller(None, ask=asking.call_adapter, read=asking.read_answer)
+    caller = Caller(None, ask=asking.call_adapter_in_time, read=asking.read_answer)
 
     def make(name: str, thread: str) -> SuiteConversation:
         listener = cast("StepContext", Listener())
-        return SuiteConversation(
-            name, thread, agent or Agent(), caller, player=RowOwnerForAgent("anna"), listener=listener
-        )
+        return SuiteConversation(name, thread, agent or Agent(), caller, player=UserForAgent("anna"), listener=listener)
 
     return StepConversations("c", sample, make, fresh=fresh)
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.run.run_on_cluster import OrderedEvents, agent_files, env_variables
+from llmproxy.suite.run.run_on_cluster import OrderedEvents, agent_files, collect_referenced_env
 from tests.suite.rig import Told
 
 
@@ -71,4 +71,4 @@ def test_files_that_an_agent_names_come_along(agent: str, tmp_path: Path) -> Non
 def test_variables_that_suites_name_come_along() -> None:
     """And no others: no key that the run does not need."""
     env = {"URL": "u", "OPENAI_API_KEY": "secret"}
-    assert env_variables([b"agent: {http: '${env:URL}'}", b"x: ${env:NOT_SET}"], env) == {"URL": "u"}
+    assert collect_referenced_env([b"agent: {http: '${env:URL}'}", b"x: ${env:NOT_SET}"], env) == {"URL": "u"}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.suite.stores.protocol import Kind
-from llmproxy.suite.stores.value_conversion import equal_plain, from_plain, to_plain
+from llmproxy.suite.stores.value_conversion import from_plain, is_same_plain_value, to_plain
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -57,7 +57,7 @@ class Colour(Enum):
 def test_a_value_becomes_json(value: Any, kind: Kind, expected: object) -> None:
     """The column's kind decides what a value means; what would be lost stays a text."""
     made = to_plain(value, kind)
-    assert equal_plain(made, expected), made
+    assert is_same_plain_value(made, expected), made
 
 
 def test_json_columns_are_parsed_only_where_they_are_texts() -> None:
@@ -104,10 +104,10 @@ def test_what_a_column_cannot_hold_is_refused(value: object, kind: Kind) -> None
 
 def test_truth_is_no_number() -> None:
     """True differs from 1, and 1 is 1.0."""
-    assert not equal_plain(True, 1)
-    assert not equal_plain(0, False)
-    assert equal_plain(1, 1.0)
-    assert not equal_plain("1", 1)
+    assert not is_same_plain_value(True, 1)
+    assert not is_same_plain_value(0, False)
+    assert is_same_plain_value(1, 1.0)
+    assert not is_same_plain_value("1", 1)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -57,12 +57,12 @@ def test_an_intermediate_text_that_changed_is_a_change() -> None:
     for cassette, text in ((old, "Let me look."), (new, "Let me think.")):
         cassette.spans[2].output = text
     diff = ReplayDiff.compute(old, new)
-    assert (diff.output_changed, diff.texts_changed, diff.has_changes) == (False, True, True)
+    assert (diff.output_changed, diff.intermediate_texts_changed, diff.has_changes) == (False, True, True)
     assert (diff.old_texts, diff.new_texts) == (["Let me look."], ["Let me think."])
     assert diff.summary() == "Intermediate texts changed"
     assert diff.fails("any")
     assert not diff.fails("contract")
-    assert not ReplayDiff.compute(old, old).texts_changed
+    assert not ReplayDiff.compute(old, old).intermediate_texts_changed
 
 
 def test_a_trace_without_answers_of_a_model_is_compared_by_its_outputs() -> None:

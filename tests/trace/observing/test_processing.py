@@ -11,9 +11,9 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.history_edits import (
-    HistoryEditFinding,
+    ProcessorFinding,
     ProcessorFindings,
-    explain_hidden_history,
+    explain_history_kept_by_provider,
     find_history_edits,
     read_provider_edits_from_answer,
 )
@@ -43,7 +43,7 @@ def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), *
     return find_history_edits(step, wire.calls[:-1], continues=True, spoken=spoken)
 
 
-def verdict(finding: HistoryEditFinding) -> tuple[bool | None, str]:
+def verdict(finding: ProcessorFinding) -> tuple[bool | None, str]:
     return finding.activated, finding.evidence
 
 
@@ -317,12 +317,12 @@ def test_histories_that_the_provider_keeps() -> None:
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
         assert made is not None
-        assert explain_hidden_history(decode_exchange(made, RequestMessageCache())), member
+        assert explain_history_kept_by_provider(decode_exchange(made, RequestMessageCache())), member
     _, made = Chats().add(
         "openai", "responses", "/v1/responses", {"input": "x", "truncation": "disabled"}, {"output": []}
     )
     assert made is not None
-    assert explain_hidden_history(decode_exchange(made, RequestMessageCache())) == ""
+    assert explain_history_kept_by_provider(decode_exchange(made, RequestMessageCache())) == ""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert made is not None
     assert list(read_provider_edits_from_answer(decode_exchange(made, RequestMessageCache()))) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.agent_activity import find_tool_mismatches
+from llmproxy.trace.observing.agent_activity import compare_calls_with_servers
 from llmproxy.trace.observing.tool_calls import NO_SERVER, find_call_mismatches
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
@@ -27,7 +27,7 @@ class Tools(Chats):
         self.add("http", f"mcp:tools/call {name}", "/", body, value, **more)
 
     def differences(self) -> list[str]:
-        return find_call_mismatches(self.wire.list_tool_uses(), self.wire.read_served_calls())
+        return find_call_mismatches(self.wire.list_tool_uses(), self.wire.read_tool_server_calls())
 
 
 def asked(*calls: dict[str, Any]) -> Tools:
@@ -43,7 +43,7 @@ def test_what_a_server_got_and_returned() -> None:
     chats = asked()
     chats.serve("echo", {"text": "a"}, "echo: a")
     chats.serve("send", {}, "no", failed=True)
-    found = chats.wire.read_served_calls()
+    found = chats.wire.read_tool_server_calls()
     told = [(each.name, each.arguments, each.output, each.errored) for each in found.tools]
     assert told == [("echo", {"text": "a"}, "echo: a", False), ("send", {}, "no", True)]
     assert (found.unknown_reason, found.names, found.listed) == (
@@ -51,7 +51,7 @@ def test_what_a_server_got_and_returned() -> None:
         frozenset({"echo", "send"}),
         frozenset({"echo", "send"}),
     )
-    assert [each.name for each in chats.wire.read_served_calls(after=3).tools] == ["send"]
+    assert [each.name for each in chats.wire.read_tool_server_calls(after=3).tools] == ["send"]
     assert chats.wire.list_tool_uses() == []
 
 
@@ -61,12 +61,12 @@ def test_what_no_server_got_is_left_out_and_what_nobody_recorded_is_not_known() 
     chats.serve("echo", {}, decision="REFUSE", miss=True)
     chats.serve("echo", {}, decision="FAULT", fault="mcp-error")
     chats.serve("echo", {"text": "cut"}, None)
-    assert [(each.arguments, each.output, each.executed) for each in chats.wire.read_served_calls().tools] == [
+    assert [(each.arguments, each.output, each.executed) for each in chats.wire.read_tool_server_calls().tools] == [
         ({"text": "cut"}, None, False)
     ]
     chats.serve("echo", {}, recorded=False, decision="PASS")
-    assert "nothing was recorded of call 6" in chats.wire.read_served_calls().unknown_reason
-    assert Chats().wire.read_served_calls().unknown_reason == NO_SERVER
+    assert "nothing was recorded of call 6" in chats.wire.read_tool_server_calls().unknown_reason
+    assert Chats().wire.read_tool_server_calls().unknown_reason == NO_SERVER
 
 
 ECHO_ARGUMENTS = {"text": "a", "n": 1}
@@ -103,5 +103,5 @@ def test_a_server_alone_has_no_differences_since_nobody_knows_what_was_asked_for
     chats = asked(call("mcp__t__echo", {"text": "b"}))
     chats.serve("echo", ECHO_ARGUMENTS)
     kept = [each for _, each in chats.calls if each is not None]
-    assert find_tool_mismatches(kept) == chats.differences() != []
-    assert find_tool_mismatches([each for each in kept if each.operation.startswith("mcp:")]) == []
+    assert compare_calls_with_servers(kept) == chats.differences() != []
+    assert compare_calls_with_servers([each for each in kept if each.operation.startswith("mcp:")]) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.conversation import read_conversation
+from llmproxy.core.dialects.conversation import read_request_messages
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache
@@ -37,7 +37,7 @@ def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
     history = RequestMessageCache()
     for messages in requests:
         made = body_of({"messages": messages})
-        assert list(history.read_messages(made, {"messages": messages})) == read_conversation(made.request.body)
+        assert list(history.read_messages(made, {"messages": messages})) == read_request_messages(made.request.body)
 
 
 def test_over_real_traffic(traffic: Path) -> None:
@@ -48,7 +48,7 @@ def test_over_real_traffic(traffic: Path) -> None:
         tree = parse_json(each.asked)
         made = dataclasses.replace(body_of({}), provider=each.route.provider.name, operation=each.route.operation)
         made = dataclasses.replace(made, request=dataclasses.replace(made.request, body=each.asked))
-        expected = read_conversation(each.asked)
+        expected = read_request_messages(each.asked)
         assert list(history.read_messages(made, tree if isinstance(tree, dict) else {})) == expected
 
 

@@ -13,7 +13,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     build_token_usage,
     join_nested_strings,
     make_span_id,
-    parse_tool_result,
+    parse_result_json_or_text,
     set_span_arguments,
 )
 from tests.support.messages import said, user
@@ -37,7 +37,7 @@ def test_tokens_unknown_are_none(usage: Usage, expected: TokenUsage) -> None:
 )
 def test_results_are_objects_lists_or_texts(text: str, value: Json) -> None:
     """A number in a text stays the text that the tool answered with."""
-    assert parse_tool_result(text) == value
+    assert parse_result_json_or_text(text) == value
 
 
 def test_arguments_of_any_depth_are_kept() -> None:

@@ -61,7 +61,7 @@ def parse_shim_words(words: Sequence[str]) -> ShimOptions | None:
 
 def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on stdin and stdout until it leaves; return the exit code. Raises LLMProxyError."""
-    from llmproxy.client.tools.mcp_shim.server_pipes import make_line_writer
+    from llmproxy.client.tools.mcp_shim.server_pipes import make_client_line_writer
     from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
@@ -70,7 +70,7 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     host = _make_backend(asked, asked.name or choose_server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
-    shim = StdioProxy(asked.command, own, host, make_line_writer())
+    shim = StdioProxy(asked.command, own, host, make_client_line_writer())
     try:
         return shim.serve(lambda size: os.read(0, size))
     except KeyboardInterrupt:
@@ -111,12 +111,14 @@ _VERSION = re.compile(r"@[\w.^~-]+$")
 def choose_server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return a name for the server of `command`, independent of `places` (cwd, home, tmp)."""
     words = [word for word in command if not word.startswith("-")]
-    meant = next((word for word in words if _program_name(word) not in _RUNNERS), words[0] if words else "server")
-    shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _program_name(meant)).strip("-.") or "server"
+    meant = next(
+        (word for word in words if _strip_path_and_version(word) not in _RUNNERS), words[0] if words else "server"
+    )
+    shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _strip_path_and_version(meant)).strip("-.") or "server"
     return f"{shown[:60]}-{_digest_command(command, places)}"
 
 
-def _program_name(word: str) -> str:
+def _strip_path_and_version(word: str) -> str:
     """Return the base name of a path or package: ``@scope/server-files@1.2`` gives server-files."""
     bare = word.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return re.sub(r"\.exe$", "", _VERSION.sub("", bare), flags=re.IGNORECASE) or bare
@@ -127,7 +129,7 @@ def _digest_command(command: Sequence[str], places: Mapping[str, str]) -> str:
     longest_first = sorted(
         ((path, name) for name, path in places.items() if len(path) > 1), key=lambda pair: -len(pair[0])
     )
-    told = [_program_name(command[0]) if command else ""]
+    told = [_strip_path_and_version(command[0]) if command else ""]
     for word in command[1:]:
         for path, name in longest_first:
             word = re.sub(re.escape(path) + r"(?![\w.-])", f"<{name}>", word)  # noqa: PLW2901 - one after the other

@@ -128,7 +128,7 @@ def _make_parent_death_hook() -> Callable[[], None]:
     return die
 
 
-def split_at_notification_ends(data: bytes) -> list[bytes]:
+def split_notification_runs(data: bytes) -> list[bytes]:
     """Split lines after the last of consecutive notifications that something else follows."""
     if _NOTIFICATION.search(data) is None:
         return [data]
@@ -143,7 +143,7 @@ def split_at_notification_ends(data: bytes) -> list[bytes]:
     return parts
 
 
-def make_line_writer(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]:
+def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]:
     """Return a thread-safe function that writes whole lines to a descriptor; a closed client is no error."""
     guard = threading.Lock()
     last = b""
@@ -152,7 +152,7 @@ def make_line_writer(fd: int = 1, patience: float = READING) -> Callable[[bytes]
         nonlocal last
         with guard:
             try:
-                for part in split_at_notification_ends(data):
+                for part in split_notification_runs(data):
                     if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
                         wait_until_read(fd, patience)
                     view = memoryview(part)

@@ -136,16 +136,16 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
 
 
 def _build_entry(each: Recorded) -> dict[str, object]:
-    wait = _to_number(each.extra.get("head_offset")) / _MS
-    offsets = [_to_number(part.partition(":")[0]) for part in str(each.extra.get("chunks", "")).split()]
+    wait = _to_number_or_zero(each.extra.get("head_offset")) / _MS
+    offsets = [_to_number_or_zero(part.partition(":")[0]) for part in str(each.extra.get("chunks", "")).split()]
     receive = max(0.0, max(offsets, default=0.0) / _MS - wait)
-    started = _to_number(each.extra.get("started_at", each.recorded_at))
+    started = _to_number_or_zero(each.extra.get("started_at", each.recorded_at))
     started_at = datetime.fromtimestamp(started if started < _YEAR_10000 else 0, UTC)
     return {
         "startedDateTime": started_at.isoformat(timespec="milliseconds"),
         "time": wait + receive,
         "request": _build_request(each),
-        "response": _build_response(each),
+        "response": _build_har_response(each),
         "cache": {},
         "timings": {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "wait": wait, "receive": receive, "ssl": -1},
         _OURS: dict(each.extra),
@@ -166,7 +166,7 @@ def _build_request(each: Recorded) -> dict[str, object]:
     return found
 
 
-def _build_response(each: Recorded) -> dict[str, object]:
+def _build_har_response(each: Recorded) -> dict[str, object]:
     body = each.response_body
     said = {"text": body.decode("utf-8", "replace")}
     if said["text"].encode() != body:
@@ -187,7 +187,7 @@ def _fields_to_har(fields: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in fields]
 
 
-def _to_number(value: Any) -> float:
+def _to_number_or_zero(value: Any) -> float:
     try:
         return max(0.0, float(value))
     except (TypeError, ValueError):

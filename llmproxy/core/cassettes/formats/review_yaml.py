@@ -135,7 +135,7 @@ def _move_shared_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], 
     return found, head
 
 
-def _restore_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
+def _apply_file_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Return the recordings of a file with the data of its head. Raises ReadingProblem."""
     runs = tree.get("run_variables") or {}
     notes = {name: tree[name] for name in NOTES if tree.get(name) not in (None, [])}
@@ -203,11 +203,11 @@ def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
 
 def _describe_exchange(each: Recorded) -> str:
     """Return a one-line summary of question and answer, for people."""
-    from llmproxy.core.dialects.conversation import read_answer, read_conversation
+    from llmproxy.core.dialects.conversation import read_answer, read_request_messages
 
     provider, operation = each.extra.get("provider"), each.extra.get("operation")
     head = f"{each.method} {each.uri.partition('?')[0]}" if not provider else f"{provider} {operation}"
-    said = [one.text for one in read_conversation(each.body) if one.role in ("user", "tool")]
+    said = [one.text for one in read_request_messages(each.body) if one.role in ("user", "tool")]
     answer = read_answer(str(operation), header(each.response_headers, "content-type") or "", each.response_body)
     replied = ""
     if answer is not None:
@@ -223,13 +223,13 @@ class _SharedParts:
     def __init__(self, recorded: Sequence[Recorded]) -> None:
         trees = [found[0] for each in recorded if (found := detect_json_style(each.body))]
         members = [value for tree in trees if isinstance(tree, dict) for value in tree.values()]
-        whole = Counter(map(_format_shareable, members))
+        whole = Counter(map(_dump_for_sharing, members))
         seen: set[str] = set()
         items: Counter[str] = Counter()
         for value in members:
-            said = _format_shareable(value)
+            said = _dump_for_sharing(value)
             if isinstance(value, list) and said not in seen:  # a list repeated as a whole is written once
-                items.update(map(_format_shareable, value))
+                items.update(map(_dump_for_sharing, value))
             if said and whole[said] > 1:
                 seen.add(said)
         self.again = {said for said, count in (whole | items).items() if said and count > 1}
@@ -238,7 +238,7 @@ class _SharedParts:
 
     def anchor_part(self, value: object, *, items: bool) -> object:
         """Return a member of a request, or an item of one, with anchors and aliases."""
-        text = _format_shareable(value)
+        text = _dump_for_sharing(value)
         if text in self.again:
             name = "p" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
             known = self.names.setdefault(name, "")
@@ -254,7 +254,7 @@ class _SharedParts:
         return [self.anchor_part(item, items=False) for item in value] if isinstance(value, list) else value
 
 
-def _format_shareable(value: object) -> str:
+def _dump_for_sharing(value: object) -> str:
     """Return a part as text; empty if it is too small to share."""
     if not isinstance(value, dict | list | str) or not value:
         return ""
@@ -314,7 +314,7 @@ def read(source: Source) -> list[Recorded]:
         items, _read_interaction, source, "interaction", partial(map_interactions_to_lines, source.text)
     )
     try:
-        return _restore_from_head(recorded, tree)
+        return _apply_file_head(recorded, tree)
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
 

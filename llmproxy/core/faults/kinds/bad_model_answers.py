@@ -13,7 +13,7 @@ from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
-from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultOutcome, Values
+from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultyAnswer, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, without
 
@@ -26,7 +26,7 @@ REFUSED = "I'm sorry, but I can't help with that."
 def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
     """Return a kind that replaces the content of an answer."""
 
-    def do(call: CandidateCall, _values: Values) -> FaultOutcome | None:
+    def do(call: CandidateCall, _values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
             return None
@@ -45,7 +45,7 @@ def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
         last = time_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
-        return FaultOutcome(
+        return FaultyAnswer(
             with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed)
         )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.answers import dump_json, sse
 from llmproxy.core.dialects.codecs import find_operation_codec, get_dialect
-from llmproxy.core.dialects.streams import write_frame
+from llmproxy.core.dialects.streams import write_aws_frame
 from llmproxy.core.faults.answer_pieces import (
     MICROSECONDS,
     build_piece_kind,
@@ -21,7 +21,7 @@ from llmproxy.core.faults.answer_pieces import (
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultOutcome, Parameter, Values
+from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultyAnswer, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
 
@@ -32,7 +32,7 @@ def write_error_event(call: CandidateCall, answer: Response, number: int) -> byt
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
-        return write_frame({**about, ":message-type": "exception"}, dump_json(body))
+        return write_aws_frame({**about, ":message-type": "exception"}, dump_json(body))
     codec = find_operation_codec(call.operation)
     write = (codec and codec.error_event) or get_dialect(call.family).error_event
     name, value = write(number)
@@ -75,14 +75,14 @@ def _stall_stream(_call: CandidateCall, _answer: Response, pieces: list[Chunk], 
     return [*sent, *(_delay(each, values["seconds"]) for each in left)]
 
 
-def _delay_start(call: CandidateCall, values: Values) -> FaultOutcome | None:
+def _delay_start(call: CandidateCall, values: Values) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
     pieces = [_delay(each, values["seconds"]) for each in time_pieces(answer, call.speed)]
     head = scale_time_by_speed(answer.head_offset, call.speed)
     if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
-    return FaultOutcome(with_pieces(answer, pieces, call.speed, head=head))
+    return FaultyAnswer(with_pieces(answer, pieces, call.speed, head=head))
 
 
 def _pause_between_events(
@@ -99,19 +99,19 @@ _BOTH = ("http", "websocket")
 ROWS = (
     FaultKind(
         "refused", "the connection is reset, and the port refuses new connections for `seconds`",
-        _AGAIN, lambda _call, values: FaultOutcome(None, reset=True, shut=values["seconds"]),
+        _AGAIN, lambda _call, values: FaultyAnswer(None, reset=True, shut=values["seconds"]),
         (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
         transports=_BOTH, shared=True, sweep=None,
     ),
     FaultKind(
         "reset", "the connection is reset before any answer", _AGAIN,
-        lambda _call, _values: FaultOutcome(None, reset=True),
+        lambda _call, _values: FaultyAnswer(None, reset=True),
         channels=_ALL, transports=_BOTH,
     ),
     FaultKind(
         "tls-failure", "the TLS handshake of an intercepted connection fails with an alert",
         "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
-        lambda _call, _values: FaultOutcome(None), transports=("tls",), sweep=None,
+        lambda _call, _values: FaultyAnswer(None), transports=("tls",), sweep=None,
     ),
     FaultKind(
         "slow-start", "the first event, or the whole body, is `seconds` late",

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from llmproxy.core.faults.answer_pieces import MICROSECONDS
-from llmproxy.core.faults.rules import Break, CandidateCall, FaultKind, FaultOutcome, Parameter, Values
+from llmproxy.core.faults.rules import Break, CandidateCall, FaultKind, FaultyAnswer, Parameter, Values
 from llmproxy.core.mcp_answer_replay import build_error_message
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
@@ -29,9 +29,9 @@ def _find_request(call: CandidateCall) -> dict[str, Any] | None:
     return message if waits else None
 
 
-def _build_symptom(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> FaultOutcome:
+def _build_symptom(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> FaultyAnswer:
     offset = round(late * MICROSECONDS)
-    return FaultOutcome(
+    return FaultyAnswer(
         Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset)
     )
 
@@ -40,12 +40,12 @@ def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _answer_rpc_error(call: CandidateCall, values: Values) -> FaultOutcome | None:
+def _answer_rpc_error(call: CandidateCall, values: Values) -> FaultyAnswer | None:
     asked = _find_request(call)
     return None if asked is None else _build_symptom(_build_error(asked, int(values["code"]), "Internal error"))
 
 
-def _answer_tool_error(call: CandidateCall, _values: Values) -> FaultOutcome | None:
+def _answer_tool_error(call: CandidateCall, _values: Values) -> FaultyAnswer | None:
     asked = _find_request(call)
     if asked is None or asked["method"] != "tools/call":
         return None
@@ -55,20 +55,20 @@ def _answer_tool_error(call: CandidateCall, _values: Values) -> FaultOutcome | N
     )
 
 
-def _answer_timeout_after_silence(call: CandidateCall, values: Values) -> FaultOutcome | None:
+def _answer_timeout_after_silence(call: CandidateCall, values: Values) -> FaultyAnswer | None:
     asked = _find_request(call)
     if asked is None:
         return None
     return _build_symptom(_build_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
 
 
-def _lose_session(call: CandidateCall, _values: Values) -> FaultOutcome | None:
+def _lose_session(call: CandidateCall, _values: Values) -> FaultyAnswer | None:
     asked = _find_request(call)
     if asked is None:
         return None
     if call.transport == "http" and call.in_session:  # as after a restart, which loses all sessions
         return _build_symptom(_build_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
-    return FaultOutcome(None, reset=True)
+    return FaultyAnswer(None, reset=True)
 
 
 _FAILS = "returns an error to the model as the tool's result, or retries if that is harmless; does not exit"

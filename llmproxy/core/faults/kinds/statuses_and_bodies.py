@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.answers import dump_json
-from llmproxy.core.dialects.codecs import REASONS, FailedCallFacts, get_codec_or_default, write_failure
-from llmproxy.core.dialects.streams import iter_aws_event_frames, write_frame
+from llmproxy.core.dialects.codecs import REASONS, FailedCallFacts, get_codec_or_default, write_provider_failure
+from llmproxy.core.dialects.streams import iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS
 from llmproxy.core.faults.answer_pieces import (
     build_piece_kind,
@@ -22,7 +22,7 @@ from llmproxy.core.faults.answer_pieces import (
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, Break, CandidateCall, FaultKind, FaultOutcome, Parameter, Values
+from llmproxy.core.faults.rules import CHUNK, Break, CandidateCall, FaultKind, FaultyAnswer, Parameter, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_failure_head
 from llmproxy.core.traffic.interaction import Chunk, Response, without
@@ -30,12 +30,14 @@ from llmproxy.protocol import Channel
 
 
 def fail_with(number: int) -> Break:
-    def do(call: CandidateCall, values: Values) -> FaultOutcome:
+    def do(call: CandidateCall, values: Values) -> FaultyAnswer:
         if call.rpc:
             head = build_failure_head(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
-            return FaultOutcome(Response(200, "OK", head, ()))
-        headers, body = write_failure(call.family, number, FailedCallFacts(call.model, values.get("retry_after", 0)))
-        return FaultOutcome(Response(number, REASONS[number], headers, (Chunk(0, body),)))
+            return FaultyAnswer(Response(200, "OK", head, ()))
+        headers, body = write_provider_failure(
+            call.family, number, FailedCallFacts(call.model, values.get("retry_after", 0))
+        )
+        return FaultyAnswer(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     return do
 
@@ -92,8 +94,8 @@ def _edit_aws_frame(piece: bytes, edit: Edit) -> bytes:
     value = parse_json(payload)
     if isinstance(value, dict) and isinstance(value.get("bytes"), str):  # an inner event of the model
         inner = edit(base64.b64decode(value["bytes"]))
-        return write_frame(headers, dump_json({**value, "bytes": base64.b64encode(inner).decode()}))
-    return write_frame(headers, edit(payload))
+        return write_aws_frame(headers, dump_json({**value, "bytes": base64.b64encode(inner).decode()}))
+    return write_aws_frame(headers, edit(payload))
 
 
 def _halve_text(text: bytes) -> bytes:
@@ -137,7 +139,7 @@ def _falsify_usage(value: Any, factor: float) -> Any:
     }
 
 
-def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> FaultOutcome | None:
+def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
     found = []
@@ -154,7 +156,7 @@ def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> Fa
     headers = without(answer.headers, *get_codec_or_default(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
-    return FaultOutcome(with_pieces(replace(answer, headers=headers), pieces, call.speed))
+    return FaultyAnswer(with_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
 _NO_JSON = "reports that the answer is unreadable, or retries"

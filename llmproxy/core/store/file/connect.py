@@ -262,7 +262,7 @@ def open_writer(path: Path) -> OverwriteAwareConnection:
         if not check_schema(conn, path):
             migrations.upgrade_schema(conn)
         conn.execute("PRAGMA foreign_keys=ON")
-        conn.write_ahead()
+        conn.switch_to_wal()
         conn.watch_for_overwrite()
         conn.execute("PRAGMA synchronous=NORMAL")  # in WAL: a killed process loses nothing, and no fsync per answer
         undo.pop_all()

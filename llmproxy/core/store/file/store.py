@@ -35,7 +35,7 @@ from llmproxy.core.store.file.connect import (
     open_writer,
     translate,
 )
-from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, Place, SyncedCassetteFile
+from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, LastFileSync, Place
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
 from llmproxy.core.traffic.interaction import Ending
@@ -161,7 +161,7 @@ class FileStore(Store):
         return stored
 
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
-        with self._writing_connection() as conn:
+        with self._lock_writing_connection() as conn:
             prepare, ones = self._bodies.prepare_body, [given.interaction for given, _ in made]
             bodies = [  # the slow part, without the write lock
                 (prepare(conn, one.request.body, get_delta_group(one)), prepare(conn, one.response.body, None))
@@ -214,12 +214,12 @@ class FileStore(Store):
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         self._require_writable()
         if exclusive:
-            with self._writing_connection() as conn, write_transaction(conn):
+            with self._lock_writing_connection() as conn, write_transaction(conn):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         sql = "UPDATE cassettes SET heartbeat = ? WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?"
-        with self._writing_connection() as conn, write_transaction(conn):
+        with self._lock_writing_connection() as conn, write_transaction(conn):
             ours = (to_sql(cassette), sample, holder, os.getpid(), platform.node())
             return conn.execute(sql, (self._now(), *ours)).rowcount > 0
 
@@ -227,7 +227,7 @@ class FileStore(Store):
         self._require_writable()
         if self._writer is None:
             return  # nothing was written through this object, so the file stays unchanged
-        with self._writing_connection() as conn, write_transaction(conn):
+        with self._lock_writing_connection() as conn, write_transaction(conn):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
             statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
@@ -247,8 +247,8 @@ class FileStore(Store):
         with self.sqlite_transaction() as conn:
             statements.replace_volatile_fields(conn, to_sql(cassette), texts)
 
-    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:
-        with self._writing_connection() as conn, write_transaction(conn):
+    def record_synced_file(self, cassette: str, seen: LastFileSync) -> None:
+        with self._lock_writing_connection() as conn, write_transaction(conn):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
@@ -276,7 +276,7 @@ class FileStore(Store):
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
         """Rekey live recordings; one whose new slot is taken keeps its key until the next opening."""
-        with self._writing_connection() as conn, write_transaction(conn):
+        with self._lock_writing_connection() as conn, write_transaction(conn):
             # Two live rows may never stand in one slot, not even for a moment.
             before = [(each.id, each.old) for each in made]
             conn.executemany("UPDATE interactions SET occurrence = -id WHERE id = ? AND key = ?", before)
@@ -285,14 +285,14 @@ class FileStore(Store):
     @contextmanager
     def sqlite_transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the write lock; the block is one transaction."""
-        with self._writing_connection() as conn, write_transaction(conn):
+        with self._lock_writing_connection() as conn, write_transaction(conn):
             yield conn
         self._bodies.forget_bases()
         self._answers.clear()
 
     def vacuum(self, *, anew: bool = True) -> None:
         """Free deleted rows' space by rewriting the file; skipped if another process uses the store."""
-        with suppress(CassetteBusy, RecordingError), self._writing_connection() as conn:
+        with suppress(CassetteBusy, RecordingError), self._lock_writing_connection() as conn:
             if anew:
                 conn.execute("VACUUM")
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -300,7 +300,7 @@ class FileStore(Store):
     # --- below -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _writing_connection(self) -> Iterator[sqlite3.Connection]:
+    def _lock_writing_connection(self) -> Iterator[sqlite3.Connection]:
         """Yield the writing connection to one thread, opened at the first call."""
         self._require_writable()
         with self._lock:

@@ -123,14 +123,16 @@ def update_copied_cassettes(
     local: sqlite3.Connection, conn: Conn, places: Iterable[CopyPlace], known: Mapping[bytes, Body]
 ) -> bool:
     """Update the copies of these samples; returns whether something went. `known` bodies came from here."""
-    went = [place for place in places if _update_sample(local, conn, place, known)]
+    went = [place for place in places if _sync_copy_with_server(local, conn, place, known)]
     if went:
         with write_transaction(local):
             collect_bodies(local)
     return bool(went)
 
 
-def _update_sample(local: sqlite3.Connection, conn: Conn, place: CopyPlace, known: Mapping[bytes, Body]) -> bool:
+def _sync_copy_with_server(
+    local: sqlite3.Connection, conn: Conn, place: CopyPlace, known: Mapping[bytes, Body]
+) -> bool:
     """Update one copy; returns whether something went. Raises CassetteCorrupt: a body is missing on the server."""
     try:
         while True:
@@ -138,16 +140,16 @@ def _update_sample(local: sqlite3.Connection, conn: Conn, place: CopyPlace, know
             found = _read_changes(conn, place, *before)
             with write_transaction(local):
                 if _read_version(local, place) == before:  # else another process was quicker
-                    return _write_changes(local, conn, place, before[1], found, known)
+                    return _copy_server_changes(local, conn, place, before[1], found, known)
     except CassetteCorrupt:
         # Another machine may have deleted rows and bodies between our statements. In one snapshot, nothing is missing.
         with write_transaction(local), conn.transaction():
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             before = _read_version(local, place)
-            return _write_changes(local, conn, place, before[1], _read_changes(conn, place, *before), known)
+            return _copy_server_changes(local, conn, place, before[1], _read_changes(conn, place, *before), known)
 
 
-def _write_changes(
+def _copy_server_changes(
     local: sqlite3.Connection, conn: Conn, place: CopyPlace, copied: int | None, found: Sequence[tuple[Any, ...]],
     known: Mapping[bytes, Body],
 ) -> bool:  # fmt: skip

@@ -39,7 +39,7 @@ from llmproxy.core.store.postgres.connection import (
     to_pg_value,
 )
 from llmproxy.core.store.postgres.local_copy import Body
-from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
+from llmproxy.core.store.reader import KeyChange, KeyedRecording, LastFileSync, Place
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
 from llmproxy.core.traffic.interaction import Ending, Key
@@ -122,7 +122,7 @@ class _PreparedInteraction(NamedTuple):
         """Return its bodies with nothing to build on."""
         one = self.given.interaction
         contents = zip(self.bodies, (one.request.body, one.response.body), strict=True)
-        return {sha: _build_body(sha, content, encode_body(content)) for sha, content in contents}
+        return {sha: _build_body_to_store(sha, content, encode_body(content)) for sha, content in contents}
 
 
 class _AlreadyStored(Exception):
@@ -224,7 +224,7 @@ class ServerStore(Store):
         for attempt in retries():
             with attempt, self._reads.borrow_connection(writing=False) as conn:
                 conn.execute("SELECT 1")
-                with self._copy_connection():  # a recorder's update of the copy waits for the server as well
+                with self._local_copy_writer():  # a recorder's update of the copy waits for the server as well
                     return
 
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
@@ -244,14 +244,14 @@ class ServerStore(Store):
             self._update_copy(conn, cassette, timeout=timeout)
 
     def _update_copy(self, conn: Conn, cassette: str | None, *, timeout: float = -1) -> None:
-        with self._copy_connection(timeout) as local:
+        with self._local_copy_writer(timeout) as local:
             if local_copy.update_copied_cassettes(
                 local, conn, local_copy.find_changed_cassette_samples(local, conn, cassette), {}
             ):
                 self._bodies.forget_bases()
 
     @contextmanager
-    def _copy_connection(self, timeout: float = -1) -> Iterator[OverwriteAwareConnection]:
+    def _local_copy_writer(self, timeout: float = -1) -> Iterator[OverwriteAwareConnection]:
         """Yield the copy's writing connection to one thread. Raises ServerLost after `timeout` seconds (-1: never)."""
         if not self._lock.acquire(timeout=timeout):
             raise ServerLost(f"The store {self.server.shown} cannot be reached now: another request waits for it.")
@@ -296,7 +296,7 @@ class ServerStore(Store):
 
     def _prepare_interaction(self, given: Addition, bodies: dict[bytes, Body]) -> _PreparedInteraction:
         one = given.interaction
-        with self._copy_connection() as local:
+        with self._local_copy_writer() as local:
             made = [
                 self._bodies.prepare_body(local, one.request.body, get_delta_group(one)),
                 self._bodies.prepare_body(local, one.response.body, None),
@@ -383,7 +383,7 @@ class ServerStore(Store):
         places = {(one.cassette, one.sample) for one in made}
         try:
             # Borrowed again, although our caller has it: this closes a connection on which a statement timed out.
-            with self._writes.borrow_connection(writing=True) as conn, self._copy_connection() as local:
+            with self._writes.borrow_connection(writing=True) as conn, self._local_copy_writer() as local:
                 changed = [(to_sql(name), sample) for name, sample in places]
                 if instead_of is not None:
                     changed = local_copy.find_changed_cassette_samples(local, conn, instead_of)
@@ -495,7 +495,7 @@ class ServerStore(Store):
                 [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made],
             )
 
-    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:  # noqa: ARG002 - protocol
+    def record_synced_file(self, cassette: str, seen: LastFileSync) -> None:  # noqa: ARG002 - protocol
         """Raise StoreReadOnly: only a store in a file is synchronized with cassettes' files."""
         self.sqlite_transaction()
 
@@ -514,7 +514,7 @@ def _read_inserted_id(answer: Answer) -> int:
     return int(answer.fetchall()[0][0])
 
 
-def _build_body(sha: bytes, content: bytes, made: EncodedBody, base: bytes | None = None) -> Body:
+def _build_body_to_store(sha: bytes, content: bytes, made: EncodedBody, base: bytes | None = None) -> Body:
     return Body(sha, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
 
@@ -522,8 +522,8 @@ def _to_server_body(local: sqlite3.Connection, prepared: PreparedBody, made: Enc
     """Return a body as a server's row; it names what it builds on by digest, the copy by number."""
     sha, content = prepared.sha256, prepared.content
     if made.base_id is None:
-        return _build_body(sha, content, made)
+        return _build_body_to_store(sha, content, made)
     found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
     if found is None:  # taken out of the copy by another process since we remembered it
-        return _build_body(sha, content, encode_body(content))
-    return _build_body(sha, content, made, found[0])
+        return _build_body_to_store(sha, content, encode_body(content))
+    return _build_body_to_store(sha, content, made, found[0])

@@ -18,12 +18,12 @@ from llmproxy.suite.checks.entities.row_selection import (
     POLL,
     JudgedRow,
     RowCheckContext,
-    append_message,
     capture_row,
     check_row_fields,
     describe_owner_filter,
+    extend_failure_message,
     find_nearest_row,
-    match_rows,
+    judge_rows,
     name_row,
     require_known_columns,
     select_rows,
@@ -79,7 +79,7 @@ def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaselin
     return StoreBaseline(own, everybody, contents)
 
 
-def find_new_and_reassigned_rows(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
+def find_new_and_taken_over_rows(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
     """Return new rows of the run's user, and existing rows that became the user's."""
     rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
@@ -194,7 +194,7 @@ def _check_created_rows(
     """Return the entity's description, the result, and the matching new rows."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    rows, given = find_new_and_reassigned_rows(run, info, before)
+    rows, given = find_new_and_taken_over_rows(run, info, before)
     foreign = find_rows_of_other_owners(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
@@ -204,7 +204,7 @@ def _check_created_rows(
         for row in rows:
             run.cleaner.add_row(item.entity, row[info.key])
     require_known_columns(run.store, info, item.fields, f"{name}.fields", rows)
-    judged = match_rows(rows, item.fields, run.scope)
+    judged = judge_rows(rows, item.fields, run.scope)
     matching = [each.row for each in judged if each.all_match]
     unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):
@@ -231,12 +231,12 @@ def _list_row_doubts(
     run: RowCheckContext, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
 ) -> list[_RowDoubt]:
     made = []
-    for each in match_rows(foreign, item.fields, run.scope):
+    for each in judge_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
         made.append(_RowDoubt(f"{name_row(info, each.row)} was added for another user ({owner}){by}", each.all_match))
     for pair in changed:
-        (now,) = match_rows([pair.now], item.fields, run.scope)
+        (now,) = judge_rows([pair.now], item.fields, run.scope)
         said = (
             f"{name_row(info, pair.now)} was there before with other contents: it was changed, or deleted and made "
             "anew under the same number, which nobody can tell apart here"
@@ -268,7 +268,7 @@ def _report_doubtful_rows(
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
         return [_build_unknown_count(name, item, said, hint)]
     if not all_hold(found):
-        return [append_message(each, said) for each in found]
+        return [extend_failure_message(each, said) for each in found]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
         return [_build_unknown_count(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
@@ -290,7 +290,7 @@ def _check_new_rows(
         rows = "; ".join(show_row(each.row) for each in judged[:3])
         said = f"{format_count(len(judged), 'new row')} of {info.name}, {len(matching)} as wanted: {rows}"
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
-        return [append_message(each, said if judged else none) for each in checked]
+        return [extend_failure_message(each, said if judged else none) for each in checked]
     if matching:
         there = name_row(info, matching[0].row)
         fields = check_row_fields(f"{name}.fields", info, matching[0], item.fields, run.scope)

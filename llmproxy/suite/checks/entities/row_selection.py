@@ -74,7 +74,7 @@ class JudgedRow:
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchKind.FAILS, MatchKind.UNFIT}
 
 
-def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
+def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
     return [
         JudgedRow(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
         for row in rows
@@ -134,7 +134,7 @@ def apply_filters(
     info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope
 ) -> list[Row]:
     """Return the rows that match filters. Raises StepError if a filter cannot be judged."""
-    judged = match_rows(rows, filters, scope)
+    judged = judge_rows(rows, filters, scope)
     for each in judged:
         if each.is_unclear:
             name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)
@@ -252,7 +252,7 @@ class RowCheckContext:
         return row
 
 
-def append_message(assertion: Assertion, more: str) -> Assertion:
+def extend_failure_message(assertion: Assertion, more: str) -> Assertion:
     if assertion.status is Status.PASSED:
         return assertion
     return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)

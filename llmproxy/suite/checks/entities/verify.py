@@ -15,12 +15,12 @@ from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.row_selection import (
     RowCheckContext,
-    append_message,
     apply_filters,
     capture_row,
     check_row_fields,
     describe_owner_filter,
-    match_rows,
+    extend_failure_message,
+    judge_rows,
     name_row,
     require_known_columns,
     select_rows,
@@ -71,7 +71,9 @@ def check_wait(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Asserti
             return assertions
         if now >= ends:
             seen = f"; last seen: {show_row(last)}" if last else ""
-            return [append_message(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions]
+            return [
+                extend_failure_message(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions
+            ]
         run.sleep(min(wanted.poll_interval / 1000, ends - now))
 
 
@@ -85,7 +87,7 @@ def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[Entity
     if wanted.count is not None:
         there = "; there is " + "; ".join(show_row(row) for row in rows[:3]) if rows else ""
         counted = check_number(f"{name}.count", len(rows), wanted.count, run.scope)
-        made += [append_message(each, f"{said}{there}") for each in counted]
+        made += [extend_failure_message(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_check_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
@@ -162,7 +164,7 @@ def _check_every_row(
     run: RowCheckContext, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
     """Check the fields of every row; failing rows are shown, up to a limit."""
-    judged = match_rows(rows, fields, run.scope)
+    judged = judge_rows(rows, fields, run.scope)
     wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
     made = [each for row in shown for each in check_row_fields(name, info, row, fields, run.scope)]

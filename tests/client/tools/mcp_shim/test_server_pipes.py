@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmproxy.client.tools.mcp_shim.server_pipes import make_line_writer, split_at_notification_ends
+from llmproxy.client.tools.mcp_shim.server_pipes import make_client_line_writer, split_notification_runs
 
 PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n'
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
@@ -30,7 +30,7 @@ ASKED = b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}\n'
 )
 def test_what_follows_a_notification_is_a_part_of_its_own(parts: list[bytes]) -> None:
     """Nothing else is cut, and not a byte is lost."""
-    assert split_at_notification_ends(b"".join(parts)) == parts
+    assert split_notification_runs(b"".join(parts)) == parts
 
 
 def pipe() -> tuple[int, Callable[[], bytes], Callable[[], None]]:
@@ -61,7 +61,7 @@ def test_a_result_waits_until_its_progress_was_read(
 ) -> None:
     """Whoever reads all that is there gets the one, then the other."""
     fd, read, close = made()
-    write = make_line_writer(fd, patience=60)
+    write = make_client_line_writer(fd, patience=60)
     for before, at_once in ((b"", PROGRESS + RESULT), (PROGRESS, RESULT)):
         write(before)
         writer = threading.Thread(target=write, args=(at_once,))
@@ -75,5 +75,5 @@ def test_a_client_that_is_gone_is_no_error() -> None:
     """Nobody reads: nothing is raised."""
     ours, theirs = socket.socketpair()
     theirs.close()
-    make_line_writer(ours.fileno())(PROGRESS + RESULT)
+    make_client_line_writer(ours.fileno())(PROGRESS + RESULT)
     ours.close()

@@ -13,7 +13,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending, list_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
-from llmproxy.core.faults import KINDS, CandidateCall, FaultOutcome
+from llmproxy.core.faults import KINDS, CandidateCall, FaultyAnswer
 from llmproxy.core.faults.answer_pieces import is_streamed
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -58,7 +58,7 @@ CASES = [
 ]
 
 
-def do(kind: str, case: Case, **values: float) -> FaultOutcome | None:
+def do(kind: str, case: Case, **values: float) -> FaultyAnswer | None:
     row = KINDS[kind]
     return row.do(case.call, row.defaults | values)
 

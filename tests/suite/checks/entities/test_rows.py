@@ -12,13 +12,13 @@ from llmproxy.suite.checks.entities.row_selection import (
     MOST_ROWS,
     RowCheckContext,
     add_run_number_suffix,
-    append_message,
     build_clock_env,
     capture_row,
     derive_setup_row_key,
     describe_owner_filter,
+    extend_failure_message,
     find_nearest_row,
-    match_rows,
+    judge_rows,
     name_row,
     require_known_columns,
     select_rows,
@@ -92,7 +92,7 @@ def test_a_column_that_no_row_ever_had_is_unknown() -> None:
 def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
     """That is the one whose mistakes are shown."""
     rows = [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}]
-    judged = match_rows(rows, {"title": "a", "status": "todo"}, made.scope)
+    judged = judge_rows(rows, {"title": "a", "status": "todo"}, made.scope)
     assert find_nearest_row(judged).row["title"] == "a"
     assert [each.all_match for each in judged] == [False, False]
 
@@ -165,8 +165,8 @@ def test_which_row_is_meant_is_never_guessed(made: Run) -> None:
 
 def test_more_is_only_said_of_what_went_wrong() -> None:
     good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
-    assert append_message(good, "x") is good
-    assert append_message(bad, "x").message == "no (x)"
+    assert extend_failure_message(good, "x") is good
+    assert extend_failure_message(bad, "x").message == "no (x)"
     assert not all_hold([good, bad])
     made = run()
     assert describe_owner_filter(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
