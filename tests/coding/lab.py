@@ -206,12 +206,10 @@ class Lab:
         asked = " && ".join(filter(None, [self.agent.before, quoted]))
         asked = asked.replace("{programs}", str(PROGRAMS))
         command = [*words, *options, "--", "sh", "-c", asked]
-        away = AWAY if cut_off and can_cut_off() else ()
-        if away or where.variables:
-            command = [*away, *python_itself("llmproxy"), *command]
-            env["LLMPROXY_COMMAND"] = ""  # what is forked has the network and clock of its parent
-        else:
-            command = [*program("llmproxy"), *command]
+        if where.variables:
+            env["LLMPROXY_COMMAND"] = ""  # what is forked has the clock of its parent
+        ours = python_itself("llmproxy") if where.variables else program("llmproxy")
+        command = [*(AWAY if cut_off and can_cut_off() else ()), *ours, *command]
         env["PWD"] = str(where.cwd)
         typed = "".join(f"{text}\n" for text in self.agent.says[: self.turns])
         done = subprocess.run(

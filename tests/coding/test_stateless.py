@@ -15,7 +15,7 @@ import pytest
 from tests.mitm.rig import Rig
 from tests.sdk.environments import build, python_environment
 from tests.support import needed
-from tests.support.forked import program
+from tests.support.forked import forking, program
 from tests.support.process import clean_env, free_port, listening
 
 pytestmark = pytest.mark.sdk
@@ -42,7 +42,7 @@ def server(log: Path) -> Iterator[str]:
     """Run the server over HTTP for the block; its origin."""
     port = free_port()
     with (log.parent / "server.out").open("wb") as out:
-        command = [PYTHON, str(HERE / "server.py"), "http", str(port), str(log)]
+        command = [forking(PYTHON), str(HERE / "server.py"), "http", str(port), str(log)]
         running = subprocess.Popen(command, cwd=log.parent, env=clean_env(), stdout=out, stderr=out)
     try:
         listening(port)
@@ -55,7 +55,7 @@ def server(log: Path) -> Iterator[str]:
 def use(where: Sequence[str], cwd: Path, calls: Sequence[Any], **plan: Any) -> list[Any]:
     """Let the client make calls at a URL, or with a command; their results."""
     place = list(where) if len(where) == 1 else ["--", *where]
-    command = [PYTHON, str(HERE / "client.py"), json.dumps({"calls": calls, **plan}), *place]
+    command = [forking(PYTHON), str(HERE / "client.py"), json.dumps({"calls": calls, **plan}), *place]
     done = subprocess.run(command, cwd=cwd, env=clean_env(), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout)
@@ -73,7 +73,7 @@ def test_the_stateless_era_is_recorded_replayed_and_held_against_a_live_model(ov
         if over == "http":
             return [f"{rig.url}/s/x/tools/mcp"]
         shim = [*program("llmproxy"), "mcp", "--proxy", rig.url, "--session", "x", "--name", "t", "--"]
-        return [*shim, PYTHON, str(HERE / "server.py"), "stdio", str(log)]
+        return [*shim, forking(PYTHON), str(HERE / "server.py"), "stdio", str(log)]
 
     with server(log) as origin, Rig("record", store, {"tools": origin}) as rig:
         recorded = use(where(rig), tmp_path, CALLS)

@@ -14,10 +14,10 @@ from typing import Any
 
 from tests.coding.lab import AWAY, DEAD, Ran, can_cut_off
 from tests.provider import Provider, Script, load
-from tests.support.forked import program, python_itself
+from tests.support.forked import program
 from tests.support.process import clean_env
 
-from .environments import HERE, interpreter
+from .environments import HERE, starter
 
 QUESTION = "Keep a note about the boats."
 SECONDS = 120
@@ -81,7 +81,7 @@ class SdkAgent:
     def command(self) -> list[str]:
         """How it is started."""
         place = HERE / ("node/agent.mjs" if self.environment == "node" else "python/agent.py")
-        return [interpreter(self.environment), str(place), self.sdk, QUESTION]
+        return [starter(self.environment), str(place), self.sdk, QUESTION]
 
 
 AGENTS = (
@@ -132,12 +132,8 @@ class SdkLab:
         options = ["--store", str(self.folder / "llmproxy.db"), *self.agent.options]
         options += ["--cassette", self.agent.name] if words[0] == "run" else []
         options += [word for name in PROVIDERS for word in ("--upstream", f"{name}={upstream}")]
-        command = [*words, *options, "--", *self.agent.command]
-        if upstream == DEAD and can_cut_off():
-            command = [*AWAY, *python_itself("llmproxy"), *command]
-            env["LLMPROXY_COMMAND"] = ""  # what is forked has the network of its parent
-        else:
-            command = [*program("llmproxy"), *command]
+        away = AWAY if upstream == DEAD and can_cut_off() else ()
+        command = [*away, *program("llmproxy"), *words, *options, "--", *self.agent.command]
         done = subprocess.run(
             command, cwd=folders["PWD"], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=SECONDS, check=False,

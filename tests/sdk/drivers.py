@@ -6,24 +6,18 @@ scripted provider, which refuses what it did not expect and also speaks what aim
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import select
-import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from tests.provider import Script, load
 from tests.support import Process
 from tests.support.process import clean_env
 
-from .environments import HERE, interpreter
+from .environments import HERE, starter
 
 DIALOGUE: dict[str, list[dict[str, Any]]] = json.loads((HERE / "dialogue.json").read_text("utf-8"))
 UPSTREAMS = ("aimock", "provider")
@@ -37,7 +31,6 @@ KEYS = {
     "CO_API_KEY": f"{CANARY}cohere",
 }
 DRIVER_SECONDS = 120
-PYTHON = HERE / "python"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,56 +144,6 @@ Outcome = dict[str, dict[str, Any]]
 """Case -> what the driver printed for it."""
 
 
-IMPORTS_FAILED = "what it imports cannot be imported: see what was captured\n"
-
-
-class Forking:
-    """A driver for Python whose imports are made once; each run of it is a process forked from there (python/forking.py)."""
-
-    def __init__(self, driver: Driver) -> None:
-        """Import, in the SDK's own environment and without a variable of any run."""
-        command = [interpreter(driver.environment), str(PYTHON / "forking.py"), driver.script]
-        env = clean_env({"PYTHONDONTWRITEBYTECODE": ""})
-        # Without a buffer: what is there to be read is seen by select.
-        self.popen = subprocess.Popen(
-            command, cwd=PYTHON, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        self._one = Lock()
-        atexit.register(self.end)
-
-    def end(self) -> None:
-        """End it; a run that is still there has no reader any more."""
-        self.popen.kill()
-        self.popen.communicate()
-
-    def run(self, out: Path, err: Path, env: Mapping[str, str], seconds: float) -> str:
-        """Run it once, in an environment; returns why it had to be killed, empty if it ended by itself."""
-        assert self.popen.stdin is not None
-        assert self.popen.stdout is not None
-        with self._one:
-            asked = {"out": str(out), "err": str(err), "env": dict(env)}
-            try:
-                self.popen.stdin.write(json.dumps(asked).encode() + b"\n")
-            except BrokenPipeError:
-                return IMPORTS_FAILED
-            if not (pid := int(self.popen.stdout.readline() or 0)):
-                return IMPORTS_FAILED
-            ended = bool(select.select([self.popen.stdout], [], [], seconds)[0])
-            if not ended:
-                os.kill(pid, signal.SIGKILL)
-            self.popen.stdout.readline()
-        return "" if ended else _still_running(seconds)
-
-
-@cache
-def forking(environment: str, script: str) -> Forking:
-    return Forking(Driver(script, environment, script, (), {}))
-
-
-def _still_running(seconds: float) -> str:
-    return f"still running after {seconds:g} s\n"
-
-
 def run(
     driver: Driver,
     cases: list[str],
@@ -213,31 +156,19 @@ def run(
     """Run a driver through `cases`; a case it did not print is an error with its stderr."""
     how = {"CASES": ",".join(cases), "SDK_VERSION": driver.version, "PYTHONDONTWRITEBYTECODE": ""}
     full = clean_env({**how, **env})
-    out, err = (folder / f"{driver.name}-{label}.{kind}" for kind in ("out", "err"))
-    if driver.environment == "node":
-        died = _run_node(driver, folder, label, full, seconds)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        out.touch()
-        err.touch()
-        died = forking(driver.environment, driver.script).run(out, err, full, seconds)
-    told, complained = (path.read_text("utf-8", "replace") for path in (out, err))
+    place = HERE / ("node" if driver.environment == "node" else "python")
+    command = [starter(driver.environment), str(place / driver.script)]
+    process, died = Process(command, folder, f"{driver.name}-{label}", full, cwd=place), ""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        died = f"still running after {seconds:g} s\n"
+    finally:
+        process.end()
+    told, complained = process.stdout, process.stderr
     lines = [json.loads(line) for line in told.splitlines() if line.startswith('{"case"')]
     outcome: Outcome = {line["case"]: line for line in lines}
     for case in cases:
         lost = {"class": "DriverDied", "message": died + complained[-2000:], "status": None}
         outcome.setdefault(case, {"case": case, "seconds": 0.0, "error": lost})
     return outcome
-
-
-def _run_node(driver: Driver, folder: Path, label: str, env: Mapping[str, str], seconds: float) -> str:
-    place = HERE / "node"
-    command = [interpreter(driver.environment), str(place / driver.script)]
-    process = Process(command, folder, f"{driver.name}-{label}", env, cwd=place)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return _still_running(seconds)
-    finally:
-        process.end()
-    return ""

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.support.forked import forking
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 NODE = HERE / "node"
@@ -104,6 +106,11 @@ def prepare(names: Iterable[str] = tuple(ENVIRONMENTS)) -> dict[str, str]:
     wanted = [ENVIRONMENTS[name] for name in names]
     with ThreadPoolExecutor(len(wanted) or 1) as pool:
         return dict(zip((e.name for e in wanted), pool.map(build, wanted), strict=True))
+
+
+def starter(name: str) -> str:
+    """Return the word that starts a program in an environment; where that is Python, with its imports done for all that are started."""
+    return interpreter(name) if name == "node" else forking(interpreter(name))
 
 
 def interpreter(name: str) -> str:

@@ -2,7 +2,7 @@
 
 The acts are run once for all drivers that pytest selected; the tests only look at what came out. All drivers share one recording
 proxy and one replaying proxy, each in a session of its own (`/s/<driver>`), two at a time. A driver for Python is imported once; each
-of its runs is a process forked from there (python/forking.py). When the upstream has been stopped, a counter listens on its port
+of its runs is a process forked from there (tests/support/forked.py). When the upstream has been stopped, a counter listens on its port
 instead, so that a connection that should not be made is seen even if it fails.
 """
 

@@ -17,7 +17,7 @@ from tests.support import needed
 from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
-from .environments import ENVIRONMENTS, NODE, interpreter
+from .environments import ENVIRONMENTS, NODE, interpreter, starter
 
 pytestmark = pytest.mark.sdk
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "agents.md")
@@ -79,7 +79,7 @@ def test_an_agent_in_node_answers_a_scenario(environments: dict[str, str], tmp_p
 def _run(environment: str, file: Path, upstream: str, *options: str) -> subprocess.CompletedProcess[str]:
     asked = [word for name in ("openai", "anthropic") for word in ("--upstream", f"{name}={upstream}")]
     keys = {"OPENAI_API_KEY": "sk-test", "ANTHROPIC_API_KEY": "sk-ant-test"} if options else {}
-    command = [*program("llmproxy"), "run", *options, *asked, "--", interpreter(environment), str(file)]
+    command = [*program("llmproxy"), "run", *options, *asked, "--", starter(environment), str(file)]
     env = clean_env({"PYTHONPATH": str(ROOT), **keys})
     return subprocess.run(
         command, cwd=file.parent, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,

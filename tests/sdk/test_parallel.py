@@ -13,7 +13,7 @@ from tests.support.concurrent_runs import echo
 from tests.support.forked import program
 from tests.support.process import clean_env
 
-from .environments import HERE, NODE, interpreter
+from .environments import HERE, NODE, starter
 
 pytestmark = pytest.mark.sdk
 CLIENTS = [
@@ -42,6 +42,6 @@ def _run(
     environment: str, client: Path, folder: Path, upstream: str, *options: str
 ) -> subprocess.CompletedProcess[str]:
     asked = ["--store", str(folder / "x.db"), "--upstream", f"openai={upstream}"]
-    command = [*program("llmproxy"), "run", *options, *asked, "--", interpreter(environment), str(client)]
+    command = [*program("llmproxy"), "run", *options, *asked, "--", starter(environment), str(client)]
     env = clean_env({"GAP": "0.3"})
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=True)

@@ -5,14 +5,17 @@
         subprocess.run("llmproxy ls | head -1", shell=True, env={"PATH": f"{programs}:/usr/bin:/bin", ...})
 
 What is started is real to the user: words, environment (of Python's own variables PYTHONPATH, PYTHONUNBUFFERED and PYTHONWARNINGS=ignore),
-folder, pipes, signals and exit codes go through. Only the second of processor time is saved that imports take; the proxies that commands
-start are forked, too (LLMPROXY_COMMAND names the same program). What asks about the process itself (its pid, its limits, what it has
-imported, the network that it has, how it dies by SIGKILL) starts one of its own. Where tests run in one process `program` is Python itself,
-unless LLMPROXY_TEST_FORK is set; several test processes share what forks, and find it there.
+folder, pipes, signals, exit codes and the network of who asks go through. Only the second of processor time is saved that imports take; the
+proxies that commands start are forked, too (LLMPROXY_COMMAND names the same program). What asks about the process itself (its pid, its
+limits, what it has imported, how it dies by SIGKILL) starts one of its own. Where tests run in one process `program` is Python itself,
+unless LLMPROXY_TEST_FORK is set; several test processes share what forks, and find it there. `forking(interpreter)` starts files as another
+environment's Python would: what a file imports is imported when it is asked for first, and without a variable of any run; an SDK that read
+one as early as that would not see the run's.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import functools
@@ -24,6 +27,7 @@ import pkgutil
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -35,7 +39,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 IMPORTED = (
     "_pytest", "llmproxy.cli", "llmproxy.client", "llmproxy.core", "llmproxy.mitm", "llmproxy.pytest",
@@ -85,19 +89,34 @@ def python_itself(name: str) -> list[str]:
     return [sys.executable, *(("-m", name) if name != PYTHON else ())]
 
 
-@functools.cache
-def shared() -> Path:
+def forking(interpreter: str) -> str:
+    """Return the word that starts a file as this interpreter of another environment would."""
+    return str(shared(interpreter) / "started" / PYTHON)
+
+
+def shared(interpreter: str = "") -> Path:
     """Return the folder of the programs that all tests of this process share, or of several that one process started."""
-    if (started := Path(os.environ.get("LLMPROXY_TEST_FORK", ""))).is_absolute():
+    with _STARTING:
+        return _start(interpreter)
+
+
+_STARTING = threading.Lock()
+"""Threads that ask at the same time get the same."""
+
+
+@functools.cache
+def _start(interpreter: str) -> Path:
+    if not interpreter and (started := Path(os.environ.get("LLMPROXY_TEST_FORK", ""))).is_absolute():
         return started
     kept = contextlib.ExitStack()
     atexit.register(kept.close)
-    return kept.enter_context(forked(Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="forked-")))))
+    folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="forked-")))
+    return kept.enter_context(forked(folder, interpreter=interpreter))
 
 
 @contextmanager
-def forked(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """Start what forks, for the block, with these variables besides; returns the folder of the program."""
+def forked(folder: Path, env: Mapping[str, str] | None = None, *, interpreter: str = "") -> Iterator[Path]:
+    """Start what forks, for the block, with these variables besides; returns the folder of the program. See `forking` for another interpreter."""
     address = str(folder / "s")
     programs = folder / "programs"
     (programs / "started").mkdir(parents=True)
@@ -105,8 +124,10 @@ def forked(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Path]
         shim = programs / path
         shim.write_text(SHIM.format(python=sys.executable, address=address, name=name))
         shim.chmod(0o755)
+    # Nothing that a variable says of our Python is true of another one.
+    command = [interpreter, "-E", __file__, address, "others"] if interpreter else [sys.executable, __file__, address]
     with subprocess.Popen(
-        [sys.executable, __file__, address],
+        command,
         env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, start_new_session=True, cwd=folder,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None
@@ -118,35 +139,74 @@ def forked(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Path]
                 os.killpg(parent.pid, signal.SIGKILL)
 
 
-def main(address: str) -> None:
-    """Import everything, then make a process of each call, for ever."""
+def main(address: str, others: str = "") -> None:
+    """Import everything, or what `others` ask for; then make a process of each call, for ever."""
     gc.disable()
     sys.path.pop(0)  # this file's folder
-    for name in ("llmproxy.__main__", *IMPORTED):
+    for name in () if others else ("llmproxy.__main__", *IMPORTED):
         package = importlib.import_module(name)
         for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             with contextlib.suppress(ImportError):
                 importlib.import_module(each.name)
-    gc.freeze()
-    gc.enable()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
+    known: set[Path] = set()
     while True:
         conn, _ = listening.accept()
+        try:
+            fds, asked = _hear(conn)
+        except (OSError, EOFError, ValueError):  # it was killed
+            conn.close()
+            continue
+        if others and (file := Path(asked[2], *asked[1][:1])) not in known:
+            known.add(file)
+            _import_for(file)
         if os.fork() == 0:
             listening.close()
-            _call(conn)
-        conn.close()
+            _call(conn, fds, *asked)
+        for fd in (*fds, conn.detach()):
+            os.close(fd)
 
 
-def _call(conn: socket.socket) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def _hear(conn: socket.socket) -> tuple[list[int], Any]:
     _, fds, _, _ = socket.recv_fds(conn, 1, 3)
-    told = conn.makefile("rb")
-    name, words, cwd, given = marshal.loads(told.read(int.from_bytes(told.read(8), "big")))
+    with conn.makefile("rb") as told:
+        return fds, marshal.loads(told.read(int.from_bytes(told.read(8), "big")))
+
+
+def _import_for(file: Path) -> None:
+    """Do what stands in a file up to its last import: set variables for it, import. What fails here fails in the run again."""
+    sys.path.insert(0, str(file.parent))
+    with contextlib.suppress(Exception):
+        tree = ast.parse(file.read_bytes())
+        imports = [
+            number for number, each in enumerate(tree.body) if isinstance(each, ast.Import | ast.ImportFrom | ast.Try)
+        ]
+        exec(compile(ast.Module(tree.body[: imports[-1] + 1], []), str(file), "exec"), {"__name__": "imports"})
+    sys.path.pop(0)
+
+
+def _go_where(conn: socket.socket) -> None:
+    """Go into the network of who asks."""
+    if sys.platform != "linux":
+        return
+    pid, _, _ = struct.unpack("3i", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    for kind in ("user", "net"):
+        if (place := Path(f"/proc/{pid}/ns/{kind}")).readlink() != Path(f"/proc/self/ns/{kind}").readlink():
+            with place.open() as there:
+                os.setns(there)
+
+
+def _call(
+    conn: socket.socket, fds: list[int], name: str, words: list[str], cwd: str, given: dict[bytes, bytes]
+) -> None:
+    gc.freeze()
+    gc.enable()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _go_where(conn)
     env = {os.fsdecode(key): os.fsdecode(value) for key, value in given.items()}
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
@@ -164,7 +224,16 @@ def _call(conn: socket.socket) -> None:
         warnings.simplefilter("ignore")
     sys.argv = words if name == PYTHON else [name or "llmproxy", *words]
     conn.sendall(f"{os.getpid()}\n".encode())
-    threading.Thread(target=_watch, args=(told,), daemon=True).start()
+    threading.Thread(target=_watch, args=(conn,), daemon=True).start()
+    leave, here = os._exit, os.getpid()
+
+    def end(code: int) -> None:
+        if os.getpid() == here:
+            with contextlib.suppress(OSError):
+                conn.sendall(f"{code}\n".encode())
+        leave(code)
+
+    os._exit = end  # type: ignore[assignment]
     code = 1
     try:
         code = int(_begin(name)() or 0)
@@ -178,8 +247,7 @@ def _call(conn: socket.socket) -> None:
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
-            conn.sendall(f"{int(code)}\n".encode())
-        os._exit(int(code))
+        end(int(code))
 
 
 def _begin(name: str) -> Callable[[], int | None]:
@@ -209,8 +277,8 @@ def _run_file() -> None:
         sys.exit(1)
 
 
-def _watch(told: BinaryIO) -> None:
-    told.read(1)
+def _watch(conn: socket.socket) -> None:
+    conn.recv(1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.coding.lab import AWAY, can_cut_off
 from tests.support import Process
 from tests.support.forked import program, python_itself
 from tests.support.process import clean_env
@@ -60,3 +62,14 @@ def test_a_forked_program_is_what_python_would_start(alone: bool, tmp_path: Path
         done = subprocess.run([*command, *words], cwd=tmp_path, env=clean_env(known), input="input", text=True, capture_output=True, timeout=120, check=False)  # fmt: skip
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
         assert "warning" not in done.stdout + done.stderr
+
+
+def test_a_forked_program_is_in_the_network_of_who_asks() -> None:
+    """It reaches a port of this machine, and none from where nobody can; it may end at once, by a code of its own."""
+    if not can_cut_off():
+        pytest.skip("no network namespaces here")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = f"import os, socket; os._exit(7 if socket.socket().connect_ex({server.getsockname()}) else 3)"
+        for away, ended in (((), 3), (AWAY, 7)):
+            done = subprocess.run([*away, *program("python"), "-c", code], env=clean_env(), timeout=120, check=False)
+            assert done.returncode == ended
