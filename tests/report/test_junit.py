@@ -7,7 +7,6 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-import xmlschema
 
 from llmproxy.report.events import Completed, Finished, Started, Status
 from llmproxy.report.junit import render_junit
@@ -29,6 +28,8 @@ def case(name: str) -> ET.Element:
 
 def test_the_file_is_valid_by_the_schema_of_ci_systems(tmp_path: Path) -> None:
     """Every element and attribute is one that Jenkins accepts; a broken file is refused by the same schema."""
+    import xmlschema
+
     out = tmp_path / "a" / "junit.xml"
     samples.feed(BufferedReport(out, render_junit))
     schema = xmlschema.XMLSchema(str(SCHEMA))
@@ -90,6 +91,8 @@ def test_faults_on_purpose_are_named() -> None:
 
 
 def test_nothing_at_all_is_still_a_file() -> None:
+    import xmlschema
+
     assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(render_junit(RunTree()).decode())
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import ClientSession, StdioServerParameters, types
-from mcp.client.stdio import stdio_client
 
 from llmproxy.cli.mcp import choose_store_to_serve
 from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
@@ -37,6 +35,8 @@ def ask(
     cwd: Path, words: Sequence[str], *calls: tuple[str, dict[str, Any]]
 ) -> tuple[list[str], list[tuple[bool, str]]]:
     """Start it, and call tools: their names, and (failed, text) of each call."""
+    from mcp import ClientSession, StdioServerParameters, types
+    from mcp.client.stdio import stdio_client
 
     async def use() -> tuple[list[str], list[tuple[bool, str]]]:
         command, *args = program("llmproxy")

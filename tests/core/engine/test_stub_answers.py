@@ -16,16 +16,11 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import boto3
 import httpx
 import pytest
-from botocore.utils import InstanceMetadataFetcher
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError
-from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
 from llmproxy.core.providers.provider_table import name_service_by_host
@@ -43,6 +38,9 @@ from llmproxy.protocol import DUMMY
 from tests.support import mcp_oauth
 from tests.support.chats import chat, fill
 from tests.support.proxy import Listening, Proxy, near, proxy
+
+if TYPE_CHECKING:
+    from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 ROLE = "arn:aws:iam::123456789012:role/deploy"
@@ -172,6 +170,9 @@ def test_every_row_says_why() -> None:
 
 def test_boto3_signs_in(replaying: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """It parses what it is told, of STS and of an instance's metadata."""
+    import boto3
+    from botocore.utils import InstanceMetadataFetcher
+
     client = boto3.client(
         "sts", region_name="us-east-1", endpoint_url=f"{replaying.url}/sts.amazonaws.com", aws_access_key_id="AKIAX",
         aws_secret_access_key="x",
@@ -358,6 +359,9 @@ class Tokens:
 
 def test_the_mcp_sdk_signs_in_without_a_browser(replaying: Proxy) -> None:
     """Discovery, registration and token are stubs, and the link that a browser would open leads straight back."""
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.shared.auth import OAuthClientMetadata
+
     kept, back = Tokens(), list[str]()
 
     async def follow(link: str) -> None:
@@ -387,6 +391,9 @@ def test_the_mcp_sdk_signs_in_without_a_browser(replaying: Proxy) -> None:
 
 def test_a_server_of_tools_behind_oauth_is_recorded_and_replayed_whole(tmp_path: Path) -> None:
     """401, discovery, registration, code, token and calls; in replay the server is dead, and each value is another."""
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.shared.auth import OAuthClientMetadata
+
     store, live, back = tmp_path / "x.db", Live(guarded=True), iter(range(41_000, 41_002))
 
     async def ask_tool(px: Listening) -> str:
@@ -436,6 +443,9 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
 @pytest.mark.parametrize("issuer", ["auth.example.com/realms/tools", "auth.example.com"])
 def test_a_client_that_names_its_authorization_server_signs_in(issuer: str) -> None:
     """If `--stub` names it, too: such a client stops at any other one, and no recording holds which it was."""
+    from mcp.client.auth import OAuthFlowError
+    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+
     server = "https://mcp.example.com/mcp"
 
     async def sign_in(own: dict[str, str]) -> httpx.Request:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import openai
 import pytest
 
 from llmproxy.client.control import Control
@@ -119,16 +118,25 @@ KEPT: dict[str, Any] = {
     "api_key": "sk-of-a-gateway-1234567890",
     "default_headers": {"api_key": "a-secret-of-ours", "connection": "close"},
 }
+
+
+def sdk() -> Any:
+    """Return OpenAI's, whose import takes longer than most tests."""
+    import openai
+
+    return openai
+
+
 MADE: dict[str, tuple[str, str, Callable[[str], Any]]] = {
-    "blocking": ("gpt-4o-mini", "/gate/v1", lambda url: openai.OpenAI(base_url=f"{url}/gate/v1", **KEPT)),
-    "asynchronous": ("gpt-4o-mini", "/gate/v1", lambda url: openai.AsyncOpenAI(base_url=f"{url}/gate/v1", **KEPT)),
+    "blocking": ("gpt-4o-mini", "/gate/v1", lambda url: sdk().OpenAI(base_url=f"{url}/gate/v1", **KEPT)),
+    "asynchronous": ("gpt-4o-mini", "/gate/v1", lambda url: sdk().AsyncOpenAI(base_url=f"{url}/gate/v1", **KEPT)),
     "azure": (
         "azure/gpt-4o-mini", "/openai/deployments/gpt-4o-mini",
-        lambda url: openai.AzureOpenAI(azure_endpoint=url, api_version="2024-10-21", **KEPT),
+        lambda url: sdk().AzureOpenAI(azure_endpoint=url, api_version="2024-10-21", **KEPT),
     ),
     "azure with a deployment": (
         "azure/gpt-4o-mini", "/openai/deployments/mine",
-        lambda url: openai.AzureOpenAI(azure_endpoint=url, azure_deployment="mine", api_version="2024-10-21", **KEPT),
+        lambda url: sdk().AzureOpenAI(azure_endpoint=url, azure_deployment="mine", api_version="2024-10-21", **KEPT),
     ),
 }  # fmt: skip
 
@@ -165,6 +173,7 @@ def test_a_client_is_led_through_the_proxy(kind: str, tmp_path: Path) -> None:
 
 def test_a_client_that_points_to_the_proxy_already_is_asked_as_any_model() -> None:
     """`OpenAI()` made under `llmproxy run` or pytest: the proxy is no upstream of itself."""
+    openai = sdk()
     for base in (f"{P}/s/p-7/v1", "https://api.openai.com/v1"):
         config = ModelConfig(model="gpt-4o-mini", extra={"client": openai.OpenAI(base_url=base, api_key="k")})
         assert upstreams_of_models([config], P) == {}

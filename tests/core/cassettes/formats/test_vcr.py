@@ -8,10 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 import requests
-import vcr
 from hypothesis import given, strategies as st
-from vcr.serialize import deserialize
-from vcr.serializers import yamlserializer
 
 from llmproxy.core.cassettes.formats import Source, read_source_file, vcr as ours, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
@@ -202,6 +199,9 @@ def test_order_that_does_not_fit_is_ignored() -> None:
 
 def test_vcrpy_reads_it() -> None:
     """The deserializer of vcrpy takes our file, and our member does not show."""
+    from vcr.serialize import deserialize
+    from vcr.serializers import yamlserializer
+
     asked, answered = deserialize(dumps([recorded(extra={"provider": "openai"})], "c"), yamlserializer)
     assert (asked[0].method, asked[0].uri, asked[0].body) == ("POST", URI, b'{"a": 1}')
     assert answered[0]["body"] == {"string": b"hello"}
@@ -210,6 +210,8 @@ def test_vcrpy_reads_it() -> None:
 
 def test_vcrpy_replays_it(tmp_path: Path) -> None:
     """With use_cassette vcrpy answers httpx and requests from our file, repeats in their order, without a network."""
+    import vcr
+
     path = tmp_path / "c.yaml"
     answers = [recorded(), recorded(response_body=b"\xffagain"), recorded(status=429, reason="Too Many")]
     write_text(path, dumps(answers, "c"))
