@@ -109,4 +109,5 @@ def install_all(names: Iterable[str], built: Built) -> dict[str, Path | None]:
 
 def environment(*programs: Path, **more: str) -> dict[str, str]:
     """Return variables in which only these folders of programs are on PATH, and the system's own."""
-    return clean_env({"PATH": os.pathsep.join([*map(str, programs), "/usr/bin", "/bin"])} | more)
+    given = clean_env({"PATH": os.pathsep.join([*map(str, programs), "/usr/bin", "/bin"])} | more)
+    return {name: value for name, value in given.items() if name in more or name != "LLMPROXY_COMMAND"}

@@ -19,6 +19,7 @@ import yaml
 from llmproxy.cli import main
 from llmproxy.settings import list_options
 from tests.support.chats import chat, fill
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 from tests.ui.samples import call, says, uses
 
@@ -49,7 +50,7 @@ class Repository:
         given = {f"GATE_{name.upper()}": value for name, value in inputs.items()}
         env = clean_env(
             {
-                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "SAY": say,
+                "PATH": os.pathsep.join([str(Path(program("llmproxy")[0]).parent), os.environ["PATH"]]), "SAY": say,
                 "GITHUB_EVENT_PATH": str(event), "GITHUB_STEP_SUMMARY": str(summary),
                 "GITHUB_OUTPUT": str(outputs), "RUNNER_TEMP": str(self.path.parent), "GATE_RUN": run,
                 "GATE_RECORDINGS": "*.db *cassettes/*.yaml", **given,
@@ -275,7 +276,7 @@ def test_hooks_call_commands_that_take_files(tmp_path: Path) -> None:
 
 def test_the_container_s_file_is_sound() -> None:
     """Hadolint finds nothing, what it sets exists, and the build sees wheels alone."""
-    if linter := shutil.which("hadolint", path=str(Path(sys.executable).parent)):
+    if linter := shutil.which("hadolint", path=str(Path(program("llmproxy")[0]).parent)):
         done = subprocess.run([linter, ROOT / "Containerfile"], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "")
     text = (ROOT / "Containerfile").read_text("utf-8")

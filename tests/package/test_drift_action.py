@@ -20,6 +20,7 @@ from tests.cli.test_drift import USER, always, body, recorded
 from tests.provider import Provider, Step, step
 from tests.support.asking import ASK
 from tests.support.chats import fill
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
 from .test_action import git
@@ -116,7 +117,7 @@ def night(clone: Path, github: GitHub, script: list[Step], **inputs: str) -> tup
     summary.write_text("")
     with Provider(script, ordered=False, check=False) as provider:
         env = clean_env({
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "OPENAI_API_KEY": "sk-test",
+            "PATH": os.pathsep.join([str(Path(program("llmproxy")[0]).parent), os.environ["PATH"]]), "OPENAI_API_KEY": "sk-test",
             "OPENAI_BASE_URL": f"{provider.url}/v1", "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_REPOSITORY": "a/b",
             "GITHUB_REF_NAME": "main", "GITHUB_API_URL": f"http://127.0.0.1:{github.server.server_port}",
             "DRIFT_TOKEN": "ghs_1", "DRIFT_MAX_COST": "0.10", "DRIFT_OPTIONS": "--runs 2", "DRIFT_BRANCH": "llmproxy-drift",
