@@ -13,6 +13,7 @@ from copy import deepcopy
 os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS="True")
 
 import litellm
+import openai.resources  # noqa: F401 - which it would import in each run
 
 from driver import TOOL_RESULT, WEATHER, key, main, plain, prompt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import openai
+import openai.resources  # which a client would import in each run
 from pydantic import BaseModel
 
 from driver import TOOL_RESULT, WEATHER, key, main, prompt
