@@ -271,9 +271,9 @@ def _make_completion_function(url: str) -> Create:
     client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {_KEY}"}, timeout=60, trust_env=False)
 
     def create(**body: Any) -> Any:
-        answer = client.post("/v1/chat/completions", json=body) if not body.get("stream") else None
-        if answer is None:
+        if body.get("stream"):
             return _iter_stream_chunks(client, body)
+        answer = client.post("/v1/chat/completions", json=body)
         if answer.is_error:
             raise _DemoHttpError(answer.status_code, answer.json().get("error"))
         return _parse_json_to_attributes(answer.text)
@@ -322,7 +322,7 @@ def _serve_model() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _DemoModelHandler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
@@ -341,7 +341,7 @@ def _run_tools_demo(folder: Path) -> None:
         f"with a\nscripted model on this machine:\n"
     )
     with _serve_model() as url:
-        _run_and_print_output(folder, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
+        _run_and_print_output(folder, "--mode", "record", "--upstream", f"openai={url}")
     (folder / _SERVER).unlink()
     typer.echo(
         f"\n{tickets.name} has {_count_created(tickets)} line. Now the model is gone, and {_SERVER} is deleted. "

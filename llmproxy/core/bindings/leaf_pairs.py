@@ -80,7 +80,7 @@ class MessagePair:
         return "\0".join(text for leaf in self.leaves for text in leaf[:2] if isinstance(text, str))
 
     def remember(self, texts: str, filled: list[tuple[FilledGap, str, LeafPlace]]) -> None:
-        self.texts, self.filled = texts, filled
+        self.texts, self.filled, self.leaves = texts, filled, []
         self._written = dump(self.present) if _has_non_text_leaf(self.present) else b""
 
 

@@ -63,8 +63,8 @@ class SessionBindings:
     """Path variables below which an earlier request named something with this run's value."""
     untouched: set[int] = field(default_factory=set)
     """Recordings whose answer an exact hit serves unchanged."""
-    _typed: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
-    """Literal ends of the last user texts of recorded requests, by recording and `id()` of the bindings."""
+    _typed: dict[tuple[int, Bindings], tuple[str, str]] = field(default_factory=dict)
+    """Literal ends of the last user texts of recorded requests, by recording and bindings."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
     _fitted: dict[Bindings, FittedMessageCache] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ class SessionBindings:
 
     def may_match_last_user_text(self, id_: int, recorded: Canonical, table: Bindings, text: str) -> bool:
         """Return whether a recording may have this last user text under these bindings; true if that is unclear."""
-        if (which := (id_, id(table))) not in self._typed:
+        if (which := (id_, table)) not in self._typed:
             if len(self._typed) >= _MOST_TYPED:
                 self._typed.clear()
             self._typed[which] = read_literal_ends(recorded, table)

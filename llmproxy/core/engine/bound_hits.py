@@ -187,9 +187,9 @@ class _RecordingRestater(RecordingRewriter):
 
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
-        self._messages: dict[tuple[int, int], tuple[Bindings, object, object]] = {}
-        """Messages by ids of bindings and message (shared within a conversation): both, kept alive, and the message's
-        rewritten form."""
+        self._messages: dict[tuple[Bindings, int], tuple[object, object]] = {}
+        """Messages by bindings and `id()` of the message (shared within a conversation): the message, kept alive, and
+        its rewritten form."""
 
     def find_cached_request(self, id_: int) -> Canonical | None:
         return self._requests.find_cached(id_)
@@ -199,10 +199,10 @@ class _RecordingRestater(RecordingRewriter):
         table = self._build_recording_bindings(id_)
         if not table.changed:
             return said[n]
-        which = id(table), id(said[n])
+        which = table, id(said[n])
         if which not in self._messages:
-            self._messages[which] = table, said[n], rewrite_recorded_message(table, member, said[n])
-        return self._messages[which][2]
+            self._messages[which] = said[n], rewrite_recorded_message(table, member, said[n])
+        return self._messages[which][1]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
         """Return the rewritten recording; unchanged if it would then equal the request."""

@@ -24,10 +24,6 @@ from llmproxy.server_store_copies import RemoteStore
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
 
-
-if TYPE_CHECKING:
-    from llmproxy.core.store.postgres.connection import Conn
-
 _MIGRATIONS_LOCK = 0x6C6C6D70
 """Id of the migrations' advisory lock; ``llmp``."""
 
