@@ -276,7 +276,7 @@ def test_hooks_call_commands_that_take_files(tmp_path: Path) -> None:
 
 def test_the_container_s_file_is_sound() -> None:
     """Hadolint finds nothing, what it sets exists, and the build sees wheels alone."""
-    if linter := shutil.which("hadolint", path=str(Path(program("llmproxy")[0]).parent)):
+    if linter := shutil.which("hadolint", path=str(Path(sys.executable).parent)):
         done = subprocess.run([linter, ROOT / "Containerfile"], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "")
     text = (ROOT / "Containerfile").read_text("utf-8")

@@ -155,7 +155,7 @@ def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> Non
 
 
 def test_what_an_agent_says_cannot_become_markup() -> None:
-    """A script in an answer stays text, nothing is loaded, and the render_report's own policy runs nothing but the viewer's build_page_scripts."""
+    """A script in an answer stays text, nothing is loaded, and the page's own policy runs nothing but the viewer's scripts."""
     text = render_report(samples.story())
     reader = read(text)
     assert "<script>alert('x')</script>" in json.dumps(written_data(text))

@@ -25,6 +25,8 @@ import marshal
 import os
 import pkgutil
 import runpy
+import select
+import shutil
 import signal
 import socket
 import struct
@@ -50,6 +52,9 @@ IMPORTED = (
 PYTHON = "python"
 STARTED = ("llmproxy", "pytest", PYTHON)
 """What is started as by Python: ``-m llmproxy``, ``-m pytest``, or a file or ``-c`` with code."""
+
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT", "LLMPROXY_COMMAND")
+"""Variables of ours that a child gets."""
 
 SHIM = """#!{python} -IS
 import _signal, _socket, marshal, posix, sys
@@ -126,9 +131,10 @@ def forked(folder: Path, env: Mapping[str, str] | None = None, *, interpreter: s
         shim.chmod(0o755)
     # Nothing that a variable says of our Python is true of another one.
     command = [interpreter, "-E", __file__, address, "others"] if interpreter else [sys.executable, __file__, address]
+    ours = {name: os.environ[name] for name in KEPT if name in os.environ} if interpreter else os.environ
     with subprocess.Popen(
         command,
-        env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, start_new_session=True, cwd=folder,
+        env={**ours, **(env or {})}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd=folder,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
@@ -155,6 +161,9 @@ def main(address: str, others: str = "") -> None:
     print("ready", flush=True)
     known: set[Path] = set()
     while True:
+        if sys.stdin in select.select([sys.stdin, listening], [], [])[0]:  # who started it is gone, however it ended
+            shutil.rmtree(Path(address).parent, ignore_errors=True)
+            os.killpg(0, signal.SIGKILL)
         conn, _ = listening.accept()
         try:
             fds, asked = _hear(conn)
@@ -173,8 +182,13 @@ def main(address: str, others: str = "") -> None:
 
 def _hear(conn: socket.socket) -> tuple[list[int], Any]:
     _, fds, _, _ = socket.recv_fds(conn, 1, 3)
-    with conn.makefile("rb") as told:
-        return fds, marshal.loads(told.read(int.from_bytes(told.read(8), "big")))
+    try:
+        with conn.makefile("rb") as told:
+            return fds, marshal.loads(told.read(int.from_bytes(told.read(8), "big")))
+    except BaseException:
+        for fd in fds:  # else whoever waits for the end of its output waits for ever
+            os.close(fd)
+        raise
 
 
 def _import_for(file: Path) -> None:

@@ -16,10 +16,9 @@ from typing import NoReturn
 
 import pytest
 
-from .forked import PYTHON, program
+from .forked import KEPT, PYTHON, program
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT", "LLMPROXY_COMMAND")
 """Variables of this environment that a child gets; everything else (keys, base URLs, proxies) is given explicitly. The last one is ours, see tests/conftest.py."""
 
 
