@@ -17,7 +17,8 @@ from llmproxy.protocol import AGENT
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.formatting import describe_assertion, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, to_plain
-from llmproxy.report.scenario_rows import build_row, wilson
+from llmproxy.report.scenario_rows import build_row
+from llmproxy.scenario.repeats.verdicts import VerdictCounts
 from llmproxy.scenario.types import ScenarioResult
 
 HEADER = "=== Scenario Test Report ==="
@@ -154,18 +155,8 @@ def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = 
         if scenario.id in made:
             continue
         name = scenario.id if names[scenario.id] == 1 else f"{scenario.id} [{number}: {scenario.runs[0].started.place}]"
-        statuses = [run.status for run in scenario.runs]
-        counts = {each.value: statuses.count(each) for each in Status}
-        passed, counted = counts["passed"], counts["passed"] + counts["failed"] + counts["agent_error"]
-        interval = wilson(passed, counted) if counted else None
-        made[name] = {
-            "scenario": name,
-            "status": scenario.status.value,
-            "runs": len(statuses),
-            **counts,
-            "rate": passed / counted if counted else None,
-            "interval": None if interval is None else (interval.low, interval.high),
-        }
+        found = VerdictCounts.from_statuses([run.status for run in scenario.runs])
+        made[name] = found.to_row(name, scenario.status.value) | {"flaky": 0}  # a member that readers of reports know
     return list(made.values())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
@@ -80,6 +81,22 @@ class VerdictCounts:
         """Return whether no remaining run can change on which side of the threshold the rate ends."""
         bounds = self.possible_pass_rate_range
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
+
+    def to_row(self, scenario: str, status: str) -> dict[str, Any]:
+        """Return a scenario's row for tables, reports and the trend."""
+        interval = self.pass_interval
+        return {
+            "scenario": scenario,
+            "status": status,
+            "runs": self.runs,
+            "passed": self.passed,
+            "failed": self.failed,
+            "agent_error": self.agent_errors,
+            "environment_error": self.environment_errors,
+            "skipped": self.skipped,
+            "rate": self.pass_rate,
+            "interval": None if interval is None else (interval.low, interval.high),
+        }
 
     def summary_lines(self) -> list[str]:
         told = [self._format_pass_rate()]

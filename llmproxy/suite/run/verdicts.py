@@ -30,21 +30,10 @@ def get_matrix_position(case: SuiteCase) -> dict[str, Any]:
 def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
     """Return a scenario's row; `least` is the required share of passed runs."""
     found = VerdictCounts.from_statuses([each.status for each in ran])
-    interval, counted = found.pass_interval, found.counted_runs
-    made: dict[str, Any] = {
-        "scenario": scenario,
-        "status": decide_verdict(found, least).value,
-        "runs": len(ran),
-        "passed": found.passed,
-        "failed": found.failed,
-        "agent_error": found.agent_errors,
-        "environment_error": found.environment_errors,
-        "skipped": found.skipped,
-        "rate": found.pass_rate,
-        "interval": None if interval is None else (interval.low, interval.high),
-        "pass_all": found.passed == counted if counted else None,
-        "min_pass_rate": least,
-    }
+    counted = found.counted_runs
+    made = found.to_row(scenario, decide_verdict(found, least).value)
+    made["pass_all"] = found.passed == counted if counted else None
+    made["min_pass_rate"] = least
     judged = [each for each in ran if each.status in COUNTED]
     parties = [{} if each.wire is None else each.wire.parties for each in judged]
     cost = mean_if_all_known([each[AGENT].whole_cost if AGENT in each else None for each in parties])
