@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pytest
 
     from llmproxy.pytest.shared_proxy import PerTestSession, PluginRun
+    from llmproxy.scenario.types import ScenarioResult
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with the report of the test's session."""
@@ -52,11 +53,10 @@ class RunSummaryPlugin:
         self._run = run
         self.done: list[tuple[str, Report]] = []
         self.passed: set[str] = set()
-        self.runs: list[Mapping[str, Any]] = []
+        self.runs: list[tuple[str, Any, ScenarioResult]] = []
+        """With their tests, in the order of their ends."""
         self.events: list[Mapping[str, Any]] = []
         self.rows: list[Mapping[str, Any]] = []
-        self._tests: dict[str, list[Mapping[str, Any]]] = {}
-        """By test: the results of its runs."""
         self._handlers = handlers
         self.baseline: Path | None = None
         """JSON report of an earlier run to compare with."""
@@ -79,15 +79,14 @@ class RunSummaryPlugin:
         if value := getattr(report, ATTRIBUTE, None):
             self.done.append((report.nodeid, Report.from_json(value)))
         if parcel := getattr(report, SCENARIOS, None):
-            self.runs += parcel["runs"]
+            if parcel["runs"]:
+                from llmproxy.pytest.scenario_report import unpack_run
+
+                self.runs += [(report.nodeid, *unpack_run(run)) for run in parcel["runs"]]
             self.events += parcel["events"]
             self._test_of |= {each["run_id"]: report.nodeid for each in parcel["events"] if each.get("run_id")}
             self.rows += parcel["rows"]
             self._suites |= {report.nodeid} if parcel["rows"] else set()
-            if parcel["runs"]:
-                self._tests.setdefault(report.nodeid, []).extend(
-                    {**run["result"], "cost_usd": run["cost_usd"]} for run in parcel["runs"]
-                )
             self.done += [(report.nodeid, Report.from_json(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -104,7 +103,7 @@ class RunSummaryPlugin:
             if found.has_changes and session.exitstatus in (Exit.OK, Exit.FAILED):
                 session.exitstatus = Exit.CHANGED
         self._fail_on_carried_or_stale(session)
-        rows = [*self.rows, *self._list_python_test_rows()]
+        rows = [*self.rows, *self._list_test_rows({test for test, _, result in self.runs if result.cassette})]
         if rows and self._run is not None:
             resources = self._run.make_resources()
             self._add_to_trend(resources.state_database_path(os.environ), rows, int(exitstatus))
@@ -112,9 +111,9 @@ class RunSummaryPlugin:
                 self._handlers = [*self._handlers, *self._make_last_report_writer(resources.last_report_path())]
         if not self._handlers and self.baseline is None:
             return
-        run_tree = RunTree()
-        for tree in self.events:
-            run_tree.add_event(deserialize_event(tree))
+        of_runs, run_tree = [deserialize_event(tree) for tree in self.events], RunTree()
+        for event in of_runs:
+            run_tree.add_event(event)
         from llmproxy.pytest.scenario_report import build_scenario_rows
 
         rows = build_scenario_rows(run_tree, self.rows)
@@ -126,7 +125,7 @@ class RunSummaryPlugin:
         code, took = int(session.exitstatus), time.time() - self._since
         events = [
             Selected(title="pytest", scenarios=len(rows), runs=len(run_tree.runs), at=self._since, shard=part),
-            *(deserialize_event(tree) for tree in self.events),
+            *of_runs,
             Completed(exit_code=code, seconds=took, scenarios=rows, times=times),
         ]
         for handler in self._handlers:
@@ -157,14 +156,17 @@ class RunSummaryPlugin:
         except SettingsError as error:
             self._lost.append(str(error))
 
-    def _list_python_test_rows(self) -> list[Mapping[str, Any]]:
-        """Return the rows of tests in Python with recorded runs; tests without a proxy have none."""
-        found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
+    def _list_test_rows(self, tests: Collection[str]) -> list[Mapping[str, Any]]:
+        """Return the rows of some tests in Python with runs."""
+        found: dict[str, list[ScenarioResult]] = {}
+        for test, _, result in self.runs:
+            if test in tests:
+                found.setdefault(test, []).append(result)
         if not found:
             return []
-        from llmproxy.pytest.scenario_report import build_row_per_test
+        from llmproxy.pytest.scenario_report import build_test_row
 
-        return build_row_per_test(found, self.passed, whole=True)
+        return [build_test_row(test, results, passed=test in self.passed) for test, results in found.items()]
 
     def _make_last_report_writer(self, path: Path) -> list[Handler]:
         try:
@@ -197,19 +199,16 @@ class RunSummaryPlugin:
             terminalreporter.write_line(line)
         from llmproxy.report.scenario_rows import format_case_table
 
-        cases: Sequence[Mapping[str, Any]] = ()
-        if self.runs:
-            from llmproxy.pytest.scenario_report import build_row_per_test
-
-            cases = build_row_per_test({t: runs for t, runs in self._tests.items() if t.endswith("]")}, self.passed)
-        for line in format_case_table([*self.rows, *cases]):
+        cases = self._list_test_rows({test for test, *_ in self.runs if test.endswith("]")})
+        short = [{**case, "scenario": case["scenario"].rpartition("::")[2]} for case in cases]
+        for line in format_case_table([*self.rows, *short]):
             terminalreporter.write_line(line)
         if self.runs:
-            from llmproxy.pytest.scenario_report import ScenarioReporter, unpack_run
+            from llmproxy.pytest.scenario_report import ScenarioReporter
 
             reporter = ScenarioReporter()
-            for tree in self.runs:
-                reporter.add_result(*unpack_run(tree))
+            for _, scenario, result in self.runs:
+                reporter.add_result(scenario, result)
             reporter.print_report(terminalreporter.write_line, colour=terminalreporter.hasmarkup)
 
     def _write_session_lines(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
+from llmproxy.amount_formatting import mean_if_all_known
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.formatting import describe_assertion, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, to_plain
-from llmproxy.report.scenario_rows import build_row
 from llmproxy.scenario.repeats.verdicts import VerdictCounts
 from llmproxy.scenario.types import ScenarioResult
 
@@ -29,15 +30,6 @@ _GOOD, _FAIR = 100, 70
 _SHOWN = 5
 """Maximum runs of a test that its failure shows in full."""
 _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerScenarioIdentity:
-    """A scenario that ran in another process, as far as it is transmitted."""
-
-    name: str
-    sample: int = 1
-    runs: int = 1
 
 
 class ScenarioReporter:
@@ -83,8 +75,6 @@ class ScenarioReporter:
 
 
 def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:
-    sample, runs = _get_sample_and_run_count(scenario)
-    name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
     kind = (
         result.status.value.replace("_", " ") if result.status in (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR) else ""
@@ -92,7 +82,7 @@ def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Calla
     times = ""
     if result.total_time is not None and result.agent_time is not None:
         times = f" in {result.total_time:.2f}s (agent: {result.agent_time:.2f}s)"
-    yield f"{number}. {name} - {paint(word, colour)}{f' ({kind})' if kind else ''}{times}"
+    yield f"{number}. {_format_name(scenario)} - {paint(word, colour)}{f' ({kind})' if kind else ''}{times}"
     reasoning = result.reasoning or ""
     yield paint(f"   Reasoning: {reasoning.partition('\n')[0] if result.error else reasoning}", colour)
     judged = len(result.passed_criteria) + len(result.failed_criteria) + len(result.inconclusive_criteria)
@@ -104,29 +94,28 @@ def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Calla
         yield paint(f"   Inconclusive Criteria: {len(result.inconclusive_criteria)}", "yellow")
 
 
-def _get_sample_and_run_count(scenario: Any) -> tuple[int, int]:
-    options = getattr(scenario, "options", scenario)
-    return getattr(options, "sample", 1), getattr(options, "runs", 1)
+def _format_name(scenario: Any) -> str:
+    """Return a scenario's name, of one of several runs with its number; one from another process has it already."""
+    options = getattr(scenario, "options", None)
+    number = f" [{options.sample}/{options.runs}]" if options is not None and options.runs > 1 else ""
+    return f"{scenario.name}{number}"
 
 
 # -- a run as plain values ---------------------------------------------------------------------------------------------
 
-_KEPT = (
+_KEPT = {
     "success", "reasoning", "passed_criteria", "failed_criteria", "inconclusive_criteria", "total_time", "agent_time",
-    "status", "cassette", "run_id", "error",
-)  # fmt: skip
+    "status", "usage", "cassette", "run_id", "error",
+}  # fmt: skip
 
 
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:
-    sample, runs = _get_sample_and_run_count(scenario)
-    kept = {name: to_plain(getattr(result, name)) for name in _KEPT}
-    cost = result.usage.get(AGENT, PartyUse()).cost_usd
-    return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
+    return {"name": _format_name(scenario), "result": to_plain(result.model_dump(include=_KEPT, warnings=False))}
 
 
-def unpack_run(tree: Mapping[str, Any]) -> tuple[WorkerScenarioIdentity, ScenarioResult]:
-    kept = {**tree["result"], "status": Status(tree["result"]["status"])}
-    return WorkerScenarioIdentity(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
+def unpack_run(tree: Mapping[str, Any]) -> tuple[Any, ScenarioResult]:
+    """Return a scenario that has only a name, and its result without a conversation."""
+    return SimpleNamespace(name=tree["name"]), ScenarioResult(messages=[], **tree["result"])
 
 
 def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
@@ -160,16 +149,17 @@ def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = 
     return list(made.values())
 
 
-def build_row_per_test(
-    found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str], *, whole: bool = False
-) -> list[Mapping[str, Any]]:
-    """Return one row for each case of a test in Python, ``tests/test_it.py::test_weather[rome]``, from its runs.
+def build_test_row(name: str, results: Sequence[ScenarioResult], *, passed: bool) -> Mapping[str, Any]:
+    """Return the row of a case of a test in Python, ``test_weather[rome]``, from its runs.
 
-    Tests in `good` have passed, regardless of their runs: a test may expect a failure. `whole`: names include the file.
+    `passed` counts, regardless of the runs: a test may expect a failure. So the rate of its runs is not the test's.
     """
-    return [
-        build_row(name if whole else name.rpartition("::")[2], runs, good=name in good) for name, runs in found.items()
-    ]
+    statuses = [each.status or Status.FAILED for each in results]
+    bad = next((each for each in statuses if each not in (Status.PASSED, Status.SKIPPED)), Status.FAILED)
+    costs = [each.usage.get(AGENT, PartyUse()).cost_usd for each in results]
+    cost = mean_if_all_known([None if each is None else Decimal(each) for each in costs])
+    row = VerdictCounts.from_statuses(statuses).to_row(name, (Status.PASSED if passed else bad).value)
+    return row | {"rate": None, "cost_usd": None if cost is None else format(cost, "f")}
 
 
 # -- a test that failed ------------------------------------------------------------------------------------------------

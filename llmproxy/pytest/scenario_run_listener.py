@@ -22,7 +22,7 @@ from llmproxy.protocol import Mode, ReplayScope
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
 from llmproxy.report.events import Event, ImmediateHandler, Started
-from llmproxy.report.run_tree import Run, RunTree, to_plain
+from llmproxy.report.run_tree import RunTree, to_plain
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -32,7 +32,7 @@ MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
 """Config attribute with the listener."""
 SCENARIOS = "llmproxy_scenarios"
-"""Attribute of a test report with the runs that ended since the previous report."""
+"""Attribute of a test report with what ended since the previous report, as plain values."""
 _ASYNC_MARKS = {"asyncio": ("asyncio", "pytest_asyncio"), "anyio": ("anyio", "anyio.pytest_plugin")}
 """Marks of plugins that run tests on asyncio, like ours, with their registered names."""
 _OTHER_LOOPS = ("trio", "twisted", "asyncio_cooperative")
@@ -57,19 +57,16 @@ class ScenarioRunPlugin(ImmediateHandler):
         """Recording names used by the test -> count."""
         self.reporter: ScenarioReporter | None = None
         """None until there is a run."""
-        self._events: list[Event] = []
         self._retried: set[str] = set()
         """Tests with a failed attempt that recorded something."""
         self._of_suite = False
-        self._fresh: list[tuple[Any, Any]] = []
+        self._parcel = _make_parcel()
         self._ended: dict[str, Any] = {}
         """Results of the test's runs."""
-        self._rows: list[Any] = []
-        self._wires: list[Any] = []
-        """Session reports of an item that is a suite's scenario."""
-        self._reports: list[Report | None] = []
+        self._reports: list[Report] = []
         """Session reports of this attempt at the test."""
-        self._run_tree: Any = None
+        self._run_tree = RunTree()
+        """Runs of the test."""
 
     # -- what HOST tells
 
@@ -77,16 +74,17 @@ class ScenarioRunPlugin(ImmediateHandler):
         if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
             event = replace(event, rerun=self.again, place=event.place or self._line)
         if self.keep_events or (self._run.shared is not None and not self._of_suite):  # recorded: for the last report
-            self._events.append(event)
-        if self._run_tree is None:
-            self._run_tree = RunTree()
+            self._parcel["events"].append(to_plain(event))
         self._run_tree.add_event(event)
 
     def on_run_end(self, scenario: Any, result: Any) -> None:
-        self._fresh.append((scenario, result))
-        self._reports.append(getattr(scenario, "wire_report", None))
+        from llmproxy.pytest.scenario_report import list_run_properties, pack_run
+
         self._ended[result.run_id] = result
         self.get_reporter().add_result(scenario, result)
+        self._parcel["runs"].append(pack_run(scenario, result))
+        self._parcel["properties"] += list_run_properties(scenario, result, len(self._ended))
+        self._collect_session_reports([getattr(scenario, "wire_report", None)])
 
     def mark_as_suite_case(self, again: str) -> None:
         """Note that the test is a suite's scenario, rerun by `again`, which reports its own failure."""
@@ -94,12 +92,15 @@ class ScenarioRunPlugin(ImmediateHandler):
 
     def collect_suite_case_result(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
         """Take the result of a suite's scenario with its session reports; returns its events, run by run."""
-        self._rows.append(to_plain(row))
-        told = [each for each in reports if each is not None]
-        self._wires += [each.to_json() for each in told]
-        self._reports += told
-        runs: list[Run] = list(self._run_tree.runs.values()) if self._run_tree is not None else []
+        self._parcel["rows"].append(to_plain(row))
+        self._collect_session_reports(reports)
+        runs = self._run_tree.runs.values()
         return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
+
+    def _collect_session_reports(self, reports: Iterable[Report | None]) -> None:
+        told = [each for each in reports if each is not None]
+        self._reports += told
+        self._parcel["wires"] += [each.to_json() for each in told]
 
     def get_reporter(self) -> ScenarioReporter:
         from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -120,7 +121,7 @@ class ScenarioRunPlugin(ImmediateHandler):
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Reset the counts: a repeated test uses, or replaces, the same recordings."""
-        self._named, self._run_tree, self._ended, self._reports = {}, None, {}, []
+        self._named, self._run_tree, self._ended, self._reports = {}, RunTree(), {}, []
         HOST.mode = self.choose_mode_for_attempt(item.nodeid, HOST.mode)
         return (yield)
 
@@ -163,7 +164,7 @@ class ScenarioRunPlugin(ImmediateHandler):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, None, {}, False
+        self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, RunTree(), {}, False
         self.again = build_rerun_command(item.config, item.nodeid, _build_mode_option(item.config))
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
@@ -206,7 +207,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Attach the ended runs to the report, and their texts to that of a failure."""
-        parcel = self._pack_report(item) if self._fresh or self._events or self._rows else None
+        parcel = self.take_parcel(item)
         if self._ended:
             for name, module in list(sys.modules.items()):  # `--full-trace` shows the engine's frames
                 if name.startswith("llmproxy.scenario."):
@@ -214,35 +215,27 @@ class ScenarioRunPlugin(ImmediateHandler):
             if call.excinfo is not None and not item.config.getoption("fulltrace", default=False):
                 _drop_event_loop_frames(call.excinfo.tb)
         report = yield
-        if parcel is not None:
+        if any(parcel.values()):
             setattr(report, SCENARIOS, parcel)
         if report.when == "call":
             self.track_failed_recording_attempt(item.nodeid, self._reports, passed=report.passed)
             self._reports = []
-        if report.failed and self._run_tree is not None and not self._of_suite:
+        if report.failed and self._run_tree.runs and not self._of_suite:
             from llmproxy.pytest.scenario_report import build_failure_sections
 
-            runs: list[Run] = list(self._run_tree.runs.values())
+            runs = list(self._run_tree.runs.values())
             report.sections += build_failure_sections(runs, self._ended, report.longreprtext)
         return report
 
-    def _pack_report(self, item: pytest.Item) -> dict[str, Any]:
-        from llmproxy.pytest.scenario_report import list_run_properties, pack_run
+    def take_parcel(self, item: pytest.Item) -> dict[str, list[Any]]:
+        """Return the plain values since the previous report; properties of runs are the item's."""
+        parcel, self._parcel = self._parcel, _make_parcel()
+        item.user_properties += parcel.pop("properties")
+        return parcel
 
-        fresh, self._fresh = self._fresh, []
-        events, self._events = self._events, []
-        before = len(self._ended) - len(fresh)
-        for number, (scenario, result) in enumerate(fresh, before + 1):
-            item.user_properties += list_run_properties(scenario, result, number)
-        wires = [getattr(scenario, "wire_report", None) for scenario, _ in fresh]
-        of_suite, self._rows, rows = self._wires, [], self._rows
-        self._wires = []
-        return {
-            "runs": [pack_run(scenario, result) for scenario, result in fresh],
-            "events": [to_plain(event) for event in events],
-            "rows": rows,
-            "wires": [*(wire.to_json() for wire in wires if wire is not None), *of_suite],
-        }
+
+def _make_parcel() -> dict[str, list[Any]]:
+    return {name: [] for name in ("runs", "events", "rows", "wires", "properties")}
 
 
 def _build_mode_option(config: pytest.Config) -> str:

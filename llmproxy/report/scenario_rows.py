@@ -78,25 +78,6 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return row
 
 
-def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:
-    """Return a scenario's row from its runs' results; `good`: whether it passed regardless; None: if all did."""
-    statuses = [str(run.get("status")) for run in runs]
-    passed = statuses.count("passed")
-    counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
-    bad = next((status for status in statuses if status not in ("passed", "skipped")), None)
-    interval = wilson(passed, counted)
-    cost = mean_if_all_known([_read_cost(run) for run in runs])
-    return {
-        "scenario": name,
-        "status": "passed" if (not bad if good is None else good) else bad or "failed",
-        "runs": len(runs),
-        "passed": passed,
-        "rate": passed / counted if good is None and counted == len(runs) else None,
-        "interval": None if interval is None else (interval.low, interval.high),
-        "cost_usd": None if cost is None else format(cost, "f"),
-    }
-
-
 def _read_cost(row: Mapping[str, Any]) -> Decimal | None:
     return None if row.get("cost_usd") is None else Decimal(row["cost_usd"])
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from llmproxy.pytest.scenario_report import (
     ScenarioReporter,
-    WorkerScenarioIdentity,
     build_failure_sections,
     build_scenario_rows,
     list_run_properties,
@@ -28,7 +28,7 @@ def result(success: bool = True, **more: Any) -> ScenarioResult:
 def report(*results: ScenarioResult, colour: bool = False) -> list[str]:
     reporter, lines = ScenarioReporter(), list[str]()
     for each in results:
-        reporter.add_result(WorkerScenarioIdentity("refund"), each)
+        reporter.add_result(SimpleNamespace(name="refund"), each)
     reporter.print_report(lines.append, colour=colour)
     return lines
 
@@ -66,11 +66,12 @@ def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
 
 
 def test_a_run_travels_as_plain_values() -> None:
-    packed = pack_run(WorkerScenarioIdentity("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))
-    sent = json.loads(json.dumps(packed))
-    who, back = unpack_run(sent)
-    assert who == WorkerScenarioIdentity("refund", 2, 3)
-    assert (back.success, back.status, back.reasoning) == (False, Status.AGENT_ERROR, "so it is")
+    third = SimpleNamespace(name="refund", options=SimpleNamespace(sample=2, runs=3))
+    used = {"agent": PartyUse(calls=1, cost_usd="0.10")}
+    packed = pack_run(third, result(status=Status.AGENT_ERROR, success=False, reasoning="\ud800", usage=used))
+    who, back = unpack_run(json.loads(json.dumps(packed)))
+    found = (who.name, back.success, back.status, back.reasoning, back.usage)
+    assert found == ("refund [2/3]", False, Status.AGENT_ERROR, "\\ud800", used)
 
 
 def test_properties_leave_out_what_is_unknown() -> None:
@@ -78,12 +79,12 @@ def test_properties_leave_out_what_is_unknown() -> None:
     agent, user = (PartyUse(calls=1, cost_usd=cost) for cost in ("0.10", "0.05"))
     used = {"agent": agent, "user": user, "judge": PartyUse()}
     known = result(usage=used, cassette="refund", run_id="r1")
-    assert list_run_properties(WorkerScenarioIdentity("refund"), known, 1) == [
+    assert list_run_properties(SimpleNamespace(name="refund"), known, 1) == [
         ("scenario.name", "refund"), ("scenario.status", "passed"), ("scenario.cassette", "refund"),
         ("scenario.cost_usd", "0.15"), ("scenario.run_id", "r1"),
     ]  # fmt: skip
     unknown = result(usage={**used, "judge": PartyUse(calls=1)}, run_id="r2")
-    assert list_run_properties(WorkerScenarioIdentity("refund"), unknown, 2) == [
+    assert list_run_properties(SimpleNamespace(name="refund"), unknown, 2) == [
         ("scenario.2.name", "refund"), ("scenario.2.status", "passed"), ("scenario.2.run_id", "r2"),
     ]  # fmt: skip
 

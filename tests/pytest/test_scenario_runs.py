@@ -73,9 +73,9 @@ def test_a_parcel_is_plain_values_and_taken_once() -> None:
     finally:
         HOST.listener = before
     item: Any = SimpleNamespace(user_properties=[], nodeid="t.py::test_it")
-    parcel = listener._pack_report(item)
+    parcel = listener.take_parcel(item)
     assert json.loads(json.dumps(parcel)) == parcel
     assert [each["name"] for each in parcel["runs"]] == ["good"]
     assert [each["event"] for each in parcel["events"]][0 :: len(parcel["events"]) - 1] == ["started", "finished"]
     assert ("scenario.status", "passed") in item.user_properties
-    assert listener._pack_report(item)["runs"] == []
+    assert listener.take_parcel(item)["runs"] == []
