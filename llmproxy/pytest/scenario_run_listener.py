@@ -154,10 +154,10 @@ class ScenarioRunPlugin(ImmediateHandler):
         asked = self._run.read_options(item)
         return replace(asked, mode=self.choose_mode_for_attempt(item.nodeid, asked.mode))
 
-    def track_failed_recording_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
+    def track_failed_recording_attempt(self, test: str, reports: Iterable[Report], *, passed: bool) -> None:
         if passed:
             self._retried.discard(test)
-        elif any(each is not None and each.recorded for each in reports):
+        elif any(each.recorded for each in reports):
             self._retried.add(test)
 
     # -- tests
