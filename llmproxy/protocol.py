@@ -32,9 +32,9 @@ class ToolLineReply(NamedTuple):
     out: bytes = b""
     """Lines to send to the client."""
     forward: int | None = None
-    """Number under which the server's answer is reported; the line is forwarded to the server."""
+    """Number under which the server's answer to the forwarded line is reported; None if no server is needed."""
     late: float = 0
-    """Seconds of delay before `out` is sent; other lines are not delayed."""
+    """An injected fault: seconds of delay before `out` is sent; other lines are not delayed."""
     gone: bool = False
     """Whether an injected fault makes the server appear to exit."""
     again: float = 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from itertools import islice
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.errors import Exit, UpstreamError
@@ -155,6 +155,7 @@ class Use:
 
     calls: int = 0
     input: int = 0
+    """Prompt tokens."""
     output: int = 0
     cost: Decimal | None = None
     """US dollars; None while no price is known."""
@@ -195,7 +196,6 @@ _COUNTS = (
     "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "dealt", "injected",
     "live_calls", "carried", "stale", "stubs",
 )  # fmt: skip
-_RARE = ("served_failures", "dealt", "injected", "carried", "stale", "stubs")
 _NAMES = ("bound_names", "carried_names", "stub_names")
 
 
@@ -203,7 +203,13 @@ _NAMES = ("bound_names", "carried_names", "stub_names")
 class Totals:
     """Totals of calls. Not thread-safe."""
 
+    RARE: ClassVar = (
+        "served_failures", "dealt", "injected", "carried", "stale", "stubs", "carried_names", "stub_names",
+    )  # fmt: skip
+    """Members of the JSON form that are absent if there is nothing to count."""
+
     hits: int = 0
+    """Calls answered from the cassette."""
     misses: int = 0
     """Requests refused because they were never recorded."""
     bound: int = 0
@@ -219,8 +225,11 @@ class Totals:
     stubs: int = 0
     """Auxiliary calls, such as sign-ins, answered without a recording: neither hits nor misses."""
     stub_names: tuple[str, ...] = ()
+    """Kinds of these stubs."""
     recorded: int = 0
+    """Calls forwarded, and now in the store."""
     passed: int = 0
+    """Calls forwarded, not recorded."""
     refused: int = 0
     """Requests refused for another reason than a miss: host, size, framing."""
     failed: int = 0
@@ -238,9 +247,9 @@ class Totals:
     spent: Use = field(default_factory=Use)
     """Calls sent to the provider."""
     parties: dict[str, Use] = field(default_factory=dict)
-    """Saved and spent by party."""
+    """Saved and spent by party: `agent`, or the value of a request's x-llmproxy-party (`user`, `judge`, `judge.2`)."""
     miss_texts: list[str] = field(default_factory=list)
-    """Texts that clients got for the first misses."""
+    """Texts that clients got for the first misses: the nearest recording, and its differences."""
 
     def add(self, call: Call, miss_text: str = "") -> None:
         """Count a call; `miss_text` is the text that the client of a miss got."""
@@ -308,14 +317,9 @@ class Totals:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as in the control API."""
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        rare = {name: counts.pop(name) for name in _RARE}
+        counts = {name: getattr(self, name) for name in _COUNTS} | {name: list(getattr(self, name)) for name in _NAMES}
         return {
-            **counts,
-            "bound_names": list(self.bound_names),
-            **{name: count for name, count in rare.items() if count},
-            **({"carried_names": list(self.carried_names)} if self.carried else {}),
-            **({"stub_names": list(self.stub_names)} if self.stubs else {}),
+            **{name: count for name, count in counts.items() if count or name not in self.RARE},
             "tokens": {"input": self.tokens_in, "output": self.tokens_out},
             "cost_not_spent": self.saved.to_json()["cost"],
             "cost_spent": self.spent.to_json()["cost"],
@@ -338,6 +342,50 @@ class Totals:
             "parties": {name: Use.from_json(each) for name, each in (value.get("parties") or {}).items()},
             "miss_texts": [str(text) for text in value.get("miss_texts") or ()],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedRecording:
+    id: int
+    operation: str
+    model: str | None
+    text: str | None
+    """The last user text in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A request refused because it was never recorded."""
+
+    at: float
+    """Unix time, seconds."""
+    session: str
+    text: str
+    record: str = ""
+    """The command that records it, if nothing is recorded at all."""
+    unbound: str = ""
+    """Reason why no recording fits with bound values; in a trial, why it taught nothing."""
+    key: str = ""
+    """Key of the request."""
+    starts: Mapping[str, str] = field(default_factory=dict)
+    """Commands in `text` that start a proxy by hand, by mode."""
+    numbers_only: bool = False
+    """Whether only numbers differ from the nearest recording."""
+    to_model: bool = False
+    """Whether the model got the miss as a tool result, so that the run continued."""
+
+
+class SessionlessRefusal(NamedTuple):
+    """A request that was refused before a session was found."""
+
+    at: float
+    """Unix seconds."""
+    method: str
+    target: str
+    """As requested; redacted and shortened, like all fields."""
+    status: int
+    text: str
+    """Reason, and the option that would allow it."""
 
 
 def _sorted_union(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:

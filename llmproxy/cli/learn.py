@@ -30,7 +30,7 @@ from llmproxy.cli.parts.store_arguments import (
 )
 from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
-from llmproxy.client.session_reports import Miss, list_miss_lines
+from llmproxy.client.session_reports import list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields_over_commands
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -39,6 +39,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.proxy_calls import Miss
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded
 

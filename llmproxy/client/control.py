@@ -21,11 +21,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.session_reports import Health, Miss, Report, SessionlessRefusedRequest
+from llmproxy.client.session_reports import Health, Report
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import MachineError, remove_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
-from llmproxy.proxy_calls import Call
+from llmproxy.proxy_calls import Call, Miss, SessionlessRefusal
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -176,14 +176,15 @@ class Control:
             for row in rows
         )
 
-    def read_refused_before_session(self) -> tuple[SessionlessRefusedRequest, ...]:
+    def read_refused_before_session(self) -> tuple[SessionlessRefusal, ...]:
         """Return the last requests refused before they belonged to a session: by host, from web pages."""
         rows = self._request("GET", "refused?limit=100")["refused"]
-        words = ("method", "target", "text")
         return tuple(
-            SessionlessRefusedRequest(float(row.get("at") or 0), *(str(row.get(word)) for word in words))
-            for row in rows
-        )
+            SessionlessRefusal(
+                float(row.get("at") or 0), str(row.get("method")), str(row.get("target")), int(row.get("status") or 0),
+                str(row.get("text")),
+            ) for row in rows
+        )  # fmt: skip
 
     def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
         """Return the calls of an open session after number `after`, in order; waits up to 2 s for calls in progress.

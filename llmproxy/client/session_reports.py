@@ -13,7 +13,7 @@ from llmproxy.amount_formatting import dollars, format_count
 from llmproxy.errors import remove_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
-from llmproxy.proxy_calls import Call, Totals, describe_replay_hits, describe_stubs
+from llmproxy.proxy_calls import Call, Totals, UnusedRecording, describe_replay_hits, describe_stubs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,6 @@ class Health:
     mode: str
     ca: str | None = None
     """Path of its authority's certificate (PEM); None without interception."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnusedRecording:
-    id: int
-    operation: str
-    model: str | None
-    text: str | None
-    """The last user text in it."""
 
 
 @dataclass(slots=True)
@@ -111,38 +102,6 @@ class Report(Totals):
             **({} if self.replacement is None else {"replacement": self.replacement}),
             **({"unfiled": self.unfiled} if self.unfiled else {}),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """A request refused because it was never recorded."""
-
-    at: float
-    session: str
-    text: str
-    record: str = ""
-    """The command that records it, if nothing is recorded at all."""
-    unbound: str = ""
-    """Reason why no recording fits with bound values; in a trial, why it taught nothing."""
-    key: str = ""
-    """Key of the request."""
-    starts: Mapping[str, str] = field(default_factory=dict)
-    """Commands in `text` that start a proxy by hand, by mode."""
-    numbers_only: bool = False
-    """Whether only numbers differ from the nearest recording."""
-    to_model: bool = False
-    """Whether the model got the miss as a tool result, so that the run continued."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionlessRefusedRequest:
-    """A request refused before it belonged to a session."""
-
-    at: float
-    method: str
-    target: str
-    text: str
-    """The reason, and what would allow it."""
 
 
 def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:

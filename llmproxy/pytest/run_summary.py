@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.client.control import ControlError
-from llmproxy.client.session_reports import Miss, Report, format_counts, shorten_miss, sum_reports
+from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
-from llmproxy.proxy_calls import find_carried_or_stale_exit
+from llmproxy.proxy_calls import Miss, find_carried_or_stale_exit
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected

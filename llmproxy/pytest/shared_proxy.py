@@ -25,12 +25,12 @@ from llmproxy.client.child_env import EnvironmentPlan, in_ci, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
-from llmproxy.client.session_reports import Miss, Report
+from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
 from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
-from llmproxy.proxy_calls import Call
+from llmproxy.proxy_calls import Call, Miss
 from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
 from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy, ProxyServerForWorkers

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
-from llmproxy.client.session_reports import Report, UnusedRecording
-from llmproxy.proxy_calls import Use
+from llmproxy.client.session_reports import Report
+from llmproxy.proxy_calls import UnusedRecording, Use
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
 from llmproxy.trace.reading.recording_spans import read_call_recording
 from tests.provider import Provider, step

@@ -6,16 +6,14 @@ from decimal import Decimal
 
 from llmproxy.client.session_reports import (
     Health,
-    Miss,
     Report,
-    UnusedRecording,
     describe_unreached_provider,
     format_counts,
     list_miss_lines,
     shorten_miss,
     sum_reports,
 )
-from llmproxy.proxy_calls import Call, Use
+from llmproxy.proxy_calls import Call, Miss, UnusedRecording, Use
 
 
 def test_a_call_is_read_as_it_is_told() -> None:

@@ -24,10 +24,10 @@ from llmproxy.server_store_copies import find_server_of_copy, is_server, registe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from llmproxy.client.session_reports import Miss
     from llmproxy.core.bindings.volatile_learning import LearnedField
     from llmproxy.core.store.reader import Readable
     from llmproxy.core.store.store import Store
+    from llmproxy.proxy_calls import Miss
     from llmproxy.settings import Loaded
 
 

@@ -348,14 +348,16 @@ def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
     return {"name": call.name, "session": None}
 
 
+INTERACTION_MEMBERS = (
+    "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
+    "status",
+)  # fmt: skip
+
+
 def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
     """List recorded interactions."""
     rows = engine.list_recording_summaries(call.get_session_filter(), call.get_limit())
-    names = (
-        "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
-        "status",
-    )  # fmt: skip
-    return {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
+    return {"interactions": [{name: getattr(row, name) for name in INTERACTION_MEMBERS} for row in rows]}
 
 
 def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
@@ -439,13 +441,13 @@ class Endpoint:
     operation: str
     """Name for generators of clients."""
     gives: str = ""
-    """Name of the answer's model (`models`)."""
+    """Name of the answer's model (`openapi_models`)."""
     takes: str = ""
     """Name of the body's model; with a question mark if the body is optional."""
     query: str = ""
-    """Name of the query's model."""
+    """Name of its parameters in `openapi_models.QUERIES`."""
     errors: tuple[str, ...] = ("Bad", "Forbidden", "Unknown")
-    """Names of `models.ERRORS`."""
+    """Names of `openapi_models.ERRORS`."""
     status: int = 200
     """Status of its answer."""
 
@@ -481,14 +483,14 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
     ("sessions", "*", "tools"): {"POST": Endpoint(_handle_tool_lines, "carryToolLines", "ToolLineAnswer", "ToolLine")},
     ("sessions", "*", "unbind"): {"POST": Endpoint(_unbind_name, "unbindSession", "Bound")},
     ("interactions",): {
-        "GET": Endpoint(_list_interactions, "listInteractions", "Interactions", query="ListQuery", errors=_LISTED)
+        "GET": Endpoint(_list_interactions, "listInteractions", "Interactions", query="list", errors=_LISTED)
     },
-    ("misses",): {"GET": Endpoint(_list_misses, "listMisses", "Misses", query="ListQuery", errors=_LISTED)},
+    ("misses",): {"GET": Endpoint(_list_misses, "listMisses", "Misses", query="list", errors=_LISTED)},
     ("refused",): {
-        "GET": Endpoint(_list_sessionless_refusals, "listRefused", "RefusedList", query="LimitQuery", errors=_LISTED)
+        "GET": Endpoint(_list_sessionless_refusals, "listRefused", "RefusedList", query="limit", errors=_LISTED)
     },
-    ("calls",): {"GET": Endpoint(_list_calls, "listSessionCalls", "SessionCalls", query="CallsQuery", errors=_GONE)},
-    ("spans",): {"GET": Endpoint(_list_spans, "sessionSpans", "Spans", query="SpansQuery", errors=_GONE)},
+    ("calls",): {"GET": Endpoint(_list_calls, "listSessionCalls", "SessionCalls", query="calls", errors=_GONE)},
+    ("spans",): {"GET": Endpoint(_list_spans, "sessionSpans", "Spans", query="spans", errors=_GONE)},
     ("openapi.json",): {"GET": Endpoint(_serve_document, "openapi", errors=("Forbidden",))},
 }
 

@@ -1,15 +1,27 @@
 """Models of the control API's bodies, queries and answers, named in rows of `endpoints.TABLE`.
 
 `scripts/api-document` generates `data/openapi.json` from them, for readers and for generators of clients; a test checks
-real answers against it. Nothing else imports this. Unknown members are refused; constraints are in `Annotated`.
+real answers against it. Nothing else imports this. What a class of the program says of a member stands there
+(`SHAPES`); a class here has the others. Unknown members are refused; constraints are in `Annotated`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
-from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, Mode, UnknownToolPolicy
+from llmproxy import proxy_calls
+from llmproxy.core.bindings import run_variables
+from llmproxy.core.bindings.volatile_learning import LearnedField
+from llmproxy.core.control.endpoints import INTERACTION_MEMBERS
+from llmproxy.core.control.parsing import BadControl
+from llmproxy.core.forks import overrides
+from llmproxy.core.forks.fork_rows import Fork as ForkRow
+from llmproxy.core.sessions.session import CallsNotKept, LiveSessionForbidden, SessionInUse, SessionUnknown
+from llmproxy.core.store.rows import RowSummary
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, Mode, ToolLineReply, UnknownToolPolicy
+from llmproxy.proxy_calls import Miss, SessionlessRefusal, Totals, UnusedRecording, Use
 
 
 class Health(TypedDict):
@@ -102,22 +114,6 @@ class Replacement(TypedDict):
     """Reason why they will replace nothing, as far as known; else empty."""
 
 
-class Sum(TypedDict):
-    calls: int
-    input: int
-    """Prompt tokens."""
-    output: int
-    cost: float | None
-    unpriced: int
-
-
-class Unused(TypedDict):
-    id: int
-    operation: str
-    model: str | None
-    text: str | None
-
-
 class Live(TypedDict):
     """Live channels of a session, and the outcome of its tools' calls."""
 
@@ -143,17 +139,10 @@ class Tokens(TypedDict):
 class Report(TypedDict):
     """A session's report. Its counts include those before a reset."""
 
-    served_failures: NotRequired[int]
-    dealt: NotRequired[int]
-    carried: NotRequired[int]
-    carried_names: NotRequired[list[str]]
-    stale: NotRequired[int]
-    stubs: NotRequired[int]
-    stub_names: NotRequired[list[str]]
-    """Kinds of these stubs."""
     trial: NotRequired[list[dict[str, Any]]]
     """For a session on trial: the outcome of each call that had no recording of its own."""
     replacement: NotRequired[Replacement]
+    """Whether new recordings replace older ones; absent for most sessions."""
     key_names: NotRequired[list[str]]
     """When it is opened: variables of API keys that the recorded run needed; only their names were stored."""
     name: str
@@ -169,36 +158,21 @@ class Report(TypedDict):
     """Run variables of this run."""
     arrived: int
     """Number of the last call that arrived; `calls` lists them."""
-    hits: int
-    """Answered from the cassette."""
-    bound: int
-    bound_names: list[str]
-    misses: int
-    recorded: int
-    """Forwarded, and now in the store."""
-    passed: int
-    """Forwarded, not recorded."""
-    refused: int
-    failed: int
-    live_calls: int
     tokens: Tokens
     cost_not_spent: float | None
     """Cost of the replayed calls if they had been sent, in US dollars. Null while no price is known."""
     cost_spent: float | None
     """Cost of the live calls, in US dollars. Null while no price is known."""
     unpriced: int
+    """Calls whose price or usage is unknown."""
     unpriced_live: int
     """Live calls whose price or usage is unknown."""
-    parties: dict[str, Sum]
-    """Totals by party: `agent`, or the value of a request's x-llmproxy-party (`user`, `judge`, `judge.2`)."""
-    miss_texts: list[str]
-    """Texts of the first misses: the nearest recording, and its differences."""
-    unused: list[Unused] | None
+    unused: list[UnusedRecording] | None
     """Recordings of the cassette that this session neither played nor made, the first 100; null if recordings are not
     used."""
     unused_total: int | None
     overrides: OverrideUsageReport | None
-    injected: NotRequired[int]
+    """The overrides and the fork point; null without any."""
     faults: NotRequired[SessionFaults]
     """Absent if the session has none."""
     live: NotRequired[Live]
@@ -220,38 +194,8 @@ class Bound(TypedDict):
     session: str | None
 
 
-class Interaction(TypedDict):
-    id: int
-    cassette: str
-    sample: int
-    party: str
-    occurrence: int
-    key: str
-    provider: str
-    operation: str
-    model: str | None
-    method: str
-    target: str
-    """Path and query as the provider sees them."""
-    status: int
-
-
 class Interactions(TypedDict):
-    interactions: list[Interaction]
-
-
-class Miss(TypedDict):
-    at: float
-    """Unix time, seconds."""
-    session: str | None
-    key: str
-    text: str
-    record: str
-    unbound: str
-    starts: dict[str, str]
-    numbers_only: bool
-    to_model: bool
-    """Whether it was an answer to the model: the run continued."""
+    interactions: list[RowSummary]
 
 
 class Misses(TypedDict):
@@ -259,17 +203,7 @@ class Misses(TypedDict):
 
 
 class RefusedList(TypedDict):
-    refused: list[Refused]
-
-
-class Refused(TypedDict):
-    at: float
-    """Unix time, seconds."""
-    method: str
-    target: str
-    """As requested, redacted; at most 200 characters."""
-    status: int
-    text: str
+    refused: list[SessionlessRefusal]
 
 
 class ErrorBody(TypedDict):
@@ -308,32 +242,8 @@ class Recording(TypedDict):
 
 
 class Call(TypedDict):
-    seq: int
-    at: float
-    ms: float
-    first_ms: float | None
-    channel: NotRequired[Channel]
-    party: str
-    decision: Decision
-    status: int
-    miss: bool
-    """Refused because it was never recorded; `note` is the text that the client got."""
-    note: str
-    bound: NotRequired[list[str]]
-    carried: NotRequired[list[str]]
-    stale: NotRequired[bool]
-    stub: NotRequired[str]
-    """Kind of an auxiliary call that was answered without a recording; else absent."""
-    key: str | None
-    occurrence: int | None
-    provider: str
-    operation: str
-    model: str | None
-    interaction: int | None
-    attempt: int | None
     recording: Recording | None
     """null if nothing is recorded: passed through, refused, lost."""
-    fault: str | None
 
 
 class SessionCalls(TypedDict):
@@ -353,9 +263,7 @@ class Spans(TypedDict):
 class ToolOverride(TypedDict):
     tool: Annotated[str, {"minLength": 1}]
     nth: NotRequired[Annotated[int | None, {"minimum": 1}]]
-    """Number of the tool's call in a conversation; null: every call."""
     when: NotRequired[Annotated[dict[str, Any] | None, {"minProperties": 1}]]
-    """Arguments that the call must have, each equal; null: any arguments."""
     result: Any
     """A text is used as it is; any other value is written as JSON."""
 
@@ -381,8 +289,6 @@ class Overrides(TypedDict, total=False):
 
 
 class OverriddenTool(TypedDict):
-    tool: str
-    nth: int | None
     when: NotRequired[dict[str, Any]]
     """Arguments to which it applies; absent if it applies to all."""
     result: str
@@ -400,11 +306,6 @@ class AnswerOverrideUse(TypedDict):
 class ForkPoint(TypedDict):
     cassette: str | None
     """Cassette that has been recorded since; null: the run stopped there."""
-    step: int
-    """Number of the agent's request at which it forked."""
-    why: str
-    path: str | None
-    """The first JSON path of that request that differs."""
 
 
 class OverrideUsageReport(TypedDict):
@@ -431,12 +332,6 @@ class RunVariable(TypedDict):
     one of your own (`task.id`).
     """
     value: str | int
-    other: NotRequired[str]
-    """A second form of the value: a folder with its links resolved, the day in UTC."""
-    tool: NotRequired[str]
-    """Tool whose arguments or results contain a short value."""
-    path: NotRequired[str]
-    """Path in that JSON: `$.items[*].id`."""
 
 
 class RunVariables(TypedDict):
@@ -534,19 +429,6 @@ class ToolLine(TypedDict):
     end: NotRequired[bool]
 
 
-class ToolLineAnswer(TypedDict, total=False):
-    out: str
-    """Lines for the client; with `line`."""
-    forward: int | None
-    """Number for sending the server's answer; null if no server is needed."""
-    late: float
-    """An injected fault: seconds until `out` goes to the client; absent for none."""
-    gone: bool
-    """An injected fault: the server ends, from its client's view; else absent."""
-    again: float
-    """An answer waits for others that ended before it: seconds until an empty `line` requests it."""
-
-
 class Close(TypedDict, total=False):
     complete: bool
     """Whether the cassette is complete: mode `once` then adds nothing to it. `false`: the run failed or was
@@ -567,9 +449,6 @@ class Stopping(TypedDict):
 
 class LessonReport(TypedDict):
     field: dict[str, Any]
-    recorded: str
-    present: str
-    path: str
     accepted: bool
     """Whether `llmproxy learn --accept` takes it."""
 
@@ -580,65 +459,63 @@ class Lessons(TypedDict):
     lessons: list[LessonReport]
 
 
-class ListQuery(TypedDict, total=False):
-    session: str
-    """Only of this session."""
-    limit: Annotated[int, {"minimum": 1, "maximum": 10000, "default": 100}]
-    """Maximum number; the last ones."""
+class Shape(NamedTuple):
+    """A class of the program whose fields are members of a model, with their types and docstrings."""
+
+    source: type
+    always: Iterable[str] = ()
+    """Members that are never absent; empty: all fields."""
+    sometimes: tuple[str, ...] = ()
 
 
-class LimitQuery(TypedDict, total=False):
-    limit: Annotated[int, {"minimum": 1, "maximum": 10000, "default": 100}]
-    """Maximum number; the last ones."""
+SHAPES: Mapping[str, Shape] = {
+    "Call": Shape(proxy_calls.Call, proxy_calls.Call(Decision.REPLAY).to_json(), ("bound", "carried", "stale", "stub")),
+    "ForkPoint": Shape(ForkRow, ("step", "why", "path")),
+    "Interaction": Shape(RowSummary, INTERACTION_MEMBERS),
+    "LessonReport": Shape(LearnedField, ("recorded", "present", "path")),
+    "Miss": Shape(Miss),
+    "OverriddenTool": Shape(overrides.ToolOverride, ("tool", "nth")),
+    "Refused": Shape(SessionlessRefusal),
+    "Report": Shape(Totals, Totals().to_json(), Totals.RARE),
+    "RunVariable": Shape(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
+    "Sum": Shape(Use),
+    "ToolLineAnswer": Shape(ToolLineReply, (), ToolLineReply._fields),
+    "ToolOverride": Shape(overrides.ToolOverride, ("tool",), ("nth", "when")),
+    "Unused": Shape(UnusedRecording),
+}
+Parameters = dict[str, tuple[Any, str]]
+"""Type and description of each parameter of a query; a name that ends in `!` is required."""
+_LIMIT: Parameters = {
+    "limit": (Annotated[int, {"minimum": 1, "maximum": 10000, "default": 100}], "Maximum number; the last ones."),
+}
+_SESSION: Parameters = {"session!": (Annotated[str, {"minLength": 1}], "An open session.")}
+_AFTER = Annotated[int, {"minimum": 0, "default": 0}]
+QUERIES: Mapping[str, Parameters] = {
+    "": {},
+    "list": {"session": (str, "Only of this session.")} | _LIMIT,
+    "limit": _LIMIT,
+    "calls": _SESSION | {"after": (_AFTER, "Only calls that arrived after the one with this `seq`.")},
+    "spans": _SESSION | {"party": (Annotated[str, {"default": "agent"}], "Party of the calls; `*` for all.")},
+}
 
-
-class CallsQuery(TypedDict):
-    session: Annotated[str, {"minLength": 1}]
-    """An open session."""
-    after: NotRequired[Annotated[int, {"minimum": 0, "default": 0}]]
-    """Only calls that arrived after the one with this `seq`."""
-
-
-class SpansQuery(TypedDict):
-    session: Annotated[str, {"minLength": 1}]
-    """An open session."""
-    party: NotRequired[Annotated[str, {"default": "agent"}]]
-    """Party of the calls; `*` for all."""
-
-
-class DocumentedError(NamedTuple):
-    status: int
-    says: str
-    code: str
-    message: str
-    hint: str = ""
-
-
-ERRORS: Mapping[str, DocumentedError] = {
-    "Bad": DocumentedError(
-        400, "The request makes no sense.", "llmproxy_control",
+ERRORS: Mapping[str, tuple[str, LLMProxyError]] = {
+    "Bad": ("The request makes no sense.", BadControl(
         "llmproxy: mode is 'live'; it can be replay, auto, record, once, passthrough.",
-        "",
-    ),
-    "Forbidden": DocumentedError(
-        403, "Not for this peer, host, page or mode.", "llmproxy_live_forbidden",
+    )),
+    "Forbidden": ("Not for this peer, host, page or mode.", LiveSessionForbidden(
         "llmproxy: this proxy was started in replay; a session in mode auto may reach the network.",
-        "Start the proxy with --allow-live to permit it.",
-    ),
-    "Unknown": DocumentedError(
-        404, "No session of this name is open.", "llmproxy_session_unknown",
-        "llmproxy: no session 'wether' is open.",
-        "Open now: 'weather'",
-    ),
-    "Busy": DocumentedError(
-        409, "Open or bound already, or recorded by another session.", "llmproxy_session_busy",
+        hint="Start the proxy with --allow-live to permit it.",
+    )),
+    "Unknown": ("No session of this name is open.", SessionUnknown(
+        "llmproxy: no session 'wether' is open.", hint="Open now: 'weather'",
+    )),
+    "Busy": ("Open or bound already, or recorded by another session.", SessionInUse(
         "llmproxy: session 'weather' is open already.",
-        "Close it first: POST /_llmproxy/sessions/weather/close",
-    ),
-    "Gone": DocumentedError(
-        410, "Calls so long ago are not kept.", "llmproxy_calls_gone",
+        hint="Close it first: POST /_llmproxy/sessions/weather/close",
+    )),
+    "Gone": ("Calls so long ago are not kept.", CallsNotKept(
         "llmproxy: of the 30000 calls of this session only the last 20000 are kept.",
-        "Ask for those after 10000, ask more often, or close the session.",
-    ),
+        hint="Ask for those after 10000, ask more often, or close the session.",
+    )),
 }  # fmt: skip
 """Errors, each with an example."""

@@ -19,7 +19,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError, LLMProxyError, MissError, remove_prefix
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
+from llmproxy.proxy_calls import Call, SessionlessRefusal
 
 REMEMBERED_PRICES = 20_000
 """Maximum cached interactions; about 1 KB each."""
@@ -104,19 +104,6 @@ SHOWN_TARGETS = 1000
 """Maximum targets whose redacted form is cached."""
 STRAYS, LONGEST_STRAY = 200, 200
 """Maximum refused requests that are kept, and characters of each target."""
-
-
-class SessionlessRefusal(NamedTuple):
-    """A request that was refused before a session was found."""
-
-    at: float
-    """Unix seconds."""
-    method: str
-    target: str
-    """Redacted and shortened, like all fields."""
-    status: int
-    text: str
-    """Reason, and the option that would allow it."""
 
 
 class OutcomeRecorder:

@@ -73,6 +73,7 @@ class RowSummary:
     stream: bool
     method: str
     target: str
+    """Path and query as the provider sees them."""
     status: int
     ending: Ending
     started_at: float
