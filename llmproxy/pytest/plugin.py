@@ -202,7 +202,7 @@ def _set_up_run(config: pytest.Config) -> None:
     try:
         mode = run.choose_mode()
     except ValueError as error:
-        raise pytest.UsageError(ensure_prefix(error)) from error
+        raise pytest.UsageError(ensure_prefix(f"mode {error}")) from error
     run.asked = ControllerProxy.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
     if not runs_tests_in_workers(config):

@@ -28,8 +28,8 @@ from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
-from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool
-from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
+from llmproxy.parsers import read_channels, read_mode, read_name_patterns, read_unknown_tool
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, Update
 from llmproxy.proxy_calls import Call, Miss
 from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
@@ -54,14 +54,6 @@ def make_cassette_name(test: str) -> str:
     return f"{slug}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
 
 
-def _parse_mode(text: str) -> str:
-    """Return a mode by our name. Raises ValueError with the valid ones."""
-    known = {mode.value: mode.value for mode in Mode} | {name: mode.value for name, mode in VCR_MODES.items()}
-    if text.strip().lower() not in known:
-        raise ValueError(f"{text!r} is not a mode; it can be {', '.join(known)}")
-    return known[text.strip().lower()]
-
-
 def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
     """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay.
 
@@ -70,7 +62,7 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
     Raises ValueError: an invalid mode.
     """
     given = [(option, True), (marker, False), (variable, True), (ini, False)]
-    modes = [(_parse_mode(text), told) for text, told in given if text]
+    modes = [(read_mode(text).value, told) for text, told in given if text]
     return next((mode for mode, told in modes if told or not ci or mode in OFFLINE), Mode.REPLAY.value)
 
 

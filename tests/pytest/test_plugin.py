@@ -201,7 +201,7 @@ def test_an_option_that_another_plugin_has_is_left_to_it(suite: pytest.Pytester)
 
 MARKERS = {
     "cassete='x'": "*the marker llmproxy has no cassete; it has cassette, mode, speed*",
-    "mode='sometimes'": "*'sometimes' is not a mode; it can be replay, auto*",
+    "mode='sometimes'": "*'sometimes' is not one of replay, auto*",
     "'x'": "*the marker llmproxy takes names only, as cassette='x'*",
     "speed=-1": "*speed is -1*",
 }
@@ -244,7 +244,7 @@ def test_a_miss_that_an_sdk_quotes_is_told_once_line_by_line(suite: pytest.Pytes
 def test_a_mode_that_is_none_is_a_usage_error(suite: pytest.Pytester) -> None:
     result = run(suite, "--llmproxy-mode", "sometimes")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*'sometimes' is not a mode*"])
+    result.stderr.fnmatch_lines(["*mode 'sometimes' is not one of replay, auto*"])
 
 
 def test_a_proxy_that_cannot_start_fails_each_test_with_the_reason(suite: pytest.Pytester) -> None:
