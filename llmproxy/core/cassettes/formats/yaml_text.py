@@ -203,13 +203,11 @@ def load_yaml(text: str, name: str) -> Any:
 
 def map_interactions_to_lines(text: str) -> dict[int, int]:
     """Return the line of each interaction, both from 1; needed only for errors."""
-    import yaml
+    from llmproxy.yaml_reader import Limits, Problems, read_documents
 
-    root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    for key, value in getattr(root, "value", None) or ():
-        if key.value == "interactions":
-            return {number: node.start_mark.line + 1 for number, node in enumerate(value.value, 1)}
-    return {}
+    tree: Any = next((tree for tree, _ in read_documents(text, "", Problems(), limits=Limits(*_SIZES))), None)
+    items = tree.get("interactions") if isinstance(tree, dict) else None
+    return {number: place.line for number, place in enumerate(getattr(items, "items_at", ()), 1)}
 
 
 MAX_BYTES = 1 << 20
