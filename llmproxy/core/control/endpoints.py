@@ -53,10 +53,7 @@ SpansOf = Callable[[Sequence[Interaction]], list[Json]]
 def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
     """Return a session's report so far. `unused` lists the first rows; None if recordings are not used."""
     unused, opened = engine.list_unused(session) if session.policy.uses_store else None, session.settings
-    rows = [
-        {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
-        for row in (unused or ())[:LISTED]
-    ]
+    rows = [row.to_unused_json() for row in (unused or ())[:LISTED]]
     return {
         "name": session.name, "cassette": session.cassette, "sample": session.sample, "mode": str(opened.mode),
         "speed": opened.speed, "exhausted": str(opened.exhausted), "opened": opened.opened,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 from llmproxy import proxy_calls
 from llmproxy.core.bindings import run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.control.endpoints import INTERACTION_MEMBERS
 from llmproxy.core.control.parsing import BadControl
 from llmproxy.core.forks import overrides
@@ -228,14 +229,9 @@ class Recording(TypedDict):
 
     llmproxy: Literal[1]
     cassette: str
-    method: str
     url: str
-    headers: list[tuple[str, str]]
     body: str | Base64
     """Text, or base64 if it is not UTF-8."""
-    status: int
-    reason: NotRequired[str]
-    response_headers: list[tuple[str, str]]
     response_body: str | Base64
     recorded: dict[str, Any]
     """Provider, operation, times, chunk borders, key, usage."""
@@ -475,6 +471,7 @@ SHAPES: Mapping[str, Shape] = {
     "LessonReport": Shape(LearnedField, ("recorded", "present", "path")),
     "Miss": Shape(Miss),
     "OverriddenTool": Shape(overrides.ToolOverride, ("tool", "nth")),
+    "Recording": Shape(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
     "Refused": Shape(SessionlessRefusal),
     "Report": Shape(Totals, Totals().to_json(), Totals.RARE),
     "RunVariable": Shape(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),

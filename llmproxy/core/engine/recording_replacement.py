@@ -243,9 +243,7 @@ class ReaskInterceptor(ReplacementInterceptor):
             return {"replacement": told}
         gone = {*self._gone, *self._find_dependents(store), *self._session.served}
         left = [row for row in store.list_summaries(*self.old_cassette_place) if row.id not in gone]
-        rows = [
-            {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
-        ]
+        rows = [row.to_unused_json() for row in left]
         return {"replacement": told, "unused": rows, "unused_total": len(rows)}
 
 

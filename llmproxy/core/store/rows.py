@@ -12,7 +12,7 @@ import re
 import sqlite3
 from calendar import timegm
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from llmproxy.core.traffic.interaction import ChunkedBody, Ending, Headers, Inte
 from llmproxy.core.traffic.websocket_frames import is_websocket_body, read_as_http_requests
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
+from llmproxy.proxy_calls import UnusedRecording
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,10 @@ class RowSummary:
     @property
     def channel(self) -> Channel:
         return get_service_kind(self.provider, self.operation)
+
+    def to_unused_json(self) -> dict[str, Any]:
+        """Return its row among the unused recordings of a session's report."""
+        return asdict(UnusedRecording(self.id, self.operation, self.model, self.last_user_text))
 
 
 SELECT_SUMMARY = (
