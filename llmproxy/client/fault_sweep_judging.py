@@ -127,11 +127,17 @@ class TrialFinding(NamedTuple):
     detail: str
     weak: bool
     """Whether the agent breaks; False for reactions that a sound agent shows too."""
+    extra_seconds: float | None = None
+    """Additional duration of a run that recovered."""
 
     @property
     def severity_mark(self) -> str:
         """``!`` if the agent breaks, ``?`` if the recording cannot show it, else a space."""
         return "!" if self.weak else "?" if self.outcome in (SweepKind.WENT_ON, SweepKind.UNMET) else " "
+
+    @property
+    def full_detail(self) -> str:
+        return self.detail if self.extra_seconds is None else f"{self.detail}, +{self.extra_seconds:.1f} s"
 
 
 LONGEST = 120
@@ -171,8 +177,8 @@ def judge_trial(trial: PlannedTrial, went: SweepRun, baseline: Sequence[SweepRun
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
     times = format_count(retries, "retry", "retries") if retries else "not disturbed"
-    recovery = f"{times}, +{max(0.0, went.seconds - usual_seconds):.1f} s"
-    return TrialFinding(trial, SweepKind.RECOVERED, recovery, weak=False)
+    extra_seconds = max(0.0, went.seconds - usual_seconds)
+    return TrialFinding(trial, SweepKind.RECOVERED, times, weak=False, extra_seconds=extra_seconds)
 
 
 def _number_missed_call(mine: Sequence[Call], missed: Call) -> str:
@@ -253,19 +259,12 @@ def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool
 def format_findings(findings: Sequence[TrialFinding]) -> list[str]:
     rows = [("fault", "call", "", "what the agent did")]
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
-        for (outcome, detail), alike in groupby(some, _group_key):
+        for _, alike in groupby(some, lambda each: (each.outcome, each.detail)):
             found = list(alike)
-            seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepKind.RECOVERED else []
-            most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")
-            text = f"{outcome}: {detail}" + (f", {most}" if most else "")
+            slowest = max(found, key=lambda each: each.extra_seconds or 0.0)
+            text = f"{slowest.outcome}: {slowest.full_detail}"
             rows.append((kind, _format_ranges([each.trial.number for each in found]), found[0].severity_mark, text))
     return align_rows(rows)
-
-
-def _group_key(finding: TrialFinding) -> tuple[str, str]:
-    """Return the key by which findings share a row: the number of retries if all is well, else everything."""
-    detail = finding.detail.partition(",")[0] if finding.outcome is SweepKind.RECOVERED else finding.detail
-    return finding.outcome.value, detail
 
 
 def _format_ranges(numbers: Sequence[int]) -> str:
@@ -305,7 +304,7 @@ def findings_to_json(findings: Sequence[TrialFinding]) -> list[dict[str, Any]]:
             "kind": each.trial.kind.name,
             "call": each.trial.number,
             "outcome": each.outcome.value,
-            "detail": each.detail,
+            "detail": each.full_detail,
             "weak": each.weak,
         }
         for each in findings

@@ -113,7 +113,7 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
 def test_what_the_agent_did(run: SweepRun, outcome: SweepKind, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
     found = judge_trial(trial(), run, [BASELINE])
-    assert (found.outcome, found.detail, found.severity_mark) == (outcome, detail, mark)
+    assert (found.outcome, found.full_detail, found.severity_mark) == (outcome, detail, mark)
 
 
 def test_giving_up_is_sound_where_asking_again_is_no_cure() -> None:
@@ -150,10 +150,10 @@ def test_last_words(err: str, said: str, crashed: bool) -> None:
 
 
 FINDINGS = [
-    TrialFinding(trial("http-429", 1), SweepKind.RECOVERED, "1 retry, +0.5 s", weak=False),
-    TrialFinding(trial("http-429", 2), SweepKind.RECOVERED, "1 retry, +1.5 s", weak=False),
-    TrialFinding(trial("http-429", 4), SweepKind.RECOVERED, "1 retry, +0.2 s", weak=False),
-    TrialFinding(trial("http-429", 5), SweepKind.RECOVERED, "2 retries, +0.2 s", weak=False),
+    TrialFinding(trial("http-429", 1), SweepKind.RECOVERED, "1 retry", weak=False, extra_seconds=0.5),
+    TrialFinding(trial("http-429", 2), SweepKind.RECOVERED, "1 retry", weak=False, extra_seconds=1.5),
+    TrialFinding(trial("http-429", 4), SweepKind.RECOVERED, "1 retry", weak=False, extra_seconds=0.2),
+    TrialFinding(trial("http-429", 5), SweepKind.RECOVERED, "2 retries", weak=False, extra_seconds=0.2),
     TrialFinding(trial("length", 2), SweepKind.QUIET, "says 'a', not 'b'", weak=True),
 ]
 
