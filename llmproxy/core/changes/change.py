@@ -71,6 +71,8 @@ class Change(NamedTuple):
     """For a tool's result: ``fails now`` if the recorded one had succeeded."""
     place: str = ""
     """For a tool, for people: ``tool search_orders: parameter limit is new``."""
+    is_place_enough: bool = False
+    """Whether the first difference is a member that is new or gone, so that `place` describes it."""
 
     @property
     def edit_digest(self) -> str:
@@ -94,7 +96,7 @@ class Change(NamedTuple):
             return f"{self.segment} is {'new' if self.before is None else 'gone'}"
         if not self.hunks:
             return f"{self.segment}: written in another way"
-        if self.place.endswith((" is new", " is gone")):
+        if self.is_place_enough:
             return self.place
         hunk = self.hunks[0]
         line = f", line {hunk.line}" if hunk.line > 1 else ""
@@ -126,7 +128,8 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            ChangeAuthor(Author(source), name, version), value["turned"], value.get("place", ""),
+            ChangeAuthor(Author(source), name, version), value["turned"], value["place"],
+            is_place_enough=value["place"] == value["text"],
         )  # fmt: skip
 
 

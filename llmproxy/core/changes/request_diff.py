@@ -291,11 +291,10 @@ class _RequestDiff:
             source = Author.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Author.PROMPT
         origin = self._build_origin(source, tool.split("__")[1] if source is Author.TOOL_SERVER else "")
         made = Change(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
-        return (
-            made._replace(place=describe_first_change_within_tool(old, new))
-            if kind == Kind.TOOL and old and new
-            else made
-        )
+        if kind != Kind.TOOL or old is None or new is None:
+            return made
+        place, is_place_enough = describe_first_change_within_tool(old, new)
+        return made._replace(place=place, is_place_enough=is_place_enough)
 
     def _build_origin(self, source: Author, name: str = "") -> ChangeAuthor:
         return ChangeAuthor(source, *(self.client or ())) if source is Author.CLIENT else ChangeAuthor(source, name)

@@ -449,10 +449,10 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
             yield from ((path + inner[1:], left, right) for inner, left, right in list_unequal_values(was, now, limit))
 
 
-def describe_first_change_within_tool(old: Segment, new: Segment) -> str:
-    """Describe the first difference of two definitions of one tool: ``tool search_orders: parameter limit is new``."""
+def describe_first_change_within_tool(old: Segment, new: Segment) -> tuple[str, bool]:
+    """Return ``tool search_orders: parameter limit is new`` for one tool, and whether a member of it is new or gone."""
     path, was, now = next(_compare_tools([old], [new], 1))
-    return _describe_place_of_change(new, path, was, now)
+    return _describe_place_of_change(new, path, was, now), was is ABSENT or now is ABSENT
 
 
 def _find_enclosing_segment(index: dict[str, Segment], path: str) -> Segment:

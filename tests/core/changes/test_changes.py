@@ -141,7 +141,7 @@ def test_a_change_is_named_by_its_lines() -> None:
     assert str(_change(None, "x")) == "system prompt is new"
     changes = (BRIEF, Change.from_json(BRIEF.to_json()))
     made, read = ((each.name, each.digests, str(each), each.difference_text) for each in changes)
-    assert made == read
+    assert (made, str(Change.from_json(BRIEF.to_json() | {"place": "autre", "text": "autre"}))) == (read, "autre")
 
 
 @pytest.mark.parametrize(("change", "client", "covered"), [
