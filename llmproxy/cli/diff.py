@@ -42,7 +42,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
-from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff, list_changes_beyond_run_diff
+from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
 from llmproxy.trace.comparing.render import diff_to_dict, render
 
 _PLACES = 100
@@ -162,7 +162,7 @@ def _format_for_terminal(found: CassetteComparison) -> Iterator[str]:
     for pair in found.diff.pairs_beyond_run_diff:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
         yield f"Request {number} {pair.what}: {to_line(pair.title)}  {pair.asked}"
-        for each in list_changes_beyond_run_diff(pair):
+        for each in pair.changes_beyond_run_diff:
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
     yield f"Requests: {found.diff.requests.summarize()}"
@@ -175,7 +175,7 @@ def _format_markdown(found: CassetteComparison) -> Iterator[str]:
         yield ""
     yield render(found.diff.trace, "markdown")
     for pair in found.diff.pairs_beyond_run_diff:
-        changes = ", ".join(each.what for each in list_changes_beyond_run_diff(pair))
+        changes = ", ".join(each.what for each in pair.changes_beyond_run_diff)
         yield f"\n- request {pair.new or pair.old} {pair.what}: {to_line(pair.title)} ({to_line(changes)})"
     yield f"\nRequests: {found.diff.requests.summarize()}"
 

@@ -80,6 +80,8 @@ class TurnPair:
     title: str
     asked: str
     changes: tuple[TurnChange, ...] = ()
+    changes_beyond_run_diff: tuple[TurnChange, ...] = ()
+    """Those of `changes` that the comparison of the runs lacks: all, unless both turns have the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class CassetteDiff:
         plain = asdict(self)
         for side in ("old", "new"):
             plain[side]["cost"] = float(plain[side]["cost"])
+        for pair in plain["pairs"]:
+            del pair["changes_beyond_run_diff"]
         return {"same": self.is_same, **plain}
 
     def summarize(self) -> str:
@@ -169,16 +173,18 @@ def _align_turns_by_key(
         while i < i2 and j < j2:
             if tag != "equal" and a[i].operation != b[j].operation:
                 break
-            changes = tuple(_compare_turn_pair(a[i], b[j]))
+            of_request = tuple(_compare_members(a[i], b[j], _REQUEST_MEMBERS))
+            changes = (*of_request, *_compare_conversation(a[i], b[j]))
             what: What = "changed" if changes else "same"
-            yield TurnPair(what, i + 1, j + 1, b[j].title, show_json(b[j].asked), changes)
+            beyond = of_request if b[j].operation in CHAT else changes
+            yield TurnPair(what, i + 1, j + 1, b[j].title, show_json(b[j].asked), changes, beyond)
             i, j = i + 1, j + 1
         for n in range(i, i2):
             changes = tuple(_list_lone_turn_changes(a[n]))
-            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), changes)
+            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), changes, changes)
         for n in range(j, j2):
             changes = tuple(TurnChange(each.what, "", each.old) for each in _list_lone_turn_changes(b[n]))
-            yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
+            yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes, changes)
 
 
 def _list_lone_turn_changes(turn: CallSummary) -> Iterator[TurnChange]:
@@ -189,12 +195,20 @@ def _list_lone_turn_changes(turn: CallSummary) -> Iterator[TurnChange]:
         yield TurnChange(f"call {n} {call.name}", show_json(parse_json_or_text(call.arguments)), "")
 
 
-def _compare_turn_pair(old: CallSummary, new: CallSummary) -> Iterator[TurnChange]:
-    for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
+_REQUEST_MEMBERS = ("provider", "operation", "model", "asked", "status", "ending")
+
+
+def _compare_members(old: CallSummary, new: CallSummary, names: Sequence[str]) -> Iterator[TurnChange]:
+    for name in names:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             difference = build_difference(name, before, after)
             yield TurnChange(name, difference.old, difference.new)
+
+
+def _compare_conversation(old: CallSummary, new: CallSummary) -> Iterator[TurnChange]:
+    """Yield the changes that the comparison of the runs has too, if both turns have the conversation."""
+    yield from _compare_members(old, new, ("text",))
     yield from _compare_tool_calls(old.calls, new.calls)
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
@@ -238,10 +252,6 @@ def _format_usage_value(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
-_TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
-"""Kinds of request changes that the comparison of the runs reports already."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunAndAllRequestsDiff:
     """Two recordings, compared as runs and as requests."""
@@ -261,9 +271,7 @@ class RunAndAllRequestsDiff:
     def pairs_beyond_run_diff(self) -> list[TurnPair]:
         """Pairs of requests with differences that the comparison of the runs lacks."""
         return [
-            each
-            for each in self.requests.pairs
-            if each.what in ("added", "removed") or list_changes_beyond_run_diff(each)
+            each for each in self.requests.pairs if each.what in ("added", "removed") or each.changes_beyond_run_diff
         ]
 
     def fails(self, on: FailOn | None) -> bool:
@@ -271,9 +279,3 @@ class RunAndAllRequestsDiff:
         if on is None:
             return False
         return self.trace.fails(on) or (on == "any" and not self.requests.is_same)
-
-
-def list_changes_beyond_run_diff(pair: TurnPair) -> list[TurnChange]:
-    """Return a request's changes that the runs lack: all, unless both have the conversation."""
-    chat = any(word in CHAT for word in pair.title.split()[1:2])
-    return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]
