@@ -106,22 +106,22 @@ class CassetteComparison:
 
     @property
     def reasons(self) -> list[str]:
-        """Recorded reasons for their differences."""
+        """Recorded reasons for their differences: lines without any effect on a terminal."""
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
         lines = [
-            text
+            to_line(text)
             for name, (said, fields) in told
             for text in (*iter_recorded_variable_lines(name, said), *format_volatile_fields(name, fields))
         ]
         if self.exchanged:
-            lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
+            lines.append(to_line(f"exchanged before comparing: {', '.join(self.exchanged)}"))
         for fork in self.forks:
-            lines.append(f"{fork.cassette} is a {fork.describe_origin()}")
-            lines += [f"  {each.name_as_typed} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
-            lines += [
-                f"  LLM call {n} answers {said.text[:_PLACES]!r}" for n, said in sorted(fork.overrides.answers.items())
-            ]
+            lines.append(to_line(f"{fork.cassette} is a {fork.describe_origin()}"))
+            overrides = [f"{each.name_as_typed} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
+            answers = sorted(fork.overrides.answers.items())
+            overrides += [f"LLM call {n} answers {said.text[:_PLACES]!r}" for n, said in answers]
+            lines += [f"  {to_line(text)}" for text in overrides]
         return lines
 
 
@@ -156,7 +156,7 @@ def _to_json(found: CassetteComparison) -> dict[str, Any]:
 def _format_for_terminal(found: CassetteComparison) -> Iterator[str]:
     """Yield lines for a terminal. Recorded text is escaped; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    yield from (to_line(text) if not text.startswith("  ") else f"  {to_line(text)}" for text in found.reasons)
+    yield from found.reasons
     if found.diff.trace.has_changes or not found.diff.pairs_beyond_run_diff:
         yield render(found.diff.trace, color=color, width=shutil.get_terminal_size().columns)
     for pair in found.diff.pairs_beyond_run_diff:

@@ -13,7 +13,7 @@ import typer
 from llmproxy.amount_formatting import format_count
 from llmproxy.cli.commands import make_default_typer
 from llmproxy.cli.parts.completion import complete_models
-from llmproxy.cli.parts.printing import print_json, print_line, to_line
+from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.scenario.config import UNSET_ZERO
@@ -107,7 +107,7 @@ def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:
         print_json({**asdict(found), "agreement": found.agreement})
         return
     for text in found.summary_lines():
-        print_line(text if text.startswith(" ") else to_line(text))
+        print_line(escape_lines(text))
     if found.missed:
         print_line("  to record what is missing, type the same with --mode auto")
     for each in found.disagreements[:_SHOWN]:

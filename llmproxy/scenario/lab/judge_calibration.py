@@ -109,7 +109,7 @@ class JudgeCalibration:
         names: dict[str, list[str]] = {}
         for name, why in self.errors.items():
             names.setdefault(why, []).append(name)
-        return told + [f"left out: {', '.join(several)}: {why}" for why, several in names.items()]
+        return told + [" ".join(f"left out: {', '.join(several)}: {why}".split()) for why, several in names.items()]
 
     def _format_kappa(self) -> str:
         if self.kappa is None:
