@@ -106,34 +106,37 @@ class ChangeSummary:
         return bool(self.groups or self.refused)
 
     def format_lines(self) -> Iterator[str]:
-        counts, told = self.counts, format_count(self.counts["calls"], "call")
-        cassettes = format_count(counts["cassettes"], "cassette")
-        if not counts["calls"]:
-            yield "no call came, or nothing is recorded: nothing can have changed"
+        yield self._headline
+        if not self.counts["calls"]:
             return
-        if not self.has_changes:
-            carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
-            yield f"no change in {told}, {cassettes}{carried}"
-            yield from self._format_test_outcome_counts()
-            return
-        where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
-        yield f"{format_count(len(self.groups), 'change')} in {where}"
         rows = [*self.groups, *self.refused]
-        width = max(len(each.name) for each in rows)
+        width = max((len(each.name) for each in rows), default=0)
         for each in rows:
             calls, where = format_count(each.calls, "call"), name_some(each.cassettes, " ")
             yield f"  {each.name:<{width}}  {each.text}   {calls}  {where}"
-        yield from self._format_test_outcome_counts()
-        if self.groups:
-            yield "(recorded answers show how the program reacts to them, not how the model reacts to the change)"
-        if self.bill is not None:
-            yield str(self.bill)
+        yield from self._format_effects()
 
-    def _format_test_outcome_counts(self) -> Iterator[str]:
+    @property
+    def _headline(self) -> str:
+        counts, told = self.counts, format_count(self.counts["calls"], "call")
+        cassettes = format_count(counts["cassettes"], "cassette")
+        if not counts["calls"]:
+            return "no call came, or nothing is recorded: nothing can have changed"
+        if not self.has_changes:
+            carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
+            return f"no change in {told}, {cassettes}{carried}"
+        where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
+        return f"{format_count(len(self.groups), 'change')} in {where}"
+
+    def _format_effects(self) -> Iterator[str]:
         counts = self.counts
         if any(counts[name] for name in ("as_before", "carried", "failed")):
             passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
             yield f"with recorded answers: {passed}, {counts['carried']} with carried answers, {counts['failed']} fail"
+        if self.groups:
+            yield "(recorded answers show how the program reacts to them, not how the model reacts to the change)"
+        if self.bill is not None:
+            yield str(self.bill)
 
     def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
         """Return the next commands; `folder` is the cassette folder, if no setting has it."""
@@ -146,14 +149,13 @@ class ChangeSummary:
         return rows | {"counts": dict(self.counts), "bill": self.bill and self.bill.to_json()}
 
     def to_markdown(self) -> Iterator[str]:
-        first, *rest = self.format_lines()
-        yield f"**{first}**"
+        yield f"**{self._headline}**"
         if self.has_changes:
             yield from ("", "| change | what | calls | cassettes |", "|---|---|---|---|")
             for each in (*self.groups, *self.refused):
                 cells = (f"`{each.name}`", each.text, str(each.calls), name_some(each.cassettes, " "))
                 yield f"| {' | '.join(cell.replace('|', '\\|') for cell in cells)} |"
-            yield from ("", *(line for line in rest if not line.startswith("  ")))
+            yield from ("", *(self._format_effects() if self.counts["calls"] else ()))
 
 
 _ROWS = {"changes": "groups", "refused": "refused"}
