@@ -129,8 +129,7 @@ def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
         overrides = parse_json_overrides(tree.get("overrides"))
     except SettingsError as error:
         raise ValueError(f"`fork`: {remove_prefix(error).removesuffix('.')}") from error
-    named, _, channels = tree["why"].partition("live: ")  # older files have the live channels in the reason only
-    return Fork(**{"live": "" if named else channels, **tree, "cassette": cassette, "overrides": overrides})
+    return Fork(**tree | {"cassette": cassette, "overrides": overrides})
 
 
 def store_fork(store: Store, fork: Fork) -> None:
