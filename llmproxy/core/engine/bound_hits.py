@@ -55,7 +55,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
-from llmproxy.core.traffic.json_diff import Difference, show_json
+from llmproxy.core.traffic.json_diff import Difference, differ_only_in_numbers, show_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindScope, Channel, Decision, ReplayScope
@@ -230,8 +230,11 @@ class _RecordingRestater(RecordingRewriter):
         if said.tree is None or said.tree == wanted.tree:
             return CandidateInRunValues(whole)
         varying = tuple(
-            Difference(x.path, show_json(x.recorded), show_json(x.present), x.field.kind) for x in said.varying
-        )
+            Difference(
+                x.path, show_json(x.recorded), show_json(x.present), x.field.kind,
+                only_numbers=differ_only_in_numbers(x.recorded, x.present),
+            ) for x in said.varying
+        )  # fmt: skip
         return CandidateInRunValues(replace(whole, tree=said.tree), said.bound, varying)
 
     def _build_recording_bindings(self, id_: int) -> Bindings:

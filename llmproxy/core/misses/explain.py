@@ -11,7 +11,6 @@ output.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -26,7 +25,6 @@ from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
-_NUMBER = re.compile(r"\d+")
 LIMIT, LINES = 2000, 12
 """Maximum characters and lines of the whole text, which is an error message."""
 
@@ -94,8 +92,8 @@ class ExplainedMiss:
     @property
     def differs_in_numbers(self) -> bool:
         """Whether only numbers differ from the nearest recording."""
-        pairs = [(each.old, each.new) for each in self.nearest.differences] if self.nearest else []
-        return bool(pairs) and all(old and new and _NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in pairs)
+        found = self.nearest.differences if self.nearest else ()
+        return bool(found) and all(each.only_numbers for each in found)
 
 
 def build_miss_explanation(
@@ -225,8 +223,7 @@ def _describe_reordering(miss: ExplainedMiss) -> str:
     if near is None:
         return "the same as a recording, in another order"
     what = "messages" if near.reordered in ("$.messages", "$.input", "$.contents") else "members"
-    if any(each.path == near.reordered and each.old.startswith('"') for each in near.differences):
-        what = "words"
+    what = "words" if near.is_word_order else what
     at_once = [group for group in miss.context.concurrent if max(group) < near.id]
     why = f": #{min(at_once[-1])} to #{max(at_once[-1])} ran at the same time" if at_once else ""
     return f"it is the same {what} as #{near.id} in another order, at {clip(near.reordered, 80)}{why}"

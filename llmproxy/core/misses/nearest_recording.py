@@ -83,6 +83,8 @@ class Nearest:
     """Run variables and volatile fields whose different values fit; they are no difference."""
     reordered: str = ""
     """Path of a list or a text with the same content in another order, if nothing else differs."""
+    is_word_order: bool = False
+    """Whether there is a text at `reordered`."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -168,7 +170,10 @@ def find_nearest(
     suggestion = None if written else suggest_rules(best, wanted)
     places = tuple(shorten_old_and_new_values(*place) for _, place in pairs)
     differences, similarity = (*found, *varying)[:COUNTED], _compare_last_texts(best, wanted)
-    return Nearest(id_, _same_operation(wanted, best), differences, similarity, suggestion, places, bound, reordered)
+    is_word_order = any(place.path == reordered and isinstance(place.old, str) for _, place in pairs)
+    return Nearest(
+        id_, _same_operation(wanted, best), differences, similarity, suggestion, places, bound, reordered, is_word_order
+    )
 
 
 def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:

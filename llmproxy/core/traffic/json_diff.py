@@ -53,6 +53,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("counter", r"\d+"),
 )  # fmt: skip
 _PATTERNS = tuple((kind, late(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
+_NUMBER = late(r"\d+")
 
 
 def classify_volatile(old: object, new: object) -> str | None:
@@ -88,6 +89,13 @@ def _locate_position_in_match(pattern: re.Pattern[str], text: str, at: int) -> s
 
 def _differ_only_in_pattern(pattern: re.Pattern[str], old: str, new: str) -> bool:
     return max(len(old), len(new)) <= _SCAN and pattern.sub("0", old) == pattern.sub("0", new)
+
+
+def differ_only_in_numbers(old: object, new: object) -> bool:
+    """Return whether two values are numbers, or texts that are equal except for their numbers."""
+    if isinstance(old, str) and isinstance(new, str):
+        return _differ_only_in_pattern(_NUMBER, old, new)
+    return {type(old), type(new)} <= {int, float}
 
 
 def is_volatile_value(text: str) -> bool:
@@ -140,6 +148,8 @@ class Difference:
     """Result of :func:`classify_volatile`."""
     where: str = ""
     """Position in words, if a dialect has words for it: ``system prompt, line 12``."""
+    only_numbers: bool = False
+    """Result of :func:`differ_only_in_numbers`."""
 
     @property
     def place(self) -> str:
@@ -230,11 +240,11 @@ def build_difference(path: str, old: object, new: object, where: str = "") -> Di
     """Return the difference of two values; long texts are shown around their first differing position."""
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, count_common_prefix(old, new) - _BEFORE)
-        return Difference(
-            path, _quote_text(old, start), _quote_text(new, start), classify_volatile_difference(path, old, new), where
-        )
-    left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
-    return Difference(path, left, right, classify_volatile_difference(path, old, new), where)
+        left, right = _quote_text(old, start), _quote_text(new, start)
+    else:
+        left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
+    looks = classify_volatile_difference(path, old, new)
+    return Difference(path, left, right, looks, where, only_numbers=differ_only_in_numbers(old, new))
 
 
 def classify_volatile_difference(path: str, old: object, new: object) -> str | None:

@@ -17,7 +17,7 @@ from llmproxy.core.misses.nearest_recording import Nearest, NormalizeRulesSugges
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
-from llmproxy.core.traffic.json_diff import Difference
+from llmproxy.core.traffic.json_diff import SHOWN, Difference, build_difference
 
 CONTEXT = MissContext(
     mode="replay", cassette="trip", session="trip", key="v1:" + "ab12" * 16, method="POST", provider="openai",
@@ -115,11 +115,12 @@ def test_a_day_in_system_text_can_be_bound_instead() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "numbers"),
-    [("task 7 is done", "task 12 is done", True), ("task 7 is done", "task 7 is open", False)],
-)
+    [("task 7 is done", "task 12 is done", True), ("task 7 is done", "task 7 is open", False),
+     (f"task 7{' ' * SHOWN}is done", f"task 12{' ' * SHOWN}is open", False)],
+)  # fmt: skip
 def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbers: bool) -> None:
     """The commands that start a proxy by hand stand in the text to the letter; numbers alone may be a counter's."""
-    near = replace(NEAR, differences=(Difference("$.a", old, new), Difference("$.b", "1", "2")))
+    near = replace(NEAR, differences=(build_difference("$.a", old, new), build_difference("$.b", 1, 2)))
     miss = ExplainedMiss(CONTEXT, near)
     assert miss.proxy_start_commands_by_mode["auto"] in miss.text
     assert miss.proxy_start_commands_by_mode["auto"] == "llmproxy start --mode auto --cassette trip"
@@ -194,7 +195,8 @@ def test_another_order_of_what_ran_at_once_says_so() -> None:
     assert "it is the same messages as #12 in another order, at $.messages: #4 to #7 ran at the same time." in text
     assert "PYTHONHASHSEED=0" in text
     assert "--mode auto" not in text
-    assert "the same words as #12" in ExplainedMiss(CONTEXT, replace(NEAR, reordered="$.messages[1].content")).text
+    words = replace(NEAR, reordered="$.messages[1].content", is_word_order=True)
+    assert "the same words as #12" in ExplainedMiss(CONTEXT, words).text
     alone = ExplainedMiss(CONTEXT, replace(NEAR, reordered="$.tools")).text
     assert "it is the same members as #12 in another order, at $.tools." in alone
     assert "PYTHONHASHSEED" not in alone
