@@ -200,9 +200,10 @@ def why(
     path = Path(f"{resolve_store_path(store)}.state.db")
     found, injected = read_misses(path, number), read_faulted_calls(path, SHOWN_FAULTS)
     if as_json:
+        names = ("at", "session", "provider", "operation", "model", "note", "status")
         print_json(
             [{"at": missed.at, **missed.data} for missed in found]
-            + [{"fault": each.note, **each._asdict()} for each in injected]
+            + [{"fault": each.note, **{name: getattr(each, name) for name in names}} for each in injected]
         )
         return
     if injected:

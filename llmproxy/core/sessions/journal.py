@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
+from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.server_store_copies import ensure_copy_folder
 from llmproxy.sqlite_file import FileState, open_connection, read_state, write_transaction
@@ -310,32 +311,21 @@ def read_misses(path: Path, limit: int) -> list[JournaledMiss]:
     return list(_parse_rows(reversed(found), _parse_miss))
 
 
-class FaultedCall(NamedTuple):
-    """A call of the last run with an injected fault."""
-
-    at: float
-    """Unix time."""
-    session: str
-    provider: str
-    operation: str
-    model: str
-    note: str
-    """The fault, and the number of its rule."""
-    status: int
-
-
-def read_faulted_calls(path: Path, limit: int) -> list[FaultedCall]:
-    """Return the last calls with injected faults of the journal's last run, oldest first."""
+def read_faulted_calls(path: Path, limit: int) -> list[Call]:
+    """Return the last run's last calls with injected faults, oldest first; `note` has the number of the rule."""
     sql = (
-        "SELECT at, status, session, provider, operation, model, note FROM decisions"
+        "SELECT at, decision, status, fault, session, provider, operation, model, note FROM decisions"
         " WHERE run = (SELECT max(id) FROM runs) AND fault IS NOT NULL ORDER BY id DESC LIMIT ?"
     )
     return list(_parse_rows(reversed(query_journal(path, sql, (limit,))), _parse_faulted_call))
 
 
-def _parse_faulted_call(at: Any, status: Any, *texts: Any) -> FaultedCall:
+def _parse_faulted_call(at: Any, decision: Any, status: Any, fault: Any, *texts: Any) -> Call:
     session, provider, operation, model, note = (decode_sql_text(text or "") for text in texts)
-    return FaultedCall(_check_time(at), session, provider, operation, model, note, index(status))
+    return Call(
+        Decision(decision), status=index(status), session=session, provider=provider, operation=operation, model=model,
+        note=note, fault=str(fault), at=_check_time(at),
+    )  # fmt: skip
 
 
 def read_ids_used_last_run(path: Path) -> frozenset[int] | None:
