@@ -47,7 +47,7 @@ class CallsNotKept(RefusedError):
 
 
 @dataclass(slots=True)
-class CallLog:
+class CallHistory:
     """Calls of a session with their outcomes."""
 
     arrived: int = 0
@@ -219,7 +219,7 @@ class Session:
     """`record`: keys whose older recordings this session has replaced."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
-    calls: CallLog = field(default_factory=CallLog)
+    calls: CallHistory = field(default_factory=CallHistory)
     """Calls with their outcomes, over all restarts."""
     interceptors: tuple[Interceptor[Any], ...] = ()
     """In the declared order of features."""

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.core.engine import fast_path
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import RoutedRequestHead
-from llmproxy.core.sessions.session import CallLog, Session
+from llmproxy.core.sessions.session import CallHistory, Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.protocol import Decision, Exhausted, Mode
@@ -256,4 +256,4 @@ def test_a_session_that_was_closed_is_let_go(store: Path) -> None:
         calls = id(made.sessions.open_sessions["default"].calls)
         made.sessions.close_session("default")
         gc.collect()
-        assert calls not in [id(each) for each in gc.get_objects() if type(each) is CallLog]
+        assert calls not in [id(each) for each in gc.get_objects() if type(each) is CallHistory]

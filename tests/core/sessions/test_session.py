@@ -15,7 +15,7 @@ from llmproxy.core.sessions.session import (
     KEPT_TEXTS,
     LONGEST_NAME,
     NOT_KEPT,
-    CallLog,
+    CallHistory,
     CallsNotKept,
     Session,
     SessionSettings,
@@ -225,7 +225,7 @@ def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
 
 def test_calls_are_told_in_the_order_of_their_arrival() -> None:
     """The second may be answered before the first; one that is open is not told, and counted as open."""
-    calls = CallLog()
+    calls = CallHistory()
     assert [calls.begin() for _ in range(3)] == [1, 2, 3]
     calls.add_ended_call(ended(2))
     calls.add_ended_call(ended(1))
@@ -236,7 +236,7 @@ def test_calls_are_told_in_the_order_of_their_arrival() -> None:
 
 def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
     """Whoever asks from the start learns that the start is gone; from where it is kept, all of it is there."""
-    calls = CallLog()
+    calls = CallHistory()
     for _ in range(KEPT_CALLS + 5):
         calls.add_ended_call(ended(calls.begin()))
     with pytest.raises(CallsNotKept) as error:
@@ -247,7 +247,7 @@ def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
 
 def test_a_refused_call_says_what_its_client_was_told() -> None:
     """The text of a miss, else the note; beyond the bound it says where the text is."""
-    calls = CallLog()
+    calls = CallHistory()
     calls.add_ended_call(ended(calls.begin(), miss=True, note="-"), "the nearest is ...")
     calls.add_ended_call(ended(calls.begin(), note="client left"))
     first, second = calls.list_calls_after(0)
