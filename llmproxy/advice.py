@@ -34,6 +34,8 @@ NAME = "llmproxy-replay"
 LONGEST = 700
 """Maximum characters of all options. A longer command is shown with a note that it is incomplete, never cut."""
 _MODE = "{mode}"
+PYTEST_MODE = f"--llmproxy-mode {_MODE}"
+"""Part of the start command of pytest's plugin, and of no other."""
 _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "forward"})
 """Options of the running proxy that a second proxy on the same machine cannot share."""
 
@@ -52,6 +54,8 @@ class StartCommand:
     """Environment variables with base URLs, as set where the proxy was started."""
     page: str = field(default="", compare=False)
     """Address of the viewer of a proxy that keeps running after its client; empty if there is none."""
+    in_mitmproxy: bool = False
+    """Whether options are mitmproxy's, ``--set llmproxy_NAME=VALUE``."""
 
     @property
     def is_for_one_command(self) -> bool:
@@ -61,6 +65,10 @@ class StartCommand:
     @property
     def is_test_runner(self) -> bool:
         return _MODE in self.start
+
+    @property
+    def is_pytest(self) -> bool:
+        return PYTEST_MODE in self.start
 
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
@@ -82,7 +90,8 @@ class StartCommand:
         """Return the start of another command that runs its own proxy with the same options."""
         if self.is_test_runner:
             return StartCommand(start, rest)
-        return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
+        options = tuple(x for x in self.options if x[0] not in _OF_ONE)
+        return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False)
 
     def without_mcp_servers(self) -> StartCommand | None:
         """Return the command without MCP servers; None if `run` did not start it, or the option was given."""
@@ -91,7 +100,7 @@ class StartCommand:
         return replace(self, options=(*self.options, ("mcp_config", "none")))
 
     def _spell_option(self, name: str, value: str | bool) -> str:  # noqa: FBT001 - the value of a switch
-        if self.start.startswith("mitm"):
+        if self.in_mitmproxy:
             return f"--set {quote_word(f'llmproxy_{name}={str(value).lower() if isinstance(value, bool) else value}')}"
         key = name.replace("_", "-")
         return f"--{key if value else f'no-{key}'}" if isinstance(value, bool) else f"--{key} {quote_word(value)}"

@@ -60,7 +60,6 @@ BY_HAND = {
     "core/providers/upstreams_and_rates.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
-    "mitm/open_proxy_context.py": "the name of the command itself",
     "server_store_copies.py": "where the server is was said with its password, which no text repeats",
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
@@ -306,7 +305,8 @@ def test_a_page_is_named_where_its_proxy_goes_on(
 
 def test_inside_mitmproxy_options_are_set() -> None:
     """There is no `llmproxy start` there."""
-    again = StartCommand('mitmdump -s "$(llmproxy addon)"', "", (("upstream", "a=http://a/v1"), ("forward", True)))
+    options = (("upstream", "a=http://a/v1"), ("forward", True))
+    again = StartCommand('mitmdump -s "$(llmproxy addon)"', "", options, in_mitmproxy=True)
     assert again.command("auto", "a b") == (
         "mitmdump -s \"$(llmproxy addon)\" --set llmproxy_mode=auto --set 'llmproxy_cassette=a b'"
         " --set llmproxy_upstream=a=http://a/v1 --set llmproxy_forward=true"

@@ -17,6 +17,7 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.advice import StartCommand
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
@@ -93,7 +94,8 @@ class RecordReplay:
             given = load(self._read_options(), os.environ, Path.cwd())
             given = given.add_unset_upstreams(find_mode_upstreams(ctx.options.mode))
             loaded = add_env_upstreams(given, os.environ)
-            self._built = open_proxy_context(loaded, self._log_call, 'mitmdump -s "$(llmproxy addon)"')
+            start = StartCommand('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
+            self._built = open_proxy_context(loaded, self._log_call, start)
         except LLMProxyError as error:
             log.error("%s", ensure_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]

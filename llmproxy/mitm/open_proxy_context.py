@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmproxy.advice import StartCommand
@@ -131,25 +131,26 @@ def build_engine_config(
     )  # fmt: skip
 
 
-def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> StartCommand:
+def build_start_command(loaded: Loaded, env: Mapping[str, str], own: StartCommand | None = None) -> StartCommand:
     """Return the command that starts this proxy again.
 
     A proxy started by another command (`run`, a test runner) is started by that command again: its variables are still
     set there, and the port is not the user's. A proxy started by hand often has a shell of its own.
     """
-    typed = env.get(STARTED_BY_VARIABLE)
+    own, typed = own or StartCommand(), env.get(STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
         options = tuple(each for each in options if each != ("port", "0"))
-        return StartCommand(typed or start, " -- COMMAND" if typed else "", options)
+        return StartCommand(typed, " -- COMMAND", options) if typed else replace(own, options=options)
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)
-    port = loaded.settings.port if start == StartCommand().start else 0
-    return StartCommand(start, "", options, variables, f"http://{DEFAULT_HOST}:{port}/" if port else "")
+    port = 0 if own.in_mitmproxy else loaded.settings.port
+    page = f"http://{DEFAULT_HOST}:{port}/" if port else ""
+    return replace(own, options=options, variables=variables, page=page)
 
 
 def open_proxy_context(
-    loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start"
+    loaded: Loaded, on_call: Callable[[Call], None], start: StartCommand | None = None
 ) -> ContextAndJournal:
     """Open the store and the journal.
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from llmproxy.advice import PYTEST_MODE
 from llmproxy.client.child_env import EnvironmentPlan, in_ci, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.gather_run_variables import gather_run_variables
@@ -216,7 +217,7 @@ class SharedProxy:
         if self._proxy is not None:
             words = ["--mode", "replay", "--host", DEFAULT_HOST, *(["--allow-live"] if live else [])]
             words += ["--cassette-dir", self.cassette_dir] if self.cassette_dir else []
-            self._proxy.start(words, f"{self.typed} --llmproxy-mode {{mode}}", self.update)
+            self._proxy.start(words, f"{self.typed} {PYTEST_MODE}", self.update)
 
     def begin_test(self, asked: SessionOptions) -> PerTestSession:
         """Open a test's session and route this process's traffic to it. Raises MachineError: not served, refused."""

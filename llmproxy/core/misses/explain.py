@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from llmproxy.advice import format_command
+from llmproxy.advice import PYTEST_MODE, format_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, RecordingRewriter, find_nearest
@@ -241,7 +241,7 @@ def _advise_other_recording(miss: ExplainedMiss) -> list[_Advice]:
     if there.cassette != context.cassette:
         if not context.again.is_test_runner:
             typed = _build_start_command(miss, "replay", there.cassette)
-        elif context.again.start.startswith("pytest"):  # in a test, a cassette's name is no option
+        elif context.again.is_pytest:  # in a test, a cassette's name is no option
             typed = f"@pytest.mark.llmproxy(cassette={json.dumps(there.cassette)})"
         else:
             typed = f"session({{ cassette: {json.dumps(there.cassette)} }})"
@@ -285,14 +285,11 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Advice]:
     return [*_advise_record_missing(miss), *steps] if suggestion.left else [*steps, *_advise_record_missing(miss)]
 
 
-_PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
-
-
 def _advise_changes_command(miss: ExplainedMiss) -> list[_Advice]:
     """Advise the trial that lists the changes in all calls, if the command of the run is known."""
     context, again = miss.context, miss.context.again
-    if _PYTEST_MODE in again.start:
-        typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
+    if again.is_pytest:
+        typed = again.start.replace(PYTEST_MODE, "--llmproxy-changes")
     elif again.is_for_one_command:
         typed = again.for_other_command("llmproxy changes", " -- COMMAND").command(
             "", context.cassette, store=context.store
