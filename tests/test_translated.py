@@ -29,9 +29,10 @@ TRANSLATED = '''
 import re
 
 _KEEP = re.compile(r"(`[^`]*`|https?://\\S+|^llmproxy: |[\\w./-]*[/_\\d][\\w./-]*)", re.MULTILINE)
-_PROSE = frozenset(
-    ("text", "note", "message", "hint", "error", "miss_texts", "unbound", "idle", "reason", "why", "notes", "reasoning", "refused")
-)
+_PROSE = frozenset((
+    "text", "note", "message", "hint", "error", "miss_texts", "unbound", "idle", "reason", "why", "notes", "reasoning",
+    "refused", "place", "detail", "what",
+))
 _TABLE = str.maketrans("abcdefghijklmnopqrstuvwxyz", "bcdefghijklmnopqrstuvwxyza")
 
 
@@ -50,49 +51,34 @@ def translate_json(value, prose=False):
 '''
 HOOKS = {
     "client/control.py": """
-
 from llmproxy.translated import translate_json
-
 _read = Control._parse_reply
 Control._parse_reply = lambda self, status, content: translate_json(_read(self, status, content))
 """,
     "client/proxy_process.py": """
-
 from llmproxy.translated import translate
-
 _read = Proxy._read_log_lines.fget
 Proxy._read_log_lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
 """,
     "errors.py": """
-
 from llmproxy.translated import translate
-
-
 def _init(self, message, *, hint=""):
     Exception.__init__(self, translate(message))
     self.message, self.hint = translate(message), translate(hint)
-
-
 LLMProxyError.__init__ = _init
 """,
     "core/sessions/journal.py": """
-
 from llmproxy.translated import translate
-
 _row = _build_decision_row
 _build_decision_row = lambda run, call: _row(run, call._replace(note=translate(call.note)))
 """,
     "suite/matchers/match.py": """
-
 from llmproxy.translated import translate
-
 _matcher = matcher
 matcher = lambda name, objection=lambda _: "", **more: _matcher(name, objection=lambda it: translate(objection(it)), **more)
 """,
     "suite/run/case_runner.py": """
-
 from llmproxy.translated import translate
-
 _expected = _CaseRun._apply_xfail
 _CaseRun._apply_xfail = lambda self, status: tuple(map(translate, _expected(self, status)))
 """,
@@ -101,10 +87,22 @@ from llmproxy.translated import translate
 _rows = _query_forks
 _query_forks = lambda *asked: (replace(fork, why=translate(fork.why)) for fork in _rows(*asked))
 """,
+    "client/fault_sweep_judging.py": """
+from llmproxy.translated import translate
+_judge = judge_trial
+judge_trial = lambda *given: (found := _judge(*given))._replace(detail=translate(found.detail))
+""",
+    "trace/comparing/recording_diff.py": """
+from dataclasses import replace
+from llmproxy.translated import translate
+_pairs = _align_turns_by_key
+_changes = lambda pair: tuple(replace(each, what=translate(each.what)) for each in pair.changes)
+_align_turns_by_key = lambda *sides: (
+    replace(pair, title=translate(pair.title), changes=_changes(pair)) for pair in _pairs(*sides)
+)
+""",
     "report/json_report.py": """
-
 from llmproxy.translated import translate_json
-
 _read_runs = read_report_runs
 read_report_runs = lambda path: translate_json(_read_runs(path))
 """,
@@ -151,6 +149,8 @@ RUNS = {
     "never used": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", python(), "-c", "pass"]),
     "why": (0, ["why"]),
     "faulty": (0, ["run", "--json", "r.json", "--faults", "http-429", "--mode", "replay", "--", python(), "ask.py", "hi"]),
+    "swept": (0, ["run", "--faults", "sweep:slow-start", "--mode", "replay", "--", python(), "ask.py", "hi"]),
+    "differ": (0, ["diff", "default", "other"]),
     "replay": (0, ["replay", "--override-llm", "0=bye", "--", python(), "ask.py", "hi"]),
     "replay that leaves": (4, ["replay", "--", python(), "ask.py", "what?"]),
     "why a fault": (0, ["why"]),
@@ -195,7 +195,7 @@ def statuses(path: Path) -> dict[str, list[str]]:
 def outcomes(folder: Path, env: dict[str, str]) -> dict[str, Ended]:
     folder.mkdir()
     (folder / "ask.py").write_text(TYPED)
-    fill(folder / "llmproxy.db", chat("hi", "Hello there."))
+    fill(folder / "llmproxy.db", chat("hi", "Hello there."), chat("hi", "Bye.", cassette="other"))
     return {name: run(folder, env, *words) for name, (_, words) in RUNS.items()}
 
 
