@@ -34,7 +34,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_or_make, get_or_make_sync
+from llmproxy.scenario.cache_store import CacheMode, CacheSlot, CacheStore, get_or_make, get_or_make_sync
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput
@@ -391,6 +391,8 @@ class _ResultSlot(CacheSlot):
         try:
             return None if text is None else (decode_value(text),)
         except NotCacheable as error:
+            if self.store.mode is CacheMode.REPLAY:
+                raise self.build_miss_error(f"Its kept value cannot be used: {error}.") from error
             self.of.warn_once(error, f"a kept value of {self.name} cannot be used, and it is called: {error}")
             return None
         except ValueError as error:

@@ -198,7 +198,7 @@ class CacheSlot:
         """Return the stored text. Raises MissError: the mode is ``replay`` and there is none."""
         found = None if self.store.mode is CacheMode.RECORD else self.store.get(self.key)
         if found is None and self.store.mode is CacheMode.REPLAY:
-            raise self._build_miss_error()
+            raise self.build_miss_error(self._describe_nearest())
         return found
 
     def keep(self, text: str) -> str:
@@ -216,17 +216,18 @@ class CacheSlot:
     def record_hit(self) -> None:
         """Record that a stored value is returned."""
 
-    def _build_miss_error(self) -> MissError:
+    def build_miss_error(self, why: str) -> MissError:
+        what = f"{self.name} has no usable value in the cache {self.store.path} (key {self.key[:17]}...), and {MODE}=replay."
+        return MissError(f"{what} {why}", hint=f"{MODE}=auto lets it be called, and keeps the answer.")
+
+    def _describe_nearest(self) -> str:
         kept = [each.cache_key for each in self.store.list(self.name)]
         if self.cache_key in kept:
-            nearest = f"It is kept for {kept.count(self.cache_key)} other inputs: llmproxy cache list {self.name}"
-        elif kept:
+            return f"It is kept for {kept.count(self.cache_key)} other inputs: llmproxy cache list {self.name}"
+        if kept:
             others = ", ".join(map(repr, sorted(set(kept))))
-            nearest = f"It is kept for cache_key {others}, and not for {self.cache_key!r}."
-        else:
-            nearest = "Nothing of it was ever kept there."
-        what = f"{self.name} is not in the cache {self.store.path} (key {self.key[:17]}...), and {MODE}=replay."
-        return MissError(f"{what} {nearest}", hint=f"{MODE}=auto lets it be called, and keeps the answer.")
+            return f"It is kept for cache_key {others}, and not for {self.cache_key!r}."
+        return "Nothing of it was ever kept there."
 
     @contextmanager
     def claim_or_find_maker(self) -> Iterator[Future[None] | None]:

@@ -254,6 +254,23 @@ def test_row_7_a_hostile_file_runs_nothing(folder: Path, capfd: pytest.CaptureFi
     assert "PWNED" not in capfd.readouterr().out
 
 
+def test_in_replay_a_value_that_cannot_be_used_is_a_miss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its class is gone: nothing is called, and the error says why."""
+    scenario.configure(cache_key="k")
+    calls = []
+
+    @cache()
+    def f() -> None:
+        calls.append("f")
+
+    f()
+    _replace(folder, json.dumps({"$type": "gone:Class", "is": {}}))
+    monkeypatch.setenv("SCENARIO_CACHE_MODE", "replay")
+    with pytest.raises(MissError, match="Its kept value cannot be used: the module gone is not imported"):
+        f()
+    assert calls == ["f"]
+
+
 def _replace(folder: Path, value: str) -> None:
     with closing(sqlite3.connect(folder / "cache.db")) as conn, conn:
         conn.execute("UPDATE entries SET value = ?", (value,))
