@@ -453,7 +453,6 @@ class Loaded:
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
 
     def is_default(self, name: str) -> bool:
-        """Return whether an option has its default value."""
         return self.sources[name].origin is Origin.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:

@@ -46,8 +46,6 @@ READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQL
 
 
 class FileState(Enum):
-    """State of the file at a path."""
-
     ABSENT = auto()
     FOLDER = auto()
     EMPTY = auto()
@@ -269,7 +267,6 @@ def get_file_identity(path: Path) -> Identity | None:
 
 
 def sidecar_path(path: Path, suffix: str) -> Path:
-    """Return the path of a companion file of a database."""
     return path.with_name(path.name + suffix)
 
 

@@ -122,19 +122,15 @@ class Problems:
 
 
 class Map(dict[str, Any]):
-    """A mapping of a YAML file. Its keys are texts as written."""
-
     __slots__ = ("keys_at", "place", "values_at")
 
     def __init__(self, place: YamlPlace) -> None:
-        """Create an empty mapping at a place."""
         super().__init__()
         self.place = place
         self.keys_at: dict[str, YamlPlace] = {}
         self.values_at: dict[str, YamlPlace] = {}
 
     def put(self, key: str, value: object, key_at: YamlPlace, value_at: YamlPlace) -> None:
-        """Set a member and its place."""
         self[key] = value
         self.keys_at[key], self.values_at[key] = key_at, value_at
 
@@ -148,18 +144,14 @@ class Map(dict[str, Any]):
 
 
 class List(list[Any]):
-    """A sequence of a YAML file."""
-
     __slots__ = ("items_at", "place")
 
     def __init__(self, place: YamlPlace) -> None:
-        """Create an empty sequence at a place."""
         super().__init__()
         self.place = place
         self.items_at: list[YamlPlace] = []
 
     def put(self, value: object, at: YamlPlace) -> None:
-        """Append an item and its place."""
         self.append(value)
         self.items_at.append(at)
 

@@ -93,12 +93,9 @@ def diff(
 
 @dataclass(frozen=True, slots=True)
 class CassetteComparison:
-    """Two cassettes, and possible reasons for their differences."""
-
     names: tuple[str, str]
     diff: RunAndAllRequestsDiff
     forks: tuple[Fork, ...]
-    """Those of the two that are forks."""
     exchanged: tuple[str, ...]
     """Run variables and volatile fields with different values; the old run is compared with the new values."""
     bound: tuple[tuple[list[str], tuple[VolatileField, ...]], ...]
@@ -106,7 +103,6 @@ class CassetteComparison:
 
     @property
     def reasons(self) -> list[str]:
-        """Recorded reasons for their differences: lines without any effect on a terminal."""
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
         lines = [

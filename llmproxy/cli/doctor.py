@@ -80,8 +80,6 @@ OK, NOTE, BAD = DiagnosisLevel
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A finding, and what to do about it."""
-
     verdict: DiagnosisLevel
     text: str
     advice: tuple[str, ...] = ()

@@ -102,8 +102,6 @@ def ls(
 
 @dataclass(frozen=True, slots=True)
 class Column[T]:
-    """A column of a table: heading and cell text."""
-
     head: str
     cell: Callable[[T], str]
     alike: bool = False

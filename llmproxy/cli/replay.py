@@ -202,13 +202,10 @@ def fork(
 
 
 SHOWN_RESULT = 60
-"""Characters shown of a result."""
 
 
 @dataclass(slots=True)
 class ReplayEnding:
-    """Messages and exit code after the agent has ended."""
-
     proxy: ProxyHandle
     session: str
     loaded: Loaded

@@ -110,8 +110,6 @@ def _rerecord_changed(
 
 
 class LiveRequest(NamedTuple):
-    """A recorded request as it is sent again."""
-
     recorded: Interaction
     headers: Headers
     upstream: str

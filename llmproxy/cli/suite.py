@@ -195,8 +195,6 @@ _SCALARS = (str, int, float, bool)
 
 @dataclass(slots=True)
 class _SuiteTurn:
-    """A user message, and its results."""
-
     text: str
     conversation: str
     at: float

@@ -527,7 +527,6 @@ class TestOptions:
 
     @property
     def has_scenario_filters(self) -> bool:
-        """Whether only some scenarios are selected."""
         return bool(self.tags or self.tag or self.ids or self.grep or self.step or self.last_failed)
 
     @property

@@ -46,8 +46,6 @@ class MonitoredProcess:
 
 
 class ProcessMonitor:
-    """Watches a process until stopped."""
-
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.seen: dict[int, MonitoredProcess] = {}
         self._proc = proc
@@ -56,7 +54,6 @@ class ProcessMonitor:
 
     @property
     def is_supported(self) -> bool:
-        """Whether this machine supports it."""
         return (self._proc / "self" / "net" / "tcp").exists()
 
     def start(self, pid: int) -> None:

@@ -55,8 +55,6 @@ class ControlError(MachineError):
 
 
 class ProxyUnreachable(ControlError):
-    """No llmproxy answers at the address."""
-
     code = "llmproxy_proxy_gone"
 
 
@@ -210,7 +208,6 @@ class Control:
         )
 
     def _request(self, method: str, path: str, body: object = None, *, timeout: float = TIMEOUT) -> dict[str, Any]:
-        """Send one request and return the parsed answer."""
         import http.client
 
         parts = urlsplit(self.url)

@@ -152,7 +152,6 @@ class IsolatedNetwork:
         socket.send_fds(self._childs, [json.dumps([role for role, _ in handles]).encode()], [n for _, n in handles])
 
     def read_failure(self) -> str:
-        """Return the reason why `enter` failed."""
         self._ours.settimeout(0)
         with suppress(BlockingIOError):
             return self._ours.recv(4096).decode(errors="replace")

@@ -97,8 +97,6 @@ def list_bypass_warnings(command: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime, and how to make its clients use the proxy."""
-
     name: str
     programs: str
     """Pattern of the names of its programs."""

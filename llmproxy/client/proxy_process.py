@@ -312,7 +312,6 @@ def _spawn_watchdog(pid: int) -> subprocess.Popen[bytes] | None:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal the remaining processes of a group that we started."""
     if os.name == "posix":
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)

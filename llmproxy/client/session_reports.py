@@ -87,7 +87,6 @@ class Report(Totals):
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that :meth:`from_json` reads."""
         return {
             "name": self.name,
             "cassette": self.cassette,

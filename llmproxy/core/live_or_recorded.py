@@ -41,8 +41,6 @@ _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderati
 
 @dataclass(frozen=True, slots=True)
 class LiveChannels:
-    """The live channels of a session and their settings."""
-
     channels: frozenset[Channel]
     unknown: UnknownToolPolicy = UnknownToolPolicy.ERROR
     read_only: tuple[str, ...] = ()

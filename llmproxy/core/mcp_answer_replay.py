@@ -134,7 +134,6 @@ class SendCondition(Enum):
 
 class AnswerPart(NamedTuple):
     wait: SendCondition
-    """Condition for sending the data."""
     what: object
     data: bytes
 

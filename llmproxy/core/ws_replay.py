@@ -113,7 +113,6 @@ class FramePlayer:
 
     @property
     def recorded_client_message_count(self) -> int:
-        """Number of the client's recorded messages."""
         return sum(frame.client and frame.close is None for frame in self._frames)
 
     @property

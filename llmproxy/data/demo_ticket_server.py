@@ -18,7 +18,6 @@ TOOL = {
 
 
 def answer_request(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a request."""
     if asked["method"] == "initialize":
         about = {"name": "tickets", "version": "1"}
         version = asked["params"]["protocolVersion"]

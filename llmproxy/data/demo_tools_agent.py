@@ -38,7 +38,6 @@ class McpClient:
         return result
 
     def close(self) -> None:
-        """Let it end."""
         self._child.communicate()
 
 
@@ -52,7 +51,6 @@ def ask_model(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> di
 
 
 def main() -> None:
-    """Hold the conversation."""
     servers = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["mcpServers"]
     tools = McpClient(servers["tickets"])
     known = [

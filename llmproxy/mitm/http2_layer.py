@@ -199,7 +199,6 @@ class Http2Layer(layer.Layer):
                 yield command
 
     def _on_request_event(self, event: HttpEvent) -> Commands:
-        """Pass a part of a request to its stream's layer."""
         if isinstance(event, RequestHeaders):
             yield from self._open_stream(event)
             return

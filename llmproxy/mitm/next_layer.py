@@ -136,8 +136,6 @@ def has_whole_connect(data: bytes) -> bool:
 
 
 class NextLayerChoice:
-    """Chooses the layer by a client's first bytes."""
-
     def __init__(
         self, proxy: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer, *, http2: bool = True
     ) -> None:

@@ -284,7 +284,6 @@ class ProxyContext(ControlledProxy):
         return status, build_response_bytes(status, (*headers, *extra), body, close=close, method=method)
 
     def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
-        """Answer a request of the viewer's page asynchronously."""
         if self._viewer is None:
             # Late: a start must not wait for what may never be opened.
             from llmproxy.report.live_report_reader import make_report_query_handler

@@ -326,7 +326,6 @@ class Recorder(WebSocketRecordingHooks):
             self._proxy.report_abandoned(exchange)
 
     async def run_job(self, job: Callable[[], Awaitable[object]]) -> None:
-        """Run the job for which a layer waits."""
         await job()
 
     def _build_unreachable_error(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:

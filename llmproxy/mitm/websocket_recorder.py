@@ -84,7 +84,6 @@ _EIGHT_BITS = re.compile(r"_max_window_bits\s*=\s*\"?8\b")
 
 
 def is_upgrade(request: http.Request) -> bool:
-    """Return whether a request asks for a WebSocket."""
     named = {token.strip().lower() for token in request.headers.get("connection", "").split(",")}
     return "upgrade" in named and bool(request.headers.get("upgrade", "").lower() == "websocket")
 

@@ -74,7 +74,6 @@ SUITE_KEYS = frozenset(
         "resources",
     }
 )  # fmt: skip
-"""Keys of suites and scenarios."""
 _KEY = re.compile(rb"""^\{?[ ]?["']?([A-Za-z_][\w-]*)["']?[ ]*:(?=\s|$)""", re.MULTILINE)
 _SCHEMA = b"suite.schema.json"
 _PEEK = 200_000
@@ -192,7 +191,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _set_up_run(config: pytest.Config) -> None:
-    """Set up the plugin, once for each run."""
     if _RUN in config.stash:
         return
     run = config.stash[_RUN] = PluginRun(config, taken=set(TAKEN))

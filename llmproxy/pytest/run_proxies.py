@@ -143,8 +143,6 @@ class ProxyServerForWorkers:
 
 
 class ControllerProxy:
-    """A proxy started by this worker's controller."""
-
     def __init__(self, told: Mapping[str, Any], place: str = "") -> None:
         """Do nothing yet; `place` identifies proxies with other options than that of the base URLs."""
         self._told, self._place = told, place

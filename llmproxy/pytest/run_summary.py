@@ -297,7 +297,6 @@ def hide_library_frames(error: BaseException | None) -> None:
 
 
 def is_this_miss_in_text(miss: Miss, text: str) -> bool:
-    """Return whether a text contains a miss, by its key."""
     return bool(miss.key) and miss.key[:SHOWN_KEY] in text
 
 

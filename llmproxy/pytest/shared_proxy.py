@@ -85,8 +85,6 @@ def choose_test_live_channels(marker: Mapping[str, Any], option: str, *, ci: boo
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Options of a test's session; None means the proxy's."""
-
     cassette: str
     mode: str
     speed: float | None = None
@@ -99,7 +97,6 @@ class SessionOptions:
     faults: Mapping[str, Any] | None = None
     """Injected faults."""
     live: Mapping[str, Any] | None = None
-    """Live channels, in the form of a session."""
 
 
 @dataclass(slots=True)
@@ -112,7 +109,6 @@ class PerTestSession:
     url: str = field(repr=False)
     _control: Control = field(repr=False)
     closed: Report | None = field(default=None, repr=False)
-    """Its final report, once it is closed."""
 
     @property
     def base_url(self) -> str:
@@ -390,7 +386,6 @@ class SharedSuiteProxy:
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
 
     def state_database_path(self, env: Mapping[str, str]) -> Path:
-        """Return the path of the state database."""
         store = self.find_store(env)
         return store.with_name(f"{store.name}.state.db")
 
@@ -434,7 +429,6 @@ class PluginRun:
     found: list[str] = field(default_factory=list)
     """Messages found at collection."""
     asked: ControllerProxy | None = None
-    """Proxy of this worker's controller."""
     proxies: ProxyServerForWorkers | None = None
     """Proxies of the controller of xdist."""
     late: LateRequestGuard = field(default_factory=LateRequestGuard)

@@ -92,8 +92,6 @@ class RerecordCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangeSummary:
-    """Combined results of trials."""
-
     groups: Sequence[ChangeGroup]
     """Acceptable changes, by origin."""
     refused: Sequence[ChangeGroup]
@@ -199,7 +197,6 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
 
 
 def group_trial_changes(trials: Iterable[TrialSessionResult], recordings: Recordings) -> ChangeSummary:
-    """Combine the results of trials."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
     bills = []

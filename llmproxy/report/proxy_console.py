@@ -49,8 +49,6 @@ def get_width_if_terminal(stream: TextIO) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyStarted:
-    """Facts for a proxy's start message."""
-
     url: str
     """Its address, ``http://127.0.0.1:8080``."""
     mode: Mode
@@ -93,7 +91,6 @@ class Console:
             self._write_lines(*format_start_lines(info))
 
     def on_call(self, call: Call) -> None:
-        """Print an ended call."""
         if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
             return
         self._waiting.append(call)

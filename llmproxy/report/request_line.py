@@ -61,7 +61,6 @@ def pad_cells(text: str, room: int, *, right: bool = False) -> str:
 
 
 def _count_fitting_chars(text: str, room: int) -> int:
-    """Return the number of characters that fit in `room` cells."""
     if text.isascii():
         return min(len(text), max(room, 0))
     taken = 0
@@ -239,5 +238,4 @@ def escape(text: str, longest: int | None = _LONGEST) -> str:
 
 
 def paint(text: str, what: str, *, colour: bool) -> str:
-    """Wrap text in ANSI escapes."""
     return f"\x1b[{_COLOURS[what]}m{text}\x1b[0m" if colour else text

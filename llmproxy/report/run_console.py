@@ -41,7 +41,6 @@ class ScenarioConsole:
         self._alone = True
 
     def handle(self, event: Event) -> None:
-        """Print an event."""
         if isinstance(event, Started):
             self._alone = event.runs == 1
             which = f"{event.sample}/{event.runs}" if event.runs > 1 else ""

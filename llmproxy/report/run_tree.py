@@ -45,7 +45,6 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """Its outcome; an unfinished run says nothing about the agent."""
         return self.finished.status if self.finished else Status.ENVIRONMENT_ERROR
 
     @property
@@ -58,7 +57,6 @@ class Run:
 
     @property
     def failed_assertions(self) -> list[tuple[Step, Assertion]]:
-        """All that neither passed nor were skipped, with their steps."""
         good = (Status.PASSED, Status.SKIPPED)
         return [(step, each) for step in self.steps for each in step.assertions if each.status not in good]
 

@@ -60,8 +60,6 @@ class PastTestRun:
 
 
 class TrendRecorder(ImmediateHandler):
-    """Stores a test at its end."""
-
     def __init__(self, path: Path, lost: Callable[[str], object]) -> None:
         """Store it in the database at `path`; `lost` gets the reason if that fails."""
         self._path, self._lost = path, lost

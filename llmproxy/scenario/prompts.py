@@ -35,7 +35,6 @@ def prompt(name: str, **values: str) -> str:
 
 @cache
 def read_file(name: str) -> str:
-    """Return the text of a file in `data/prompts`."""
     return (files("llmproxy") / "data" / "prompts" / name).read_text("utf-8")
 
 

@@ -166,8 +166,6 @@ async def _take_turn(steps: _UndoableSteps, queue: FairLock) -> AsyncIterator[fl
 
 
 class _UndoableSteps:
-    """Changes made by a turn, for undoing."""
-
     def __init__(self, control: Control, session: str, party: str = AGENT) -> None:
         self.repeated = False
         """Whether it had to wait for another process."""

@@ -55,8 +55,6 @@ def build_otlp_request(spans: Sequence[Plain], name: str) -> Plain:
 
 
 class OtlpSpanConverter:
-    """Converts the spans of one recording."""
-
     def __init__(self, trace: str, *, content: bool = True) -> None:
         self._trace = _digest_id(trace, 32)
         self._content = content

@@ -273,7 +273,6 @@ def build_trace_header(cassette: Cassette) -> dict[str, Any]:
 
 
 def build_empty_trace(cassette: str, sample: int) -> Cassette:
-    """Return a trace without spans."""
     return Cassette(
         id=f"{cassette}~{sample}", name=cassette, framework="llmproxy", created_at=0.0, created_at_unknown=True,
         metadata={"llmproxy.cassette": cassette, "llmproxy.sample": sample},

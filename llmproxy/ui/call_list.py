@@ -65,7 +65,6 @@ def read_row_window(store: Readable, wanted: CallFilter, offset: int, limit: int
 
 
 def read_first_prompt_of_cassette(store: Readable, info: CassetteInfo) -> str:
-    """Return the beginning of the first request's prompt."""
     where, values = CallFilter(info.name, info.sample).to_sql()
     first = f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1"
     found = store.query(first, values)

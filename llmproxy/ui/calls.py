@@ -44,8 +44,6 @@ _CONVERSATIONS = ("messages", "contents", "input")
 
 
 class ReportedToolResult(NamedTuple):
-    """A tool result in a request."""
-
     caller: int
     """Interaction whose answer called the tool."""
     call: str
@@ -128,7 +126,6 @@ def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[Report
 
 
 def build_call_facts(interaction: Interaction) -> dict[str, Any]:
-    """Return the facts of a call other than its content."""
     i, usage = interaction, interaction.usage
     cost = compute_cost(i.provider, i.model, usage)
     return {

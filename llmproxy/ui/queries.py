@@ -65,7 +65,6 @@ def read_int(query: Query, name: str, default: int | None, most: int) -> int:
 
 
 def read_call_filter(query: Query) -> CallFilter:
-    """Return the call filter of a query. Raises BadQuestion."""
     if "cassette" not in query:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
     sample = read_int(query, "sample", 1, 999_999)

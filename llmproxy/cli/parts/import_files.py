@@ -145,8 +145,6 @@ class _HostCounts:
 
 @dataclass(slots=True)
 class Importer:
-    """Imports files one after the other and collects the report."""
-
     rules: Rules
     upstreams: Mapping[str, str]
     models: Sequence[str] = ()

@@ -44,8 +44,6 @@ LOOKED_AT = 500
 
 @dataclass(slots=True)
 class RunEnding:
-    """Output and exit code after the child has ended."""
-
     proxy: ProxyHandle
     session: str
     since: float

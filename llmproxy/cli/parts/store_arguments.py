@@ -45,7 +45,6 @@ _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
 
 
 def is_sqlite_file(path: Path) -> bool:
-    """Return whether a file begins like a database."""
     return sqlite_file.read_foreign_start(path) == _SQLITE
 
 
@@ -127,7 +126,6 @@ class CassetteAndSampleNumber(NamedTuple):
 
 
 def is_id(typed: str) -> bool:
-    """Return whether a word is an interaction's id."""
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
@@ -197,8 +195,6 @@ def _describe_names(names: Sequence[str], store: Readable) -> str:
 
 
 class LearningTrialResult(NamedTuple):
-    """Result of a trial or a comparison of runs."""
-
     lessons: Sequence[LearnedField]
     code: int = 0
     """Exit code of the command."""

@@ -159,7 +159,6 @@ def make_last_report_writer() -> Handler | None:
 
 
 def find_tests_journal_path(settings: LoadedSettings) -> Path:
-    """Return the path of the journal of the tests' store."""
     store = find_tests_store(settings)
     return store.with_name(f"{store.name}.state.db")
 

@@ -34,8 +34,6 @@ _OVERRIDES = {
 
 @dataclass(frozen=True, slots=True)
 class McpServeOptions:
-    """Options with which the server was started."""
-
     store: str = ""
     """Path; empty: from the settings."""
     cassette: str = ""

@@ -135,7 +135,6 @@ def _rewrite_server(
 
 
 def _explain_unproxied(server: object) -> str:
-    """Describe why a server cannot be proxied."""
     if not isinstance(server, dict) or not ("command" in server or "url" in server):
         return "it has neither `command` nor `url`"
     if "command" in server:

@@ -58,8 +58,6 @@ from llmproxy.lazy_regex import late
 
 
 class TextEdit(NamedTuple):
-    """One replacement in a text."""
-
     start: int
     end: int
     new: str
@@ -128,7 +126,6 @@ def is_in_code_block(text: str, at: int) -> bool:
 
 
 def _find_shell_characters(value: str) -> set[str]:
-    """Return the characters that may mean something to a shell."""
     return set(_PLAIN.sub("", value))
 
 
@@ -319,7 +316,6 @@ class AnswerRewriter:
         return True
 
     def _record_renamed_member(self, n: int, piece: Piece, place: str) -> bool:
-        """Record a member's name in this run."""
         if (new := splice(piece.text, self._list_changes(piece.text, place, None))) == piece.text:
             return False
         self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new

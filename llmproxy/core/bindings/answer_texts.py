@@ -19,7 +19,6 @@ Path = tuple[Step, ...]
 
 class Piece(NamedTuple):
     path: Path
-    """Path in the value."""
     text: str
     channel: tuple[object, ...] | None
     """Equal for the pieces of one text; None for a complete text."""

@@ -18,7 +18,6 @@ class MismatchKind(StrEnum):
     """Reason why a recording does not fit, or why its answer cannot be written."""
 
     DIFFERENT = "different"
-    """The request is different."""
     LEAKED = "leaked"
     """A value of the recorded run appears where this run's value must."""
     NOT_ONE_TO_ONE = "not one to one"
@@ -90,7 +89,6 @@ class Fit:
 
 
 def build_mismatch(path: str, recorded: object, present: object) -> Mismatch:
-    """Return the mismatch of two values that are not equal."""
     texts = [value if isinstance(value, str) else repr(value) for value in (recorded, present)]
     at = count_common_prefix(*texts)
     return Mismatch(MismatchKind.DIFFERENT, path, *(excerpt_line(text, at) for text in texts))

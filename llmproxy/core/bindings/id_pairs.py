@@ -38,7 +38,6 @@ class IdPair(NamedTuple):
 
     @property
     def is_searchable_in_text(self) -> bool:
-        """Whether it can be searched for in any text."""
         return is_distinct_value(self.kind, self.recorded) and is_distinct_value(self.kind, self.present)
 
 
@@ -50,8 +49,6 @@ def is_distinct_value(kind: str, value: str) -> bool:
 
 
 class IdPairConflictReason(NamedTuple):
-    """The reason why a pair cannot be added."""
-
     other: str
     """The earlier present value of this recorded one, or the earlier recorded value of this present one."""
     merges: bool = False
@@ -121,8 +118,6 @@ class IdPairMatch(NamedTuple):
 
 
 class RecordedIdFinder:
-    """Search for distinctive ids in texts."""
-
     def __init__(self, identities: Iterable[IdPair]) -> None:
         """Keep the ids that can be searched for in any text."""
         self._heads: dict[str, list[IdPair]] = {}

@@ -217,8 +217,6 @@ def _collect_member_leaf_pairs(
 
 
 class LeafPairVisitor:
-    """A visitor of the paired leaves of two trees."""
-
     def __init__(self, bindings: Bindings) -> None:
         self.bindings = bindings
         self._bound: dict[int, str] = {}

@@ -88,7 +88,6 @@ class LeafPlace:
         return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
 
     def enter_json(self) -> LeafPlace:
-        """Return the place of the JSON in a text or an argument."""
         return LeafPlace(self.zone, self.call, self.parent, self.step, opened=True)
 
     @property
@@ -150,7 +149,6 @@ class PlaceReader:
         """Objects taken for results of calls, with the names of the tools."""
 
     def add_known_calls(self, calls: list[tuple[str | None, ToolInvocation]]) -> None:
-        """Add calls that another reader found."""
         for id_, call in calls:
             self._note_call(id_, call)
 
@@ -260,7 +258,6 @@ def are_names_run_independent(names: Iterable[str]) -> bool:
 
 
 def is_in_any_span(spans: list[tuple[int, int]], at: int) -> bool:
-    """Return whether a position is in one of the spans."""
     return any(start <= at < end for start, end in spans)
 
 

@@ -47,8 +47,6 @@ def is_run_specific_path(path: str) -> bool:
 
 
 class BadRunVariable(LLMProxyError):
-    """A declared run variable that is invalid."""
-
     code = "llmproxy_run_variable"
     status = 400
 

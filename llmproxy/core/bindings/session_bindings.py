@@ -31,8 +31,6 @@ _MOST_TYPED = 100_000
 
 
 class BoundAnswer(NamedTuple):
-    """A recorded answer with this run's values."""
-
     response: Response
     fit: Fit
     """Its ids are known once the answer is served."""
@@ -49,8 +47,6 @@ class FieldLearningResults:
 
 @dataclass(slots=True)
 class SessionBindings:
-    """The state of one session."""
-
     scope: BindScope = BindScope.ALL
     declared: dict[str, RunVariable] = field(default_factory=dict)
     fields: tuple[VolatileField, ...] = ()
@@ -58,7 +54,6 @@ class SessionBindings:
     trial: FieldLearningResults | None = None
     """The results of a trial so far; None outside of one."""
     known: IdPairs = field(default_factory=IdPairs)
-    """The id pairs so far."""
     named: set[str] = field(default_factory=set)
     """Path variables below which an earlier request named something with this run's value."""
     untouched: set[int] = field(default_factory=set)
@@ -103,7 +98,6 @@ class SessionBindings:
         return text.startswith(head) and text.endswith(tail)
 
     def build_answer(self, table: Bindings, fit: Fit, recorded: Response) -> BoundAnswer | Mismatch:
-        """Return a recording's answer with this run's values."""
         response = rewrite_answer(table, fit, recorded, self.known)
         return response if isinstance(response, Mismatch) else BoundAnswer(response, fit)
 

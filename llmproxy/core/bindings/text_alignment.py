@@ -19,12 +19,9 @@ Border = Callable[[str, int, int], bool]
 
 
 class GapOption(NamedTuple):
-    """One text that may fill a gap."""
-
     text: str
     border: Border
     name: str
-    """Name of the binding."""
     unchanged: bool = False
     """Whether it is the recorded text."""
     leaks: bool = False
@@ -34,8 +31,6 @@ class GapOption(NamedTuple):
 
 
 class VariableSpan(NamedTuple):
-    """A place in a recorded text that may differ."""
-
     start: int
     end: int
     options: tuple[GapOption, ...] = ()
@@ -49,16 +44,12 @@ class VariableSpan(NamedTuple):
 
 
 class FilledGap(NamedTuple):
-    """The present text at a gap."""
-
     gap: VariableSpan
     option: GapOption | None
     text: str
 
 
 class TextDivergence(NamedTuple):
-    """The point where two texts diverge."""
-
     recorded: int
     """Position in the recorded text."""
     present: int

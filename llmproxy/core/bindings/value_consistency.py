@@ -57,7 +57,6 @@ class ValueConsistency:
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
     def record_filled_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
-        """Record the present text at a gap of a recorded text."""
         option, gap = chosen.option, chosen.gap
         if option is None:
             return
@@ -142,7 +141,6 @@ def find_merged_ids(found: IdPairs) -> Mismatch | None:
 
 
 def format_leaf_text(value: object) -> str:
-    """Return a leaf of a request as a searchable text."""
     if isinstance(value, str):
         return value
     try:

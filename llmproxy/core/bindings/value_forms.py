@@ -362,8 +362,6 @@ def _home_relative_to_path(path: str, home: str) -> str:
 
 
 class FormSearch:
-    """Search for the forms of some pairs."""
-
     def __init__(self, forms: Iterable[ValueForm]) -> None:
         """Group forms by recorded text; merge forms of one name with the same border and reach."""
         self.by_text: dict[str, tuple[ValueForm, ...]] = {}

@@ -42,8 +42,6 @@ OUTSIDE = ""
 
 
 class BadVolatileField(LLMProxyError):
-    """A volatile field in a cassette that is invalid."""
-
     code = "llmproxy_slot"
 
 
@@ -160,8 +158,6 @@ def parse_volatile_field(value: object) -> VolatileField:
 
 
 class VolatileMatch(NamedTuple):
-    """A volatile field's value in a text."""
-
     field: VolatileField
     start: int
     end: int

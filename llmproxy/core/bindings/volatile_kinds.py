@@ -43,8 +43,6 @@ _ROLLED = late(r"[A-Za-z0-9]{6,}")
 
 
 class ValuePair(NamedTuple):
-    """A value that differs between two texts."""
-
     kind: str
     start: int
     """Position in the recorded text."""
@@ -107,7 +105,6 @@ def _find_kind_spans_touching(kind: str, text: str, at: int) -> Iterator[tuple[i
 
 
 def is_in_word(text: str, at: int) -> bool:
-    """Return whether a position is inside of a word."""
     return text[at - 1].isalnum() and text[at].isalnum() if at < len(text) else False
 
 

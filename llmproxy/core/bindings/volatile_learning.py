@@ -133,8 +133,6 @@ _BESIDE = 12
 
 @dataclass(frozen=True, slots=True)
 class LearnedField:
-    """A volatile field and its evidence."""
-
     field: VolatileField
     recorded: str
     present: str
@@ -423,8 +421,6 @@ def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) 
 
 
 class RestatedRecording(NamedTuple):
-    """A recorded request with this run's values."""
-
     tree: object
     bound: tuple[str, ...] = ()
     """Run variables and volatile fields whose values differ and fit, sorted."""

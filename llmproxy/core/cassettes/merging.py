@@ -52,7 +52,6 @@ class MergeConflict(CassetteError):
 
 
 def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
-    """Raise MergeConflict if there are conflicts."""
     if conflicts:
         more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         listed = "\n".join(f"  {each}" for each in conflicts[:_SHOWN])
@@ -189,7 +188,6 @@ def _format_recording_title(one: Interaction) -> str:
 
 
 def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[Interaction]) -> None:
-    """Store the merged recordings of a cassette."""
     samples = sorted({one.sample for one in kept})
     for sample in samples:
         made.begin_writing(name, sample, exclusive=True, holder=_HOLDER)

@@ -75,8 +75,6 @@ def _parse_version_numbers(version: str) -> list[int]:
 
 
 class AcceptedChange(NamedTuple):
-    """A change accepted for one cassette."""
-
     name: str
     segment: str
     difference: str

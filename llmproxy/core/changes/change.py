@@ -42,8 +42,6 @@ class ChangeAuthor(NamedTuple):
 
 
 class Hunk(NamedTuple):
-    """Lines that replace others."""
-
     line: int
     """Number of its first line in the present segment, from 1."""
     before: tuple[str, ...]
@@ -134,7 +132,6 @@ class Change(NamedTuple):
 
 
 def shorten(text: str) -> str:
-    """Return a text shortened to fit a line."""
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
@@ -164,8 +161,6 @@ def iterate_sequence_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> 
 
 
 class RefusalReason(StrEnum):
-    """The reason why an answer is not carried."""
-
     NO_PLACE = "new"
     """No recording is at the place of this call, or it has no place."""
     AMBIGUOUS = "place not known"
@@ -190,8 +185,6 @@ class RefusalReason(StrEnum):
 
 
 class Refusal(NamedTuple):
-    """The reason why an answer is not carried, and its position."""
-
     why: RefusalReason
     text: str
     """For people: ``message 3 (user), line 1: "..." -> "..."``."""
@@ -232,7 +225,6 @@ class UnrecordedTrialCall(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read the JSON form."""
         said, changes = value["refusal"], tuple(map(Change.from_json, value["changes"]))
         refusal = None if said is None else Refusal(RefusalReason(said["why"]), said["text"])
         return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

@@ -34,8 +34,6 @@ _DIGITS = 12
 
 
 class _MatchedClientLine(NamedTuple):
-    """A line that the client wrote."""
-
     text: str
     values: tuple[str, ...] = ()
     """Texts in its holes."""

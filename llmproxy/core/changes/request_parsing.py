@@ -183,8 +183,6 @@ def _add_segment_at_next_slot(made: ParsedRequest, slot: Slot, segment: Segment)
 
 
 class _ConversationReader:
-    """Reads the entries of one conversation, answer by answer."""
-
     def __init__(self, made: ParsedRequest, ids: list[str], known: KnownAnswers, frames: ClientFrames | None) -> None:
         self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0

@@ -28,8 +28,6 @@ FASTEST = 1e6
 
 
 class BadControl(RefusedError):
-    """An invalid control request."""
-
     code = "llmproxy_control"
     status = 400
 

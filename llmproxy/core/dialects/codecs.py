@@ -59,8 +59,6 @@ class SpokenTurn:
 
 
 class AnswerForm(NamedTuple):
-    """The form in which the client requests an answer."""
-
     request: Json
     """The request's body."""
     stream: bool

@@ -68,7 +68,6 @@ _PROMPTS = ("message", "prompt", "inputText", "inputs", "query", "texts", "conte
 
 
 def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
-    """Return the parts of a request's conversation, in order."""
     found: list[_Part] = [(_list_system_messages, tree)]
     for name in _CONVERSATIONS:
         value = tree.get(name)

@@ -194,7 +194,6 @@ class DraftCall:
     id: str | None = None
     name: str = ""
     pieces: list[str] = field(default_factory=list)
-    """Pieces of the arguments."""
     hosted: bool = False
     pending: bool = False
 
@@ -213,7 +212,6 @@ class Draft:
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[object, DraftCall] = field(default_factory=dict)
-    """Calls by index."""
     heard: bool = False
     """Whether there was an answer at all, possibly an empty one."""
     beside: dict[object, DraftCall] = field(default_factory=dict)

@@ -106,8 +106,6 @@ def _explain_unlearned(teaching: Sequence[int], outside: Sequence[tuple[int, Mis
 
 
 class RecordedRequestCache:
-    """Cache of the recorded requests of one store."""
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self.declared_of = lru_cache(REMEMBERED_KEYS)(Store.read_run_variables)

@@ -71,8 +71,6 @@ _KEPT = 10_000
 
 
 class CarryOutcome(NamedTuple):
-    """Result for a call that has no recording of its own."""
-
     standing: ParsedRecording | None
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()

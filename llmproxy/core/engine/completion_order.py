@@ -78,7 +78,6 @@ _MOST_READ, MOST_BYTES_READ = 400, 16 << 20
 
 class RecordedCall(NamedTuple):
     id: int
-    """Id of the recording."""
     began: float
     """Time when it was forwarded to its upstream, Unix seconds."""
     ended: float
@@ -248,8 +247,6 @@ class _CallProgress:
 
 @dataclass(slots=True, eq=False)
 class _ConcurrentGroup:
-    """Calls that overlapped, in the order of their begins."""
-
     members: list[_CallProgress]
     pause: float
     """Seconds between two ends."""

@@ -92,8 +92,6 @@ class BudgetInterceptor(Interceptor[Exchange]):
 
 
 class BudgetFeature(Feature):
-    """The cost limit for requests to models."""
-
     kind = BudgetInterceptor
 
     def __init__(self, parts: EngineParts) -> None:

@@ -65,7 +65,6 @@ class CachedRequest:
     totals: Totals
     """Identifies the session without keeping it and its calls alive after its close."""
     settings: SessionSettings
-    """The session's settings."""
     generation: tuple[int, int]
     """Generation of the store with these recordings."""
     learned: int

@@ -40,8 +40,6 @@ _NAMED = 20
 
 
 class _NumberedRequest(NamedTuple):
-    """Number of an agent's request."""
-
     number: int = 0
     """From 1; 0 if it is not counted."""
     llm_call: int | None = None

@@ -178,8 +178,6 @@ class RecordedAnswerPlayback:
 
 
 class PlaybackInterceptor(Interceptor[Exchange]):
-    """MCP playback of one session."""
-
     channel = Channel.MCP
     reads_answers = True
 

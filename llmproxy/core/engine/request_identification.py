@@ -453,7 +453,6 @@ class KeyDeriver:
         )
 
     def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
-        """Return the canonical form of a request."""
         request, made_by = self.redact(exchange, body), self.build_id_origin_finder(exchange.session)
         return canonicalize(request, exchange.route, self._state.config.rules, made_by)
 

@@ -22,7 +22,6 @@ def get_framing(response: Response) -> str:
 
 
 def is_streamed(response: Response) -> bool:
-    """Return whether an answer arrives event by event."""
     return get_framing(response) in ("sse", "ndjson", "aws")
 
 

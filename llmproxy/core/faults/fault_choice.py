@@ -37,8 +37,6 @@ class InjectedFault(NamedTuple):
 
 @dataclass(slots=True)
 class Faulting:
-    """State of one session with faults."""
-
     faults: Faults
     injected: Counter[int] = field(default_factory=Counter)
     """Number of injected faults by rule (from 1), over all restarts."""

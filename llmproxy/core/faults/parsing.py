@@ -65,8 +65,6 @@ FAULTS = "faults"
 
 
 class BadFaults(SettingsError):
-    """Invalid fault settings."""
-
     code = "llmproxy_faults"
 
     def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:

@@ -18,8 +18,6 @@ ALWAYS = 1 << 30
 
 
 class Parameter(NamedTuple):
-    """A numeric parameter of a kind."""
-
     name: str
     default: float
     about: str
@@ -82,8 +80,6 @@ Break = Callable[[CandidateCall, Values], FaultyAnswer | None]
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind of fault: a row of the table."""
-
     name: str
     about: str
     sound: str
@@ -110,7 +106,6 @@ class FaultKind:
 
     @property
     def defaults(self) -> dict[str, float]:
-        """Default values of the parameters."""
         return {each.name: each.default for each in self.takes}
 
 
@@ -168,8 +163,6 @@ class Faults:
 
 
 class ChosenFault(NamedTuple):
-    """A fault that a call meets."""
-
     rule: FaultRule
     number: int
     """Number of the rule, from 1."""

@@ -40,8 +40,6 @@ _NUMBERS = 10_000
 
 
 class CassetteNameTaken(SettingsError):
-    """The name of a new cassette is taken."""
-
     code = "llmproxy_cassette_exists"
     status = 409
 
@@ -139,7 +137,6 @@ def store_fork(store: Store, fork: Fork) -> None:
 
 
 def delete_fork_row(store: Store, cassette: str, sample: int = 1) -> None:
-    """Delete the fork's row of a cassette."""
     with store.sqlite_transaction() as conn:
         conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
 

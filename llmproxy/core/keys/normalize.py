@@ -362,7 +362,6 @@ class IdOrigin(NamedTuple):
     """Interaction that created an id of server state."""
 
     key: Key
-    """Key of that interaction."""
     occurrence: int
     """Number among the recordings with that key, from 1."""
     ordinal: int

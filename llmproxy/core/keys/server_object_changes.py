@@ -62,7 +62,6 @@ class StateChanges:
         self._births[change.key] = change
 
     def undo_change(self, change: StateChange) -> None:
-        """Remove a change that failed."""
         for thing in change.things:
             found = self.made.get(thing, [])
             found[:] = [each for each in found if each is not change]

@@ -31,8 +31,6 @@ LIMIT, LINES = 2000, 12
 
 @dataclass(frozen=True)
 class ExplainedMiss:
-    """A refused request with its explanation."""
-
     context: MissContext
     nearest: Nearest | None
 
@@ -109,8 +107,6 @@ def build_miss_explanation(
 
 
 class _Advice(NamedTuple):
-    """One piece of advice."""
-
     about: str
     commands: Sequence[str] = ()
     more: str = ""

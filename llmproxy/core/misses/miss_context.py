@@ -39,7 +39,6 @@ class MissContext:
     store: str = DEFAULT_STORE
     store_exists: bool = True
     again: StartCommand = field(default_factory=StartCommand)
-    """Start command of the proxy."""
     upstreams: Mapping[str, str] = field(default_factory=dict)
     """Upstreams that only its session has."""
     recordings: int = 0

@@ -66,8 +66,6 @@ _CONVERSATIONS = ("messages", "input", "contents", "prompt")
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The recording most similar to the missed request."""
-
     id: int
     """Row in the store; ``llmproxy show ID``."""
     same_operation: bool

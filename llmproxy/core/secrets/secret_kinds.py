@@ -346,7 +346,6 @@ def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tu
 
 
 def _find_word_start(text: str, at: int) -> int:
-    """Return the start of the word at a position."""
     while at and not text[at - 1].isspace():
         at -= 1
     return at

@@ -54,8 +54,6 @@ from llmproxy.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings of the engine."""
-
     mode: Mode = Mode.REPLAY
     cassette: str = DEFAULT_SESSION
     speed: float = 0.0
@@ -69,7 +67,6 @@ class Config:
     shown: str = ""
     """The store's path as a user of this folder would type it."""
     again: StartCommand = field(default_factory=StartCommand)
-    """Start command of the proxy."""
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
     """Providers whose upstream the user named: intercepted requests to their public host go there too. (An upstream
@@ -122,7 +119,6 @@ class RoutedRequestHead(NamedTuple):
 
     party: str
     name: str
-    """Name of the session."""
     route: Route
     in_scope: bool
     method: str
@@ -371,7 +367,6 @@ class Exchange:
     nth: int = 0
     """Number of its arrival among those of its key in its session, from 1."""
     slot: KeyedRecording | None = None
-    """The recording that answers it."""
     decision: Decision | None = None
     """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
@@ -380,7 +375,6 @@ class Exchange:
     answer: AnswerAdjustments = field(default_factory=AnswerAdjustments)
     kept: CallStorage = field(default_factory=CallStorage)
     state: CallState = field(default_factory=CallState)
-    """State of its interceptors."""
     recording: Recording = field(default_factory=Recording)
     """The answer, as received from upstream."""
 

@@ -68,8 +68,6 @@ from llmproxy.proxy_calls import Call
 
 
 class MissReason(StrEnum):
-    """Reason for refusing a request."""
-
     NEVER = "never recorded"
     EXHAUSTED = "every recording was already played"
     STATE = "recorded in another state of the tools"

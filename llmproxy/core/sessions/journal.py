@@ -62,8 +62,6 @@ PRAGMA user_version = {VERSION};
 
 @dataclass(frozen=True, slots=True)
 class JournaledMiss:
-    """One miss as sent to the client."""
-
     at: float
     """Unix time."""
     text: str
@@ -188,7 +186,6 @@ class Journal:
         self._conn = None
 
     def _write_until_stopped(self) -> None:
-        """Write batches until stopped."""
         while self._write_next_batch():
             pass
 

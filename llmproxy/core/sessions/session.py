@@ -48,12 +48,9 @@ class CallsNotKept(RefusedError):
 
 @dataclass(slots=True)
 class CallHistory:
-    """Calls of a session with their outcomes."""
-
     arrived: int = 0
     """Number of calls that have begun since the session was opened."""
     totals: Totals = field(default_factory=Totals)
-    """Totals of ended calls."""
     _ended: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
     _count: int = 0
     _texts: dict[int, str] = field(default_factory=dict)
@@ -87,7 +84,6 @@ class CallHistory:
 
     @property
     def open_count(self) -> int:
-        """Number of calls that have begun and not ended."""
         return self.arrived - self._count
 
 
@@ -165,8 +161,6 @@ class MissedCall:
 
 @dataclass(slots=True)
 class ReplayPosition:
-    """Position of a session in its cassette."""
-
     counts: Counter[PartyKey] = field(default_factory=Counter)
     recorded_here: set[PartyKey] = field(default_factory=set)
     """Keys that the session records, each with its party and with an empty one."""
@@ -175,7 +169,6 @@ class ReplayPosition:
     changes: StateChanges = field(default_factory=StateChanges)
     """Its changes of objects on servers."""
     last: PartyKey | None = None
-    """Party and key of the last request."""
     stateless: PartyKey | None = None
     """The same with the key before any server state is added (`keys.server_object_changes`)."""
     missed: dict[Question | None, MissedCall] = field(default_factory=dict)
@@ -365,7 +358,6 @@ class SessionFeature:
     """Adds an interceptor to the sessions that need it."""
 
     kind: ClassVar[type[Interceptor[Any]]]
-    """Class of its interceptors."""
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         """Check a session's options before it is opened. Raises LLMProxyError if it cannot be opened."""

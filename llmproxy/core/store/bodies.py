@@ -232,8 +232,6 @@ def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | N
 
 @dataclass(frozen=True, slots=True)
 class PreparedBody:
-    """A content encoded outside the transaction."""
-
     content: bytes
     sha256: bytes
     encoded: EncodedBody | None

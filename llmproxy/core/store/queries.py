@@ -93,8 +93,6 @@ _LEFT = (
 
 
 class MaxAge(NamedTuple):
-    """Maximum age of a cassette's recordings."""
-
     age: str
     """``30d``, in the form of `--max-age`."""
 
@@ -163,7 +161,6 @@ def list_key_digests_allowed_unused(store: Readable, cassette: str) -> frozenset
 
 
 def replace_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
-    """Replace the accepted changes of a cassette by these."""
     others = [note for note in read_notes(store, cassette) if not isinstance(note, AcceptedChange)]
     write_notes(store, cassette, [*others, *changes])
 

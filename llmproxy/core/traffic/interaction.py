@@ -111,8 +111,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes that arrived together."""
-
     offset: int
     """Microseconds since the request was released."""
     data: bytes
@@ -157,11 +155,9 @@ class ChunkedBody(Sequence[Chunk]):
         return len(other) == len(self) and all(one == another for one, another in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
-        """Return the hash of a tuple of these chunks."""
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Return the text of a tuple of these chunks."""
         return repr(tuple(self))
 
     def _get_chunk_at(self, at: int) -> Chunk:

@@ -198,8 +198,6 @@ def build_member_path(path: str, name: object) -> str:
 
 
 class _TreeComparison:
-    """One comparison with its limit of nodes."""
-
     def __init__(self) -> None:
         self.left = _NODES
 

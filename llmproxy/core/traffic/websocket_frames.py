@@ -70,7 +70,6 @@ def encode_frame_as_json_line(frame: Frame) -> bytes:
 
 
 def encode_frames(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
-    """Encode a conversation, one chunk for each line."""
     return tuple(Chunk(frame.at, encode_frame_as_json_line(frame)) for frame in frames)
 
 

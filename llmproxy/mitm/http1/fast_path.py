@@ -116,11 +116,9 @@ class Front(asyncio.StreamReaderProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in progress."""
         return not self._held and self._incoming is None and self._take_back_if_idle()
 
     def close(self) -> None:
-        """Close the connection."""
         self._out.close()
 
     def pause_writing(self) -> None:
@@ -295,7 +293,6 @@ class FastHead:
 
     head: Head
     client: ClientHttp
-    """Capabilities of its client."""
     credential: bytes = b""
     """Credential of its first request; hits with other credentials may be served as well."""
     place: RoutedRequestHead | None = None

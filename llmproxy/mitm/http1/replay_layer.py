@@ -170,7 +170,6 @@ class ReplayLayer(layer.Layer):
         return self.forwarding(self._here, self)
 
     def _reset_for_request(self) -> None:
-        """Reset the state for the next request."""
         self._here.incoming = self.incoming(self._proxy)
         self._own.prepare_for_next()
         if self._here.forwarded:

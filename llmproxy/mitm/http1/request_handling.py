@@ -47,7 +47,6 @@ class IncomingRequest:
     proxy: ProxyContext
     head: Head | None = None
     client: ClientHttp = field(default_factory=ClientHttp)
-    """Capabilities of its client."""
     exchange: Exchange | None = None
     raw: bytearray = field(default_factory=bytearray)
     """Received bytes of its body if it is chunked, else empty."""
@@ -239,7 +238,6 @@ class ClientConnectionState:
     forwarded: bool = False
     """Whether anything was forwarded over this connection."""
     close_after: bool = False
-    """Whether to close the connection after the answer."""
     limit: commands.RequestWakeup | None = None
     """Timer for an incomplete request, one at a time."""
     limited: tuple[int, int] = (0, 0)
@@ -261,7 +259,6 @@ class ClientConnectionState:
         return commands.SendData(self.context.client, data)
 
     def wake_after(self, seconds: float) -> commands.RequestWakeup:
-        """Schedule a wakeup of this state after this many seconds."""
         self.wakeup = commands.RequestWakeup(seconds)
         return self.wakeup
 

@@ -56,8 +56,6 @@ _REDIRECTS = range(300, 400)
 
 @dataclass(frozen=True, slots=True)
 class SuccessfulReply:
-    """An answer with a successful status."""
-
     kind: str
     """Its content type, without parameters."""
     body: bytes

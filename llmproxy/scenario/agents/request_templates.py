@@ -41,7 +41,6 @@ _NAME = re.compile(
 class RequestTemplate:
     tree: Any
     names: frozenset[str]
-    """Names used in it."""
 
     @classmethod
     def from_tree(cls, tree: Any, what: str) -> RequestTemplate:
@@ -58,7 +57,6 @@ class RequestTemplate:
 
     @property
     def sends_session(self) -> bool:
-        """Whether it contains the session."""
         return bool(self.names & set(HANDOVER))
 
     def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:

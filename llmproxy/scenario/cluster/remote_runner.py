@@ -84,7 +84,6 @@ def open_ray_connection(where: str, batch: str, rates: Mapping[str, str]) -> Ite
 
 
 def import_ray() -> Any:
-    """Import it. Raises ImportError."""
     return import_module("ray")
 
 
@@ -219,7 +218,6 @@ class RemoteRunner:
         raise MachineError(f"its worker or node died twice: {died}")
 
     def list_notes(self) -> list[str]:
-        """Return notes about the cluster for the end of a test."""
         said = [f"connecting to the cluster took {self._tries} tries"] if self._tries > 1 else []
         if self._again:
             said.append(f"run again, because a worker or a node died: {', '.join(dict.fromkeys(self._again))}")
@@ -252,7 +250,6 @@ class RemoteRunner:
                 )
 
     def wait_for_cancelled_runs(self) -> None:
-        """Wait for the cleanup of cancelled runs."""
         left = list(self._running)
         if left:
             with suppress(Exception):

@@ -207,7 +207,6 @@ def _list_plan_module_files(pickled: bytes, root: Path) -> list[Path]:
 
 
 def _list_import_folders(root: Path) -> list[str]:
-    """Return this process's import folders below `root`."""
     found = [Path(each or ".").resolve() for each in sys.path]
     return [
         each.relative_to(root).as_posix()

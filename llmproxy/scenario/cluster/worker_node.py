@@ -36,7 +36,6 @@ class NodeSetup(ABC):
     batch: str
     """Id of this test: a worker unpacks once."""
     version: str
-    """Version of llmproxy."""
     files: Mapping[str, bytes]
     """By path, relative to the folder in which the test was started."""
     cassettes: Mapping[str, bytes]
@@ -59,8 +58,6 @@ class NodeSetup(ABC):
 
 @dataclass(frozen=True, slots=True)
 class NodeReply[T]:
-    """Result of a run."""
-
     ended: T
     """Its outcome; with an error from `make_error_picklable`."""
     events: list[Event]

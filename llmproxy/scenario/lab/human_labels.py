@@ -185,7 +185,6 @@ def list_judged_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) 
 
 
 def _is_blank_or_comment(line: str) -> bool:
-    """Return whether a line of a label file is empty or a comment."""
     return line.strip()[:1] in {"", "#"}
 
 

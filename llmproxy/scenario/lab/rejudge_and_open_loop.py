@@ -42,13 +42,10 @@ from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_casset
 
 @dataclass(frozen=True, slots=True)
 class TranscriptVerdictCounts:
-    """One transcript, judged several times."""
-
     id: str
     passed: int
     """Number of verdicts of success."""
     judged: int
-    """Number of verdicts."""
     errors: tuple[str, ...] = ()
     """Reasons of missing verdicts."""
 
@@ -157,8 +154,6 @@ def _list_notes(rows: Sequence[TranscriptVerdictCounts], repeats: int, ended: Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedUserResult:
-    """Result of a recorded user's lines with the current agent."""
-
     result: ScenarioResult
     turn: int | None
     """The first turn, from 1, in which the agent's answer differs; None if none does."""
@@ -229,14 +224,11 @@ _USER_LIVE = "as soon as the live user says something else, nobody recorded what
 
 @dataclass(slots=True)
 class _RecordedTurn:
-    """A user's text, and the agent's answer."""
-
     user: list[Message] = field(default_factory=list)
     agent: list[Message] = field(default_factory=list)
 
     @property
     def spoken_answer(self) -> str:
-        """The text of the answer."""
         return "\n".join(filter(None, map(get_text, (each for each in self.agent if each["role"] == "assistant"))))
 
 

@@ -70,7 +70,6 @@ class RecordingComparison:
 
     @property
     def verdicts(self) -> Counter[str]:
-        """Verdicts of the completed runs."""
         return Counter(run.verdict for run in self.completed_runs if run.verdict)
 
     @property

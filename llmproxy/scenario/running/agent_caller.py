@@ -137,7 +137,6 @@ class AdapterAnswer:
     returned: ScenarioResult | list[Message]
     seconds: float
     tool_calls: Sequence[ToolUse] = ()
-    """Its tool calls on the wire."""
     farewell: Farewell | None = None
     """Its farewell, if any."""
 

@@ -172,7 +172,6 @@ class Conversation:
 
     @property
     def traffic(self) -> AgentTraffic:
-        """Observed traffic of the whole run."""
         return self.caller.traffic
 
     @property

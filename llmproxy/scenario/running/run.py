@@ -64,7 +64,6 @@ class _RunThread:
             end()
 
     def cancel_run(self) -> None:
-        """Cancel the run from another thread."""
         try:
             self.loop.call_soon_threadsafe(lambda: self.task.cancel() if self.task else None)
         except RuntimeError:

@@ -178,8 +178,6 @@ class UnusedFaultsError(MachineError):
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """A run's session request."""
-
     proxy: str
     cassette: str
     sample: int

@@ -92,7 +92,6 @@ class StepCheckContext(Protocol):
     declared: list[tuple[int, Any]]
     spoken: list[str]
     index: int
-    """Index of the current step, from 0."""
 
     @property
     def wire(self) -> WireObserver:

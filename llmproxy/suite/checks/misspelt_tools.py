@@ -69,7 +69,6 @@ def find_near_name(name: str, known: Iterable[str], *, spelling_only: bool = Fal
 
 
 def is_near_name(one: str, other: str) -> bool:
-    """Return whether two names are probably the same."""
     return _is_same_spelling(one, other) or _is_one_typo_apart(one, other)
 
 
@@ -98,7 +97,6 @@ def _fold_name(name: str) -> str:
 
 
 def _strip_possible_prefixes(name: str) -> set[str]:
-    """Return a name without each of its possible prefixes."""
     return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
 
 

@@ -79,7 +79,6 @@ def _check_order(key: str, name: str, other: str, uses: Sequence[ToolUse], calls
 
 
 def _format_call_order(calls: Sequence[ToolUse]) -> str:
-    """Return the calls in order, with concurrent ones grouped."""
     if not calls:
         return "no tool was called in this step"
     together: list[list[ToolUse]] = []

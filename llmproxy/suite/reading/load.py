@@ -311,7 +311,6 @@ class LoadedSuites:
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
     def load_file(self, path: Path) -> None:
-        """Read a file named by the user: suites and bare scenarios."""
         bare: list[Map] = []
         for document in self.read_documents(path):
             if "scenarios" in document:
@@ -325,7 +324,6 @@ class LoadedSuites:
             self.load_suite(made, path)
 
     def read_documents(self, path: Path) -> Iterator[Map]:
-        """Yield the documents of a file that are suites or scenarios."""
         self.files[path] = None
         for value, place in read_file(path, self.problems, show_path(path), self.warnings, empty_hint=_EMPTY):
             if not isinstance(value, Map):

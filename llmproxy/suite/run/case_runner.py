@@ -300,7 +300,6 @@ class _CaseRun:
     # -- steps
 
     async def begin(self) -> None:
-        """Insert the scenario's setup rows."""
         context = self.opening.require_context()
         if context.recorded is None:
             await _insert_setup_rows(context, self.case.scenario.setup)
@@ -406,7 +405,6 @@ class _CaseRun:
         )
 
     def _skip_rest(self, why: str) -> None:
-        """Emit the remaining steps as skipped."""
         first, self._next = self._next, len(self.steps)
         for index, step in enumerate(self.steps[first:], first):
             self.emitter.emit(

@@ -53,8 +53,6 @@ def build_unjudged_assertion(
 
 @dataclass(slots=True)
 class _TurnToRejudge:
-    """A user message, and its results."""
-
     said: str
     answers: list[Message] = field(default_factory=list)
     recordings: list[str] = field(default_factory=list)
@@ -70,8 +68,6 @@ class _TalkStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """One run of a case, from a report."""
-
     case: str
     sample: int
     run_id: str
@@ -203,7 +199,6 @@ class RecordedCallsSession(RunSession):
         self._asked = 0
 
     def feed_calls(self, calls: Iterable[Call]) -> None:
-        """Add recorded calls of the agent."""
         for call in calls:
             self._passed.append(call._replace(seq=len(self._passed) + 1, party=AGENT))
 

@@ -93,7 +93,6 @@ class RunContext:
     """Entities named by a suite."""
 
     def emit_event(self, event: Event) -> None:
-        """Pass an event to every handler; failing ones are isolated."""
         notify_handlers(self.handlers, event)
 
     def sleep(self, seconds: float) -> None:
@@ -102,7 +101,6 @@ class RunContext:
             raise SuiteError("the tests were interrupted")
 
     def count_samples(self, case: SuiteCase) -> int:
-        """Return the number of runs, or rejudgements, of a case."""
         if self.recorded is not None:
             return self.options.runs or self.recorded.count_samples(case.id)
         return self.options.runs or case.scenario.runs

@@ -281,7 +281,6 @@ class StepContext:
     """The agent of a recorded run that is judged again; None if one is run."""
     turn: int = 0
     index: int = 0
-    """Index of the current step, from 0."""
     agent_seconds: float = 0.0
     declared: list[tuple[int, Any]] = field(default_factory=list)
     """The agent's statements about its history, by index of the step."""
@@ -308,7 +307,6 @@ class StepContext:
 
     @property
     def wire(self) -> WireObserver:
-        """Observed traffic of the agent with models and servers."""
         return self.traffic.wire_observer
 
     async def read_new_calls(self) -> int:
@@ -391,7 +389,6 @@ class StepContext:
         )
 
     def hook_environment(self) -> Mapping[str, str]:
-        """Return the run's identity for hooks."""
         about = self.emitter.about
         return {"LLMPROXY_SCENARIO": about.scenario, "LLMPROXY_RUN": str(about.sample), "LLMPROXY_USER": self.user}
 

@@ -53,8 +53,6 @@ class HttpRequestLine:
 
 @dataclass(frozen=True, slots=True)
 class HttpEntity:
-    """HTTP requests of one entity."""
-
     shape: EntityShape
     list: HttpRequestLine
     get: HttpRequestLine | None
@@ -67,7 +65,6 @@ class HttpEntity:
 
 
 def read_http_entity(name: str, given: object) -> HttpEntity:
-    """Read an entity of `store.entities`."""
     at = f"store.entities.{name}"
     base = given if isinstance(given, str) else f"/{name}"
     given = {"list": f"GET {given}"} if isinstance(given, str) else given or {}

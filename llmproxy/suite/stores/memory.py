@@ -21,8 +21,6 @@ from llmproxy.suite.stores.value_conversion import pick_rows, to_plain
 
 @dataclass(frozen=True, slots=True)
 class EntityShape:
-    """Description of an entity without a schema."""
-
     key: str = "id"
     user: str | None = None
     columns: tuple[str, ...] = ()

@@ -157,7 +157,6 @@ class Restorable(Protocol):
 
 
 def unknown_entity(name: str, known: Iterable[str], hint: str = "") -> UnknownEntity:
-    """Return the error for an unknown entity."""
     names = sorted(known)
     there = f"It has {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}." if names else "It has none."
     return UnknownEntity(f"the store has no entity {name!r}{_suggest(name, names)}\n{there}", hint=hint)

@@ -445,7 +445,6 @@ class SqlStore(StoreBase):
             self.run_write(partial(_rewind_counter, mapped, value, called=called), f"resetting the counter of {name}")
 
     def close(self) -> None:
-        """Close all connections, and remove the copy."""
         self._engine.dispose()
         if self._backup is not None:
             self._backup.cleanup()

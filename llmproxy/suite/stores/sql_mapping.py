@@ -28,8 +28,6 @@ USER_COLUMNS = ("userId", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """The suite's mapping of an entity."""
-
     table: str = ""
     schema: str | None = None
     key: str | None = None
@@ -51,7 +49,6 @@ class MappedEntity:
 
     @property
     def key(self) -> ColumnElement[Any]:
-        """The key column."""
         return self.table.c[self.info.columns[self.info.key].source]
 
 

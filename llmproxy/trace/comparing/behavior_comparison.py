@@ -44,8 +44,6 @@ class ComparedToolCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BehaviorChange:
-    """One difference; equal ones of several runs are equal values."""
-
     what: str
     """``gone``, ``new``, ``arguments``, ``order``, ``answer``, ``verdict``."""
     tool: str = ""

@@ -60,7 +60,6 @@ class ToolFieldChange:
 
     @property
     def label(self) -> str:
-        """Description of the kind of change."""
         if self.severity == CONTRACT:
             return "Tool contract changed"
         if self.field.startswith("result"):
@@ -160,8 +159,6 @@ _SIDES = ("tool_sequence", "output", "tokens", "cost")
 
 @dataclass
 class ReplayDiff:
-    """All differences of a comparison."""
-
     tool_sequence_changed: bool = False
     output_changed: bool = False
     token_count_changed: bool = False

@@ -81,7 +81,6 @@ class AnswerContract:
     language: str
     """Empty if the text is too short."""
     model: str | None
-    """The model named by the answer."""
 
     @property
     def is_success(self) -> bool:

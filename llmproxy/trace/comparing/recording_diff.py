@@ -39,8 +39,6 @@ _ARGUMENTS = 5
 
 @dataclass(frozen=True, slots=True)
 class CallSummary:
-    """One call for display."""
-
     provider: str
     operation: str
     model: str | None
@@ -71,8 +69,6 @@ class TurnChange:
 
 @dataclass(frozen=True, slots=True)
 class TurnPair:
-    """One turn of either cassette, or of both."""
-
     what: What
     old: int | None
     """Number of the turn in A, from 1."""

@@ -178,7 +178,6 @@ class AgentActivity:
 
     @property
     def request_count(self) -> int:
-        """Number of the agent's requests."""
         return len(self.seen)
 
     @property
@@ -389,7 +388,6 @@ def _interaction_to_call(number: int, made: Interaction) -> Call:
 
 
 CHARACTERS = 4
-"""Characters of a token."""
 
 
 def estimate_step_tokens(key: str, step: AgentActivity) -> int | None:
@@ -421,8 +419,6 @@ type _Mark = tuple[str | None, str | None, str, str]
 
 
 class UnansweredToolCalls:
-    """Tool calls of a run whose results have not come yet."""
-
     def __init__(self) -> None:
         self._calls: list[_WaitingCall] = []
         self._answers = 0
@@ -509,8 +505,6 @@ def _is_same_tool_call(tool: ToolUse, asked: ToolCall) -> bool:
 
 
 class NewToolResult(NamedTuple):
-    """A result in a request that no model has answered yet."""
-
     place: int
     """Position of its message."""
     call: ToolCall | None

@@ -110,8 +110,6 @@ EVIDENCE = ("unobservable", "inferred", "proven", "declared")
 
 @dataclass(slots=True)
 class ProcessorFinding:
-    """Finding about one processor in one step."""
-
     activated: bool | None
     """None: unknown."""
     evidence: str

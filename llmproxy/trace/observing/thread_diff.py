@@ -36,7 +36,6 @@ class HistoryItem:
 
     role: str
     text: str
-    """The original text."""
     calls: tuple[str, ...] = ()
     call_id: str | None = None
     reasoning: bool = False

@@ -331,7 +331,6 @@ class WireCall:
 
     @property
     def unread_reason(self) -> str:
-        """Description why its tool calls are unknown; empty if known."""
         if self.unclear:
             return "is one of several to equal requests, of which the client asked for one again: nothing tells which"
         if self.replaced:

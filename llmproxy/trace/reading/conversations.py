@@ -35,8 +35,6 @@ _START: Digest = b""
 
 @dataclass(slots=True, eq=False)
 class PendingToolCall:
-    """A tool call without a result so far."""
-
     call_id: str | None
     name: str
     kept: Any = None
@@ -70,7 +68,6 @@ class RequestPlace:
     known: int
     """Number of the request's messages that were sent before."""
     digest: Digest
-    """Digest of the whole request."""
     retry: bool = False
 
 

@@ -104,8 +104,6 @@ _ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction
 
 
 class RequestMessageCache:
-    """Cache of the last requests' messages."""
-
     def __init__(self) -> None:
         self._recent: deque[tuple[list[Any], list[list[Message]]]] = deque(maxlen=_REMEMBERED)
 
@@ -248,7 +246,6 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
 
 
 def list_declared_tool_names(tree: dict[str, Any]) -> frozenset[str]:
-    """Return the names of the tools that a request declares."""
     return frozenset(name for name, _ in walk_declared_tools(tree))
 
 

@@ -259,7 +259,6 @@ class SpanBuilder:
         return None
 
     def _add_new_message_spans(self, exchange: DecodedExchange, place: RequestPlace) -> None:
-        """Add a request's new messages: tool results, and user texts."""
         new, conversation = exchange.messages[place.known :], place.conversation
         # Up to the last answer it is history that the wire has not seen.
         old = next((n for n in range(len(new), 0, -1) if new[n - 1].role == "assistant"), 0)
@@ -368,7 +367,6 @@ class SpanBuilder:
         return failed.request
 
     def _add_non_chat_call(self, exchange: DecodedExchange) -> None:
-        """Add a model call without a conversation."""
         interaction = exchange.interaction
         name = f"{interaction.operation} {interaction.model or ''}".strip()
         span = self._build_span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)

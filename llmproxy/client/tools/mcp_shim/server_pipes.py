@@ -107,7 +107,6 @@ class ToolServer:
         return self._child.wait()
 
     def close(self) -> None:
-        """Close its pipes."""
         if self._child.stdout is not None:
             self._child.stdout.close()
 

@@ -40,16 +40,12 @@ _ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\u
 
 @dataclass(frozen=True, slots=True)
 class AnchoredValue:
-    """A value with an anchor, to which later places refer."""
-
     name: str
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class AnchorReference:
-    """Reference to the value of an earlier anchor."""
-
     name: str
 
 

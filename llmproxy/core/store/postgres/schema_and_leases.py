@@ -177,7 +177,6 @@ _OURS = " WHERE name = %s AND sample = %s AND holder = %s AND pid = %s AND host 
 
 
 def ensure_cassette(conn: Conn, place: Place, now: float) -> None:
-    """Create the cassette's row if there is none."""
     conn.execute(_ENSURE.encode(), (*place, now))
 
 

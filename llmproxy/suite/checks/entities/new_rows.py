@@ -46,8 +46,6 @@ class StoreBaseline:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """A row that differs from the earlier one with the same key."""
-
     before: Row
     now: Row
 
