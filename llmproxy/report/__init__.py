@@ -1,1 +1,1 @@
-"""Handlers of the event stream: the console, and later JUnit, JSON, HTML. Work emits events; only reporters print."""
+"""Handlers of the event stream: console, JUnit, HTML, JSON, GitHub, LangWatch. Work emits events; handlers print."""
