@@ -71,7 +71,7 @@ DEFAULT_TECHNIQUES: tuple[AttackTechnique, ...] = (
 )
 
 
-def looks_encoded(text: str) -> bool:
+def is_probably_encoded(text: str) -> bool:
     """Return whether a text is already encoded, so that a second encoding would make it unreadable."""
     bare = text.strip()
     return len(bare) >= _CODED and bare.isascii() and all(char.isalnum() or char in "+/=" for char in bare)
@@ -458,7 +458,7 @@ class RedTeamAgent(AgentAdapter):
     def _maybe_encode_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
         """Return a message as sent, and its disguise: deterministic by thread and turn, so that it replays."""
         rng = random.Random(f"{thread} {turn}")  # noqa: S311 - no secret
-        if looks_encoded(text) or rng.random() >= self.injection_probability:
+        if is_probably_encoded(text) or rng.random() >= self.injection_probability:
             return text, ""
         chosen = rng.choice(self.techniques)
         return chosen.transform(text), chosen.name

@@ -17,7 +17,7 @@ REFERENCES = {"keys.md": "the tables of what counts, made from the rules", "suit
 """Pages that are looked up, not read: they may be longer."""
 PLAIN = {
     "hear": "a verb of plain English", "heard": "likewise", "tell": "likewise", "tells": "likewise",
-    "say": "likewise", "voice": "a feature of LangWatch Scenario",
+    "say": "likewise", "looks": "likewise", "voice": "a feature of LangWatch Scenario",
 }  # fmt: skip
 """Words that no name may have, and prose may."""
 

@@ -39,9 +39,9 @@ from llmproxy.core.bindings.id_pairs import (
     IdPairs,
     RecordedIdFinder,
     ShortValue,
-    cast_to_type_of,
     collect_changed_short_values,
     contains_recorded_id,
+    convert_to_type_of,
     find_partial_id,
     index_changed_id_pairs,
     mentions_short_value,
@@ -305,7 +305,7 @@ class AnswerRewriter:
         node = value_at_path(values[n], piece.path)
         if piece.inner and (short := self._find_short_value_replacement(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
-            set_at(values[n], piece.path, cast_to_type_of(node, short.present))
+            set_at(values[n], piece.path, convert_to_type_of(node, short.present))
             return True
         if not isinstance(node, str):
             return False
@@ -405,7 +405,7 @@ class AnswerRewriter:
             value = json.loads(text[start:end])
             if piece is not None and (short := self._find_short_value_replacement(tool, piece, value, place)):
                 self.names.add(short.name)
-                changes.append(TextEdit(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
+                changes.append(TextEdit(start, end, json.dumps(convert_to_type_of(value, short.present)), short.name))
             elif isinstance(value, str):
                 inner = list(self._list_text_changes(value, place, piece))
                 self._refuse_left_ids(value, inner, place)  # in the JSON text an escape before an id ends in a letter

@@ -221,7 +221,7 @@ class ShortValue(NamedTuple):
 
     def equals_present(self, recorded: object, present: object) -> bool:
         """Return whether a leaf has the present value, in the type of the recorded leaf."""
-        expected = cast_to_type_of(recorded, self.present)
+        expected = convert_to_type_of(recorded, self.present)
         return present == expected and type(present) is type(expected)
 
 
@@ -278,7 +278,7 @@ def short_values_at(shorts: Iterable[ShortValue], tool: str, path: str, member: 
     return placed or [each for each in same if member_matches_variable_name(each.name, member, tool)]
 
 
-def cast_to_type_of(value: object, text: str) -> object:
+def convert_to_type_of(value: object, text: str) -> object:
     """Return a text in the type of a value; text that replaces a number but is none stays text and never fits."""
     if isinstance(value, int) and re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
         return int(text)

@@ -172,12 +172,12 @@ def parse_request(
             entry = _ENTRY.match(segment.path)
             entries.setdefault(entry[0] if entry else "", []).append(segment)
         else:
-            _add_segment_at_next_slot(made, (segment.kind, segment.name), segment)
+            _add_segment_at_next_position(made, (segment.kind, segment.name), segment)
     _ConversationReader(made, list(ids), known, frames).read_entries(list(entries.values()))
     return made
 
 
-def _add_segment_at_next_slot(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
+def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
     n = next(n for n in count() if (*slot, n) not in made.slots)
     made.slots[*slot, n] = segment
 
@@ -244,19 +244,19 @@ class _ConversationReader:
                         (Kind.CALL, call.id) if self._known.find_by_call_id(call) else (Kind.CALL, self._turn, "")
                     )
                     self._calls[_read_call_id(segment.value)] = slot
-                    _add_segment_at_next_slot(self._made, slot, segment)
+                    _add_segment_at_next_position(self._made, slot, segment)
                 case Kind.RESULT:
                     of = self._calls.get(self._get_call_id_of_result(entry, segment), ("", self._turn))
-                    _add_segment_at_next_slot(self._made, (Kind.RESULT, *of), segment)
+                    _add_segment_at_next_position(self._made, (Kind.RESULT, *of), segment)
                 case Kind.USER if self._frames is not None and self._frames.is_client_part(to_text(segment.value)):
                     self._made.frames.append(segment)
-                    _add_segment_at_next_slot(self._made, (FRAME, self._turn), segment)
+                    _add_segment_at_next_position(self._made, (FRAME, self._turn), segment)
                 case Kind.USER:
                     self._made.words.append(segment)
                     self._made.turns.append(self._turn)
-                    _add_segment_at_next_slot(self._made, (Kind.USER, self._turn), segment)
+                    _add_segment_at_next_position(self._made, (Kind.USER, self._turn), segment)
                 case _:
-                    _add_segment_at_next_slot(self._made, (segment.kind, self._turn), segment)
+                    _add_segment_at_next_position(self._made, (segment.kind, self._turn), segment)
 
     @staticmethod
     def _get_call_id_of_result(entry: Sequence[Segment], segment: Segment) -> str:

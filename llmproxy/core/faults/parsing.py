@@ -57,7 +57,7 @@ MOST_TIMES = 1000
 LARGEST = 1 << 20
 """Maximum size of a file of faults in bytes."""
 _KIND_AT = late(r"(?P<kind>[^@\s]+)@(?P<call>[1-9][0-9]{0,8})")
-_LOOKS_LIKE_FILE = late(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
+_FILE_NAME = late(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
 _ALL = "`llmproxy faults` lists the kinds and presets with an example each."
 
 
@@ -85,7 +85,7 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
         raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
     if asked in PRESETS:
         found = read_faults(yaml_to_plain_values(read_preset_text(asked), asked), name=asked)
-    elif asked in KINDS or (_KIND_AT.fullmatch(asked) and not _LOOKS_LIKE_FILE.search(asked)):
+    elif asked in KINDS or (_KIND_AT.fullmatch(asked) and not _FILE_NAME.search(asked)):
         found = Faults((_parse_rule(asked, asked),), name=asked)
     else:
         found = _load_faults_file(asked, folder)
@@ -108,13 +108,13 @@ def parse_session_faults(value: Json, folder: Path | None = None) -> Faults:
     return found
 
 
-def looks_like_file(value: Json) -> bool:
-    return isinstance(value, str) and bool(_LOOKS_LIKE_FILE.search(value))
+def is_file_name(value: Json) -> bool:
+    return isinstance(value, str) and bool(_FILE_NAME.search(value))
 
 
 def _load_faults_file(asked: str, folder: Path) -> Faults:
     path = folder / Path(asked).expanduser()
-    if not _LOOKS_LIKE_FILE.search(asked) and not path.is_file():
+    if not _FILE_NAME.search(asked) and not path.is_file():
         near = did_you_mean(asked, [*PRESETS, *KINDS, SWEEP])
         raise BadFaults(f"{asked[:80]!r} is no preset, no kind and no file{near}", hint=_ALL, where=FAULTS)
     try:

@@ -23,7 +23,7 @@ from itertools import accumulate, pairwise
 from string import ascii_letters, digits
 from urllib.parse import unquote_plus
 
-from llmproxy.core.secrets.entropy import is_random, looks_like_words
+from llmproxy.core.secrets.entropy import is_made_of_words, is_random
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, Span, find_key_runs, find_key_starts, list_runs
 from llmproxy.lazy_regex import RustPattern, late
 
@@ -351,7 +351,7 @@ def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
 
 def _is_unrelated_word_after_break(joined: str, border: int, start: int, end: int) -> bool:
     """Return whether the text after the last break is not part of the key, but a word of the next line."""
-    return looks_like_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
+    return is_made_of_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
 
 # -- base64 ------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ _EXAMPLES = late(
 _TOKEN = late(r"[A-Za-z0-9]{12,}")
 
 
-def looks_like_words(text: str) -> bool:
+def is_made_of_words(text: str) -> bool:
     """Return whether a text consists of words, names and short numbers: ``tenant-acme-7``, ``myAssistant``."""
     at = 0
     while at < len(text):
@@ -66,7 +66,7 @@ def is_example(text: str) -> bool:
 def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
     """Return whether a text may be random: no example, `least` bits per character, and with `words` no words."""
     text = text[:_LOOKED_AT]
-    return measure_entropy(text) >= least and not is_example(text) and not (words and looks_like_words(text))
+    return measure_entropy(text) >= least and not is_example(text) and not (words and is_made_of_words(text))
 
 
 def has_alphanumeric_run(text: str) -> bool:
@@ -135,13 +135,13 @@ def is_drawn(text: str, least: int = 8) -> bool:
     return drawn and measure_entropy(text) >= 2.5 and is_not_code_or_path(text) and not is_example(text)
 
 
-def looks_like_token(text: str) -> bool:
+def is_probable_token(text: str) -> bool:
     """Return whether a value at a token's position is one: random, or a long run of letters and digits."""
     if is_drawn(text):
         return True
     return (
         is_not_code_or_path(text)
-        and not (is_example(text) or looks_like_words(text))
+        and not (is_example(text) or is_made_of_words(text))
         and bool(_LONG_TOKEN.search(text))
     )
 
@@ -170,4 +170,4 @@ def is_chosen_password(text: str) -> bool:
     bare = text.strip("_,;:)(")
     if not is_real_password(bare) or not is_not_code_or_path(text) or is_example(text):
         return False
-    return not (looks_like_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5
+    return not (is_made_of_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5

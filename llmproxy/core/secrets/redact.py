@@ -48,7 +48,7 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     replace_spans,
     unescape_json_text,
 )
-from llmproxy.core.secrets.entropy import is_real_password, looks_like_words, parse_word_set
+from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, parse_word_set
 from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
     FREE,
@@ -197,7 +197,7 @@ class Redactor:
 
     def learn_bearer(self, token: str) -> None:
         """Learn a credential that followed `Bearer`, as `learn_request` does."""
-        if not looks_like_words(token):
+        if not is_made_of_words(token):
             self.learn_declared_secret(token)
 
     def learn_declared_secret(self, secret: str) -> None:
@@ -516,7 +516,7 @@ def find_request_credentials(headers: Headers, target: str, names: frozenset[str
             yield from list_credential_parts(name.lower(), value.strip())
     if "=" in target:
         for name, value in parse_qsl(target.partition("?")[2]):
-            if (name.lower() in names or is_api_key_parameter(name, value)) and not looks_like_words(value):
+            if (name.lower() in names or is_api_key_parameter(name, value)) and not is_made_of_words(value):
                 yield value
 
 
@@ -524,7 +524,7 @@ def list_credential_parts(name: str, value: str) -> Iterator[str]:
     """Return the parts of a credential's header that may occur alone, without names and words."""
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
-        yield from (secret for secret in pairs if len(secret) >= FREE and not looks_like_words(secret))
+        yield from (secret for secret in pairs if len(secret) >= FREE and not is_made_of_words(secret))
         return
     scheme, _, rest = value.partition(" ")
     rest = rest.strip()
@@ -534,13 +534,13 @@ def list_credential_parts(name: str, value: str) -> Iterator[str]:
             user, _, password = base64.b64decode(rest, validate=True).decode("utf-8").partition(":")
         except ValueError:
             return
-        if is_real_password(password, user) and (len(password) >= FREE or not looks_like_words(password)):
+        if is_real_password(password, user) and (len(password) >= FREE or not is_made_of_words(password)):
             yield password
-        if len(user) >= FREE and not looks_like_words(user):  # keys travel as user names too
+        if len(user) >= FREE and not is_made_of_words(user):  # keys travel as user names too
             yield user
     elif scheme.upper().startswith("AWS4-"):
         yield from (match[1] for match in re.finditer(r"(?:Credential=([^/,]+)|Signature=(\w+))", rest) if match[1])
-    elif not looks_like_words(rest or value):
+    elif not is_made_of_words(rest or value):
         yield rest or value
 
 

@@ -27,11 +27,11 @@ from llmproxy.core.secrets.entropy import (
     is_chosen_password,
     is_drawn,
     is_example,
+    is_made_of_words,
     is_not_code_or_path,
+    is_probable_token,
     is_random,
     is_real_password,
-    looks_like_token,
-    looks_like_words,
     parse_word_list,
     parse_word_set,
 )
@@ -377,7 +377,7 @@ _OF_COOKIE = parse_word_set("path domain expires max-age samesite version commen
 
 
 def _is_oauth_token(match: re.Match[str]) -> bool:
-    if looks_like_token(match["secret"]):
+    if is_probable_token(match["secret"]):
         return True
     text = match.string
     return len(text) < _LONGEST_FORM and _FORM.fullmatch(text) is not None and is_real_password(match["secret"])
@@ -446,7 +446,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
-        lambda match: looks_like_token(match["secret"]),
+        lambda match: is_probable_token(match["secret"]),
         rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}",
     ),
     Pattern(
@@ -476,7 +476,7 @@ PATTERNS: tuple[Pattern, ...] = (
             b"ecret= ig%3D ature%3D oken%3D ey%3D".split()
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
-        lambda match: looks_like_token(match["secret"]),
+        lambda match: is_probable_token(match["secret"]),
         rf"[?&;6]{match_any_case('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
     Pattern(
@@ -523,7 +523,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
         ),
         lambda match: (
-            _is_password(match) and is_not_code_or_path(match["secret"]) and not looks_like_words(match["secret"])
+            _is_password(match) and is_not_code_or_path(match["secret"]) and not is_made_of_words(match["secret"])
         ),
         certain=False,
     ),
@@ -690,7 +690,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
         return plausible and is_real_password(bare) and bare.isascii() and not _ITSELF.search(bare)
     if bare_name in CARRIED:
         return plausible and len(value) >= _LONG and any(char.isdigit() for char in bare)
-    return len(bare) >= _LONG and looks_like_token(bare)
+    return len(bare) >= _LONG and is_probable_token(bare)
 
 
 def is_credential_name(name: str) -> bool:

@@ -134,9 +134,9 @@ def _read_path_matchers(value: object, info: ValidationInfo) -> object:
 def _validate_faults(value: object) -> object:
     """Parse injected faults; a file of them is read when the scenario runs."""
     from llmproxy.core.faults import BadFaults, parse_session_faults
-    from llmproxy.core.faults.parsing import looks_like_file
+    from llmproxy.core.faults.parsing import is_file_name
 
-    if not looks_like_file(value):
+    if not is_file_name(value):
         try:
             parse_session_faults(value)
         except BadFaults as error:

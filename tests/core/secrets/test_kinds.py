@@ -12,9 +12,9 @@ import pytest
 from llmproxy.core.secrets.encoded_secret_redaction import replace_spans
 from llmproxy.core.secrets.entropy import (
     has_alphanumeric_run,
+    is_made_of_words,
     is_random,
     is_real_password,
-    looks_like_words,
     measure_entropy,
 )
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, find_by_shape_or_name, merge_spans
@@ -68,9 +68,9 @@ def test_words_and_lots_are_told_apart() -> None:
     words = (
         "assistant tenant-acme-corp tenant42 myAssistant lm-studio correct-horse-battery 2024-10-21-preview README.md"
     )
-    assert [word for word in words.split() if not looks_like_words(word)] == []
+    assert [word for word in words.split() if not is_made_of_words(word)] == []
     for lot in ("passw0rd", "hjkqwpzmxnvbhjkqwpzmxnvb", "0a1b2c3d4e5f", "Zq8T6VWM2BN5"):
-        assert not looks_like_words(lot)
+        assert not is_made_of_words(lot)
     assert measure_entropy("aaaa") == 0
     assert measure_entropy("abcd") == 2
     assert is_random("aB3dE5fG7hJ9")
