@@ -271,7 +271,7 @@ class Http2Layer(layer.Layer):
         )
         status = UnsupportedGrpc.status
         self._proxy.on_call(
-            self._proxy.engine.recorder.record_sessionless_refusal(request.method, request.path, status, error)
+            self._proxy.engine.accounting.record_sessionless_refusal(request.method, request.path, status, error)
         )
         fields = [(name.encode(), value.encode()) for name, value in grpc.build_refusal(status, error.code, str(error))]
         yield from self._send_event(ResponseHeaders(stream.number, build_answer_head(200, fields), end_stream=True))

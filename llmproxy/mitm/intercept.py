@@ -131,7 +131,7 @@ class ConnectInterceptor:
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
             self._proxy.on_call(
-                self._proxy.engine.recorder.record_sessionless_refusal("CONNECT", target, 403, RefusedError(why))
+                self._proxy.engine.accounting.record_sessionless_refusal("CONNECT", target, 403, RefusedError(why))
             )
         except Exception:
             log.exception("could not report a refused tunnel")

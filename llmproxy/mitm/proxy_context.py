@@ -319,7 +319,7 @@ class ProxyContext(ControlledProxy):
         del self.open[id(exchange)]
         self.losses += lost
         try:
-            self.on_call(self.engine.recorder.record_end(exchange, status, usage=usage, lost=lost))
+            self.on_call(self.engine.accounting.record_end(exchange, status, usage=usage, lost=lost))
         except Exception:  # what we say about an answer must never become part of it
             log.exception("could not report an exchange")
 

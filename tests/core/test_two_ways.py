@@ -61,10 +61,10 @@ class Way:
         if exchange.decision is Decision.REPLAY:
             laid = self.made.answering.plan_recorded(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
             data = b"".join(piece for _, piece in laid.pieces)
-            return data, laid.close, self.made.recorder.record_end(exchange, exchange.replayed_status or 0)
+            return data, laid.close, self.made.accounting.record_end(exchange, exchange.replayed_status or 0)
         if exchange.decision is Decision.RECORD:
             answered(self.made, exchange, b'{"n": %d}' % self.asked, 200 if self.asked % 5 else 500)
-        return exchange.decision, self.made.recorder.record_end(exchange, 0)
+        return exchange.decision, self.made.accounting.record_end(exchange, 0)
 
     def open(self, name: str, mode: Mode, exhausted: Exhausted, speed: float, upstream: str) -> object:
         upstreams = {"openai": upstream} if upstream else {}

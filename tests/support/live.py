@@ -190,7 +190,7 @@ class Bench:
                 answer = engine.answering.serve_recorded(exchange).body
             case _:
                 status, why = 501, str(exchange.error or LLMProxyError("refused"))
-        engine.recorder.record_end(exchange, status)
+        engine.accounting.record_end(exchange, status)
         return answer, why
 
     def tool(self, session: str, wish: Wish) -> str | None:

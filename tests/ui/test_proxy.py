@@ -64,7 +64,7 @@ class Asker:
         )
         self.engine.stages.identify_and_decide(exchange, recorded.request.body)
         response = self.engine.answering.serve_recorded(exchange) if exchange.decision is Decision.REPLAY else None
-        self.watch.record(self.engine.recorder.record_end(exchange, response.status if response else 404))
+        self.watch.record(self.engine.accounting.record_end(exchange, response.status if response else 404))
         return response.status if response else 404
 
 

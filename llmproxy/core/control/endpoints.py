@@ -376,7 +376,7 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_sessionless_refusals(engine: Engine, call: RoutedRequest) -> Json:
     """List requests that were refused before a session was found: unknown hosts, web pages, invalid requests."""
-    return {"refused": [each._asdict() for each in engine.recorder.strays][-call.get_limit() :]}
+    return {"refused": [each._asdict() for each in engine.accounting.strays][-call.get_limit() :]}
 
 
 def _list_calls(engine: Engine, call: RoutedRequest) -> Json:

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from llmproxy.core.changes.accepted_changes import digest_lookup_key
 from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.bound_hits import BindingFeature
+from llmproxy.core.engine.call_accounting import CallAccounting
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.interceptor_order import FEATURES
-from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestHeadRouter
 from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages
 from llmproxy.core.providers.stubs import OPTIONAL
@@ -50,7 +50,7 @@ class EngineComponentClasses:
     misses: type[MissExplainer] = MissExplainer
     answering: type[AnswerPlanner] = AnswerPlanner
     writer: type[AnswerWriter] = AnswerWriter
-    outcomes: type[OutcomeRecorder] = OutcomeRecorder
+    accounting: type[CallAccounting] = CallAccounting
 
 
 class Engine:
@@ -79,13 +79,13 @@ class Engine:
         parts = self.parts
         self.dispatcher, self.answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
         self.keying = keying = parts.keying(state)
-        self.builder, self.recorder = InteractionBuilder(state, keying), parts.outcomes(state)
+        self.builder, self.accounting = InteractionBuilder(state, keying), parts.accounting(state)
         self.writer, misses = parts.writer(state, keying, self.builder), parts.misses(state, keying)
         self.stages = parts.stages(state, keying, misses)
         self._state, self.config = state, config
-        shared = EngineParts(state, keying, self.builder, misses, self.recorder)
+        shared = EngineParts(state, keying, self.builder, misses, self.accounting)
         self.sessions.features = tuple(feature(shared) for feature in FEATURES)
-        self.fast_path = FastPath(state, self.recorder)
+        self.fast_path = FastPath(state, self.accounting)
         """Fast path for whole requests."""
         self.trials = TrialStore(config.store, now)
         """Results of sessions on trial."""
@@ -103,7 +103,7 @@ class Engine:
         """Drop everything cached by id: the store's path may now be another file, with other ids."""
         self._state.plans.clear()
         self.fast_path.clear_cache()
-        self.recorder.prices.forget()
+        self.accounting.prices.forget()
         self.get_feature(BindingFeature).requests.clear()
 
     def begin_exchange(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Exchange:

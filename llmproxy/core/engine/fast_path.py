@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from llmproxy.core.engine.call_accounting import CallAccounting
 from llmproxy.core.engine.decide import (
     decide,
     decide_exhausted,
@@ -21,7 +22,6 @@ from llmproxy.core.engine.decide import (
     list_playable,
 )
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.providers.provider_table import get_service_kind
 from llmproxy.core.sessions.exchange import RoutedRequestHead
@@ -82,8 +82,8 @@ class CachedRequest:
 
 
 class FastPath:
-    def __init__(self, state: EngineState, recorder: OutcomeRecorder) -> None:
-        self._state, self._recorder = state, recorder
+    def __init__(self, state: EngineState, accounting: CallAccounting) -> None:
+        self._state, self._accounting = state, accounting
         self._asked: dict[tuple[int, bytes], CachedRequest] = {}
         self._kept = 0
 
@@ -174,9 +174,9 @@ class FastPath:
             asked.calls[turn] = before
             return before
         place, known = asked.place, asked.known
-        priced = self._recorder.prices.find(store, slot.id)
+        priced = self._accounting.prices.find(store, slot.id)
         call = asked.calls[turn] = Call(
-            decision=Decision.REPLAY, method=place.method, target=self._recorder.redact_target(place.route.target),
+            decision=Decision.REPLAY, method=place.method, target=self._accounting.redact_target(place.route.target),
             status=slot.status, session=session.name, party=place.party, provider=place.route.provider.name,
             operation=place.operation if place.route.known else known.path, model=known.model or priced.model,
             channel=place.channel, input=priced.input, output=priced.output, cost=priced.cost, key=known.key,
@@ -195,5 +195,5 @@ class FastPath:
         """Summarize a hit that was sent, and write it into the journal."""
         ms = (self._state.clock() - hit.arrived) * 1000
         call = hit.call._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
-        self._recorder.record_call(hit.session, call)
+        self._accounting.record_call(hit.session, call)
         return call

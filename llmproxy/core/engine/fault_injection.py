@@ -262,7 +262,7 @@ class FaultFeature(Feature):
             session=session.name, provider=named, note=str(injected.fault), fault=injected.fault.kind.name,
             at=state.now(), seq=session.calls.begin(),
         )  # fmt: skip
-        self.parts.recorder.record_call(session, call)
+        self.parts.accounting.record_call(session, call)
         return call
 
     def explain_idle_rules(self, session: Session | None = None) -> dict[int, str]:

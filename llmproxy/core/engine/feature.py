@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llmproxy.core.engine.answer_storage import InteractionBuilder
+from llmproxy.core.engine.call_accounting import CallAccounting
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer
 from llmproxy.core.sessions.session import SessionFeature
@@ -22,7 +22,7 @@ class EngineParts(NamedTuple):
     keying: KeyDeriver
     builder: InteractionBuilder
     misses: MissExplainer
-    recorder: OutcomeRecorder
+    accounting: CallAccounting
 
 
 class Feature(SessionFeature):

@@ -476,7 +476,7 @@ class ReplayLayer(layer.Layer):
             proxy.report_exchange_end(exchange, status)
         elif told:
             target = incoming.head.target if incoming.head else ""
-            proxy.on_call(proxy.engine.recorder.record_sessionless_refusal(method, target, status, error))
+            proxy.on_call(proxy.engine.accounting.record_sessionless_refusal(method, target, status, error))
         if incoming.answering:
             yield from self._close_client()
         else:

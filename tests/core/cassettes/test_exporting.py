@@ -105,7 +105,7 @@ def test_a_file_that_was_written_is_in_step_with_its_store(recorded: tuple[Path,
         _open(made, KIM)
         exchange = _ask(made, _body(KIM))
         assert exchange.decision is Decision.REPLAY
-        assert made.recorder.record_end(exchange, 200).bound == ()
+        assert made.accounting.record_end(exchange, 200).bound == ()
 
 
 def test_an_edited_slot_of_a_file_counts(recorded: tuple[Path, Path]) -> None:

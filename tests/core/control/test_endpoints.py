@@ -76,7 +76,7 @@ class Api:
         target = f"/s/{quote(session, safe='')}/v1/chat/completions"
         exchange = send(self.engine, recorded.request.body, target, headers)
         response = self.engine.answering.serve_recorded(exchange) if exchange.decision is Decision.REPLAY else None
-        self.engine.recorder.record_end(exchange, response.status if response else 404)
+        self.engine.accounting.record_end(exchange, response.status if response else 404)
         return response.body if response else None
 
 
@@ -386,7 +386,7 @@ def test_a_permitted_live_session_records_where_it_says(make: Make) -> None:
     one.recording.on_head(0, 200, "OK", answered.headers)
     one.recording.on_data(1, answered.body)
     usage = api.engine.writer.store_answer(one, proper=True)
-    assert api.engine.recorder.record_end(one, 200, usage=usage).interaction is not None
+    assert api.engine.accounting.record_end(one, 200, usage=usage).interaction is not None
     api.post("sessions", {"name": "n", "mode": "replay"})
     assert b"late" in (api.call("n", "hi") or b"")
 

@@ -75,7 +75,7 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
         assert b"x-llmproxy-bound: cwd, date\r\n" in made.answering.plan_recorded(exchange, ClientHttp()).pieces[0][1]
-        outcome = made.recorder.record_end(exchange, 200)
+        outcome = made.accounting.record_end(exchange, 200)
         assert outcome.bound == ("cwd", "date")
         assert "bound: cwd, date" in outcome.note
         sums = made.sessions.get_session("default").calls.totals.to_json()
@@ -90,7 +90,7 @@ def test_a_run_in_the_same_folder_is_exact(store: Path) -> None:
         _open(made, A)
         exchange = _ask(made, body)
         assert _text(made, exchange) == "see /tmp/a"
-        assert made.recorder.record_end(exchange, 200).bound == ()
+        assert made.accounting.record_end(exchange, 200).bound == ()
 
 
 def test_what_asks_something_else_is_a_miss_that_names_the_place(store: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindScope, hit:
         assert json.loads(made.answering.serve_recorded(exact).body)["choices"][0]["message"] == _reads(
             "/tmp/a/x" if scope is BindScope.NONE else "/srv/ci/w/x"
         )
-        assert made.recorder.record_end(exact, 200).bound == (() if scope is BindScope.NONE else ("cwd",))
+        assert made.accounting.record_end(exact, 200).bound == (() if scope is BindScope.NONE else ("cwd",))
 
 
 def test_nothing_is_bound_where_nobody_declared_anything(store: Path) -> None:
@@ -177,7 +177,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
     with _replaying(store) as made:
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
         assert _text(made, first) == f"made {new}"
-        assert made.recorder.record_end(first, 200).bound == ("cwd", "date", "made")
+        assert made.accounting.record_end(first, 200).bound == ("cwd", "date", "made")
         interceptor = made.sessions.get_session("default").find_interceptor(BindingInterceptor)
         assert interceptor is not None
         assert list(interceptor.bound.known) == [IdPair("made", "uuid", old, new)]
@@ -244,15 +244,15 @@ def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(store:
     with _replaying(store) as made:
         exchange = _ask(made, same)
         assert _text(made, exchange) == "in /tmp/a"
-        assert made.recorder.record_end(exchange, 200).bound == ()
+        assert made.accounting.record_end(exchange, 200).bound == ()
         assert _text(made, _ask(made, _request("/srv/ci/w/src", "2026-11-23"))) == "see /srv/ci/w/src"
         exchange = _ask(made, same)
         assert _text(made, exchange) == "in /srv/ci/w"
-        assert made.recorder.record_end(exchange, 200).bound == ("cwd",)
+        assert made.accounting.record_end(exchange, 200).bound == ("cwd",)
         for asked, text in ((held, "yes, /tmp/a"), (plain, "on 2026-11-22")):
             exchange = _ask(made, asked)
             assert _text(made, exchange) == text
-            assert made.recorder.record_end(exchange, 200).bound == ()
+            assert made.accounting.record_end(exchange, 200).bound == ()
 
 
 def test_an_answer_that_cannot_be_told_is_a_miss(store: Path) -> None:

@@ -158,7 +158,7 @@ def asked(made: Engine, text: str, token: str) -> tuple[str | None, bool]:
     exchange = ask(made, text, headers=bearer(token))
     if exchange.slot is not None:
         made.answering.plan_recorded(exchange, CLIENT)
-    made.recorder.record_end(exchange, 200)
+    made.accounting.record_end(exchange, 200)
     return exchange.key, False
 
 

@@ -85,13 +85,13 @@ def test_from_a_recording_to_its_replay(store: Path) -> None:
         exchange = ask(made)
         assert (exchange.decision, exchange.nth, exchange.method) == (Decision.RECORD, 1, "POST")
         answered(made, exchange)
-        outcome = made.recorder.record_end(exchange, 200)
+        outcome = made.accounting.record_end(exchange, 200)
         assert (outcome.interaction, outcome.model, outcome.operation) == (1, "gpt-4o", "chat.completions")
     with engine(store, Mode.REPLAY) as made:
         again = ask(made)
         assert (again.decision, again.key) == (Decision.REPLAY, exchange.key)
         assert made.answering.serve_recorded(again).body == b'{"choices": []}'
-        assert made.recorder.record_end(again, 200).interaction == 1
+        assert made.accounting.record_end(again, 200).interaction == 1
         assert made.count_unused() == 0
 
 
@@ -114,13 +114,13 @@ def test_what_is_asked_again_without_a_stream_is_one_miss(store: Path) -> None:
     with engine(store, Mode.REPLAY) as made:
         streamed = [ask(made, "hi there", stream=True), ask(made, "hi there", stream=True)]
         again, other, late = ask(made, "hi there"), ask(made, "who?"), ask(made, "hi there")
-        assert [made.recorder.record_end(each, 404).miss for each in (*streamed, again, other, late)] == [
+        assert [made.accounting.record_end(each, 404).miss for each in (*streamed, again, other, late)] == [
             True, True, False, True, True,
         ]  # fmt: skip
         assert [(each.decision, narrow(MissError, each.error).nearest) for each in streamed] == [
             (Decision.REFUSE, 1)
         ] * 2
-        assert "asked again by its client" in made.recorder.record_end(again, 404).note
+        assert "asked again by its client" in made.accounting.record_end(again, 404).note
         assert len(made.journal.list_misses()) == 4
 
 
@@ -148,7 +148,7 @@ def test_a_question_that_is_asked_on_with_less_is_one_miss(
         now[0] += later
         asked: dict[str, Any] = {"text": "hi there", **changed}
         again = ask(made, headers=(client,), **asked)
-        assert [made.recorder.record_end(each, 501).miss for each in (first, again)] == [True, counted]
+        assert [made.accounting.record_end(each, 501).miss for each in (first, again)] == [True, counted]
         told = [narrow(MissError, each.error).message for each in (first, again)]
         assert counted or told[0] == told[1]
 
@@ -232,7 +232,7 @@ def test_what_cannot_go_upstream_is_refused_in_its_own_dialect(
     with engine(tmp_path / "x.db", mode) as made:
         exchange = send(made, b"{}", target, headers)
         assert (exchange.decision, type(exchange.error)) == (Decision.REFUSE, error)
-        assert made.recorder.record_end(exchange, 400).miss is False
+        assert made.accounting.record_end(exchange, 400).miss is False
 
 
 def test_a_second_recorder_is_refused(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, store: Path) -> N
             asked = [ask(made) for _ in range(3)]
             assert [made.answering.serve_recorded(each).status for each in asked] == [429, 401, 200]
             for each in asked:
-                made.recorder.record_end(each, 200)
+                made.accounting.record_end(each, 200)
             assert [each.note for each in asked] == ["a recorded failure: 429", "a recorded failure: 401", ""]
             assert made.sessions.get_or_open("default").calls.totals.to_json()["served_failures"] == 2
         with engine(store, Mode.ONCE) as made:
@@ -468,7 +468,7 @@ def end_response(made: Engine, exchange: Exchange, name: str, *, proper: bool = 
     if proper:
         exchange.recording.on_data(30, _event("response.completed", name))
     made.writer.store_answer(exchange, proper=proper)
-    made.recorder.record_end(exchange, 200)
+    made.accounting.record_end(exchange, 200)
 
 
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])

@@ -40,7 +40,7 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
     exchange = ask(made, text, **more)
     extra = (("x-llmproxy-key", exchange.key or ""),)
     data = b"".join(piece for _, piece in made.answering.plan_recorded(exchange, CLIENT, extra=extra).pieces)
-    return data, made.recorder.record_end(exchange, 200)
+    return data, made.accounting.record_end(exchange, 200)
 
 
 def short_way(made: Engine, text: str = "hi", place: RoutedRequestHead | None = None) -> tuple[bytes, Call] | None:

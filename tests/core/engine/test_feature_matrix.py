@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.engine.call_accounting import CallAccounting
 from llmproxy.core.engine.engine import Engine, EngineComponentClasses
-from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.proxy_calls import Call
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
@@ -29,13 +29,13 @@ def test_features_do_together_what_they_did(tmp_path: Path, dialect: str) -> Non
     assert not found, "\n".join(found[:40]) + f"\n{len(found)} differences" + AGAIN
 
 
-class _OtherStatus(OutcomeRecorder):
+class _OtherStatus(CallAccounting):
     def record_end(self, exchange: Any, status: int, **told: Any) -> Call:
         return super().record_end(exchange, status + 1, **told)
 
 
 class _OtherEngine(Engine):
-    parts = EngineComponentClasses(outcomes=_OtherStatus)
+    parts = EngineComponentClasses(accounting=_OtherStatus)
 
 
 def test_a_change_is_seen(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session:
         status = 200
     elif exchange.decision is Decision.REPLAY:
         status = engine.answering.serve_recorded(exchange).status
-    engine.recorder.record_end(exchange, status)
+    engine.accounting.record_end(exchange, status)
     return exchange
 
 

@@ -133,7 +133,7 @@ def play(made: Engine, steps: Sequence[Step], suffix: str = "r") -> list[Played]
             kind = "name" if "/" in step.makes else "id"
             answer = json.dumps({kind: new, "object": "thing"} if step.makes else {"ok": True}).encode()
             answered(made, exchange, answer)
-        made.recorder.record_end(exchange, 200 if exchange.error is None else 404)
+        made.accounting.record_end(exchange, 200 if exchange.error is None else 404)
         if step.makes and exchange.error is None:
             replayed = exchange.slot and json.loads(made.answering.serve_recorded(exchange).body)
             ids[step.makes] = replayed.get("id", new) if replayed else new
@@ -330,7 +330,7 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
         exchange = made.begin_exchange("POST", "/v1/conversations/conv_r/items", None, JSON)
         made.stages.identify_and_decide(exchange, b'{"items": []}')
         assert session.position.changes.digest_state(["conv_r"], lambda _: None) != before
-        made.recorder.record_end(exchange, 500)
+        made.accounting.record_end(exchange, 500)
         assert session.position.changes.digest_state(["conv_r"], lambda _: None) == before
 
 

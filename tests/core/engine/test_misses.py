@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.engine.call_accounting import CallUsageAndCost, RecordedCostCache, build_call
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.outcome_recorder import CallUsageAndCost, RecordedCostCache, build_call
 from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings

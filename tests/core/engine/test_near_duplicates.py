@@ -52,7 +52,7 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(stor
             now = REQUESTS["chat.completions"](part, present)
             exchange = send(made, json.dumps(now).encode())
             assert exchange.decision is Decision.REPLAY, exchange.error
-            made.recorder.record_end(exchange, 200)
+            made.accounting.record_end(exchange, 200)
             for each in list_duplicates(rng, "chat.completions", part, recorded, present):
                 exchange = send(made, json.dumps(each.tree).encode())
                 assert exchange.decision is Decision.REFUSE, f"served: {each.why}"
@@ -123,7 +123,7 @@ def _play(made: Engine, n: int, case: Case, folder: str, *, record: bool) -> byt
         else:
             assert exchange.decision is Decision.REPLAY, (case, exchange.error and exchange.error.message)
             got = made.answering.serve_recorded(exchange).body
-            made.recorder.record_end(exchange, 200)
+            made.accounting.record_end(exchange, 200)
     return got
 
 

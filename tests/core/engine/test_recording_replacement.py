@@ -22,7 +22,7 @@ def record(made: Engine, *texts: str, name: str = "t", status: int = 200, comple
     for text in texts:
         call = ask(made, text, f"/s/{name}/v1/chat/completions")
         answered(made, call, f'{{"choices": [], "said": "{text}"}}'.encode(), status)
-        made.recorder.record_end(call, status)
+        made.accounting.record_end(call, status)
     if complete is not None:
         made.sessions.close_session(name, complete=complete)
 

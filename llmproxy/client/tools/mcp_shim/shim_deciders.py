@@ -119,13 +119,13 @@ class _InProcessContext:
         """Do nothing: no other client can wait for it."""
 
     def report_exchange_end(self, exchange: Exchange, status: int) -> None:
-        self._engine.recorder.record_end(exchange, status)
+        self._engine.accounting.record_end(exchange, status)
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer and report it. Raises LLMProxyError."""
         if exchange.decision is Decision.RECORD:
             self._engine.writer.store_answer(exchange, proper=proper)
-        self._engine.recorder.record_end(exchange, exchange.recording.status)
+        self._engine.accounting.record_end(exchange, exchange.recording.status)
 
 
 class EngineShimBackend:

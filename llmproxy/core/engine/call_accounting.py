@@ -106,7 +106,7 @@ STRAYS, LONGEST_STRAY = 200, 200
 """Maximum refused requests that are kept, and characters of each target."""
 
 
-class OutcomeRecorder:
+class CallAccounting:
     """Records the outcomes of one engine's requests: for its journal, sessions and reporters."""
 
     def __init__(self, state: EngineState) -> None:
