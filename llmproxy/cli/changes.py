@@ -152,7 +152,7 @@ def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) ->
             filed = next(filter(store.read_synced_file, cassettes), "")
         if filed:
             raise SettingsError(
-                f"cassette {to_line(filed)} is kept in a file, which has to say it too: in which folder?",
+                f"cassette {to_line(filed)} is also in a file that must be updated; its folder is unknown.",
                 hint="Add --cassette-dir DIR, as in your tests. Nothing was written.",
             )
 

@@ -89,8 +89,8 @@ def drift(
     store: Path | None = STORE,
     upstream: list[str] = typer.Option([], "--upstream", metavar="NAME=URL", help="Base URL, as in `llmproxy start`."),
 ) -> None:
-    """Send recorded requests again, and report refused requests and answers of another form or behavior. Costs money;
-    needs the providers' keys.
+    """Send recorded requests again, and report requests that the provider now refuses, and answers whose format or
+    behavior changed. Costs money; needs the providers' keys.
 
     Ends with 0 (no drift seen), 8 (drift) or 9 (could not tell).
     """  # fmt: skip

@@ -67,8 +67,8 @@ def find_configured_proxy_url(environ: Mapping[str, str]) -> str:
     settings = loaded.settings
     if not settings.port:
         raise SettingsError(
-            f"by port = 0 ({loaded.sources['port']}) a proxy takes any free port, so nobody knows which one to ask.",
-            hint="It said its address when it started: export LLMPROXY_URL=http://127.0.0.1:PORT",
+            f"with port = 0 ({loaded.sources['port']}) the proxy takes any free port, so its port is unknown.",
+            hint="The proxy printed its address at its start: export LLMPROXY_URL=http://127.0.0.1:PORT",
         )
     return f"http://{find_reachable_host(settings.host)}:{settings.port}"
 

@@ -76,7 +76,7 @@ def import_(
 ) -> None:
     """Import recordings of llmproxy, vcrpy, HAR, mitmproxy, aimock, ddapm-test-agent, nock or cassetter.
 
-    Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
+    Importing a file again replaces its earlier recordings. A file is imported completely or not at all.
     """
     for file in files:
         refuse_url(file)
@@ -209,8 +209,8 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     write_text(path, text)
     many = format_count(sum(info.live for info in wanted), "interaction")
     typer.echo(
-        f"Wrote {many} of {cassette or store} to {file} ({format_size(len(text.encode()))}): open it in a browser; it "
-        f"asks nobody."
+        f"Wrote {many} of {cassette or store} to {file} ({format_size(len(text.encode()))}): open it in a browser; "
+        "it makes no network requests."
     )
 
 

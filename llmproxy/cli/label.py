@@ -22,7 +22,7 @@ def label(
         metavar="RUN",
         help="A report of tests (--report json=FILE), or the id of a run of the last `llmproxy test`.",
     ),
-    run: str = typer.Option("", "--run", help="Only the run with this id, or with an id that begins so."),
+    run: str = typer.Option("", "--run", help="Only the run whose id is or begins with this text."),
     criterion: list[str] = typer.Option(
         [], "--criterion", "-c", help="Label this criterion instead of the judge's criteria; may be repeated."
     ),
@@ -30,9 +30,9 @@ def label(
 ) -> None:
     """Label recorded conversations at the terminal, for judge calibrate.
 
-    They are read one after the other: passed, failed or inconclusive, criterion by criterion.
-    The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the
-    next call goes on with those that have none yet.
+    llmproxy shows one conversation at a time and asks for a label per criterion: passed, failed or inconclusive. It
+    hides the judge's verdict. It writes each conversation after its last label. `q` quits; the next call continues
+    with unlabelled conversations.
     """
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)

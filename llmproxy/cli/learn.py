@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
 def learn(
     ctx: typer.Context,
     recording: str = typer.Argument(
-        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The recording that other runs shall replay."
+        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The cassette to learn from."
     ),
     command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent's command, as it was recorded."),
     accept: bool = typer.Option(

@@ -88,8 +88,8 @@ def serve(
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Also offer tools that change recordings."),
 ) -> None:
-    """Serve recordings to a coding agent, as an MCP server over stdio. After --, give the agent that the tool `replay`
-    may run.
+    """Serve recordings to a coding agent, as an MCP server over stdio. The tool `replay` may run the agent's command
+    after --.
     """
     from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
     from llmproxy.client.tools.mcp_tool_commands import McpServeOptions
@@ -105,7 +105,7 @@ def serve(
     options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
     if options and not behind:
         flag, value = options[0]
-        raise SettingsError(f"{flag} {value}: it is the agent's, and none stands behind --.")
+        raise SettingsError(f"{flag} {value}: this option is for the agent's command, but no command follows --.")
     serve_tools(McpServeOptions(named, "" if is_store else what, write, behind, other, options))
 
 

@@ -219,7 +219,7 @@ def build_suite_from_recording(
     turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
     if not turns:
         raise SuiteError(
-            f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
+            f"{name}: this recording contains no user message, so there is nothing to test.",
             hint=format_command("ls", store),
         )
     slug = name_cassette(name)

@@ -265,7 +265,7 @@ class TestOptions:
         for doubt in loaded.warnings:
             typer.echo(f"llmproxy: {doubt}", err=True)
         if not cases:
-            nothing = f"nothing selected: none of {len(loaded.scenarios)} scenarios is what was asked for"
+            nothing = f"nothing selected: no scenario of {len(loaded.scenarios)} matches the options"
             typer.echo(f"llmproxy: {nothing}", err=True)
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
@@ -323,7 +323,7 @@ class TestOptions:
         for line in lines:
             typer.echo(line)
         if not lines:
-            what = f"none of the last {len(tests)} tests ran what was asked for" if tests else "no test is kept yet"
+            what = f"none of the last {len(tests)} tests ran the selected scenarios" if tests else "no test is kept yet"
             typer.echo(
                 f"llmproxy: no trend: {what} ({path}); every test is kept: of `llmproxy test`, pytest, and programs"
                 " whose scenarios are recorded",

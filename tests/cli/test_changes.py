@@ -107,7 +107,7 @@ def test_an_edit_is_told_accepted_carried_and_taken_back(folder: Path) -> None:
     before = (folder / "tapes" / "default.yaml").read_text("utf-8")
     assert "next: llmproxy review --cassette-dir tapes" in found.stdout
     lost = llmproxy("accept", name, cwd=folder)
-    assert (lost.returncode, "in which folder?" in lost.stderr) == (2, True)
+    assert (lost.returncode, "its folder is unknown" in lost.stderr) == (2, True)
     asked = llmproxy("review", "--cassette-dir", "tapes", cwd=folder)
     assert (asked.returncode, f"llmproxy accept {name}" in asked.stderr) == (2, True)
     unknown = llmproxy("accept", "system-0000", "--cassette-dir", "tapes", cwd=folder)

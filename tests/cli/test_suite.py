@@ -147,7 +147,7 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "m"}, {"usage": {"prompt_tokens": 1}})
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
         opened.add_interaction(made(chats)[0], supersede=False)
-    with pytest.raises(SuiteError, match="nobody speaks"):
+    with pytest.raises(SuiteError, match="no user message"):
         build_suite_from_recording(tmp_path / "x.db", "default")
 
 

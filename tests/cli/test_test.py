@@ -107,7 +107,7 @@ def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
     only = run(folder, "--trend", "--id", "bad")
     assert ("good" not in only.stdout, "bad" in only.stdout) == (True, True)
     gone = run(folder, "--trend", "--id", "gone")
-    assert (gone.returncode, "none of the last 2 tests ran what was asked for" in gone.stderr) == (5, True)
+    assert (gone.returncode, "none of the last 2 tests ran the selected scenarios" in gone.stderr) == (5, True)
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [

@@ -88,7 +88,7 @@ class RunOptions:
         metavar="FILE",
         again=True,
         run=f"{_SERVERS}: its servers are recorded, or replayed, too. The command gets a copy in its place."
-        " Claude Code's and Codex's are found; none leaves them.",
+        " The files of Claude Code and Codex are found automatically; `none` disables this.",
         replay=f"{_SERVERS}, as `run` takes it: its servers are not started, their calls are replayed.",
         changes=f"{_SERVERS}, as `run` takes it.",
         rerecord=f"{_SERVERS}, as `run` takes it.",

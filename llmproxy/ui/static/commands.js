@@ -30,7 +30,7 @@ export function commandsOf(recording, given) {
   const file = quoted(`${cassette.replace(/[^\w.-]+/g, "-").replace(/^-+/, "") || "recording"}.html`);
   return [
     ["Read it in the terminal", about(/^\d+$/.test(cassette) ? "show --cassette" : "show", recording, at)],
-    ["Share it: one file for a browser, which asks nobody", `llmproxy export ${file} ${own}${at}`],
+    ["Share it: one file for a browser; it makes no network requests", `llmproxy export ${file} ${own}${at}`],
     ["Replay it", `llmproxy start --mode replay --cassette=${quoted(session(cassette, sample))}${at}`],
     ["Make a test of it", about("suite from-session", { cassette, sample: 1 }, at, sample > 1 ? ` --sample ${sample}` : "")],
   ];
