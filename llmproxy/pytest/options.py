@@ -18,6 +18,7 @@ import pytest
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
 from llmproxy.parsers import in_words
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
+from llmproxy.report.baseline import read_baseline
 from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.report.sharding import parse_shard, read_test_times, shard_split_to_json, split_items, weigh_items
@@ -153,8 +154,6 @@ def read_baseline_option(config: pytest.Config) -> Path | None:
     given = config.getoption(BASELINE, default=None)
     if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return None
-    from llmproxy.report.baseline import read_baseline
-
     path = config.invocation_params.dir / str(given)
     try:
         read_baseline(path, flag=BASELINE)

@@ -23,9 +23,11 @@ from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
 from llmproxy.proxy_calls import Miss, find_carried_or_stale_exit
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
+from llmproxy.report.baseline import format_baseline_comparison, read_baseline
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_tree import RunTree, deserialize_event
+from llmproxy.report.scenario_rows import format_case_table
 from llmproxy.settings import load
 
 if TYPE_CHECKING:
@@ -149,8 +151,6 @@ class RunSummaryPlugin:
             session.exitstatus, self._forbidden = forbidden
 
     def _compare_with_baseline(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-        from llmproxy.report.baseline import format_baseline_comparison, read_baseline
-
         try:
             self._compared = format_baseline_comparison(read_baseline(path, flag=BASELINE), rows, path, BASELINE)
         except SettingsError as error:
@@ -197,8 +197,6 @@ class RunSummaryPlugin:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         for line in self._compared:
             terminalreporter.write_line(line)
-        from llmproxy.report.scenario_rows import format_case_table
-
         cases = self._list_test_rows({test for test, *_ in self.runs if test.endswith("]")})
         short = [{**case, "scenario": case["scenario"].rpartition("::")[2]} for case in cases]
         for line in format_case_table([*self.rows, *short]):
