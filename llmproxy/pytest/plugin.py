@@ -327,20 +327,20 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
         asked = request.config.stash[LISTENER].read_options(request.node)
         if "tmp_path" in request.fixturenames:
             asked = replace(asked, run_variables=(build_path_variable("tmp", request.getfixturevalue("tmp_path")),))
-        walk = shared.begin_test(asked)
-        HOST.session = walk.name
+        test_session = shared.begin_test(asked)
+        HOST.session = test_session.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(ensure_prefix(error), pytrace=False) from None  # it says all, once
-    request.node.stash[_SESSION] = walk
+    request.node.stash[_SESSION] = test_session
     late.on_test_start()
-    yield walk
+    yield test_session
     late.watch_leftover_threads_and_tasks(request.node.nodeid, shared.address)
     passed = request.node.stash.get(_PASSED, False)
     interrupted = _PASSED not in request.node.stash  # a test that Ctrl-C ends has no report
     try:
         HOST.session = ""
-        unfiled = shared.describe_replayed_but_unfiled_answers(walk)
-        ended = shared.finish_test(walk, complete=passed, interrupted=interrupted)
+        unfiled = shared.describe_replayed_but_unfiled_answers(test_session)
+        ended = shared.finish_test(test_session, complete=passed, interrupted=interrupted)
         ended.unfiled = "" if in_ci(os.environ) else unfiled
         request.config.stash[LISTENER].track_failed_recording_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
@@ -366,18 +366,18 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failed test's misses, and attach its session's report to the last report."""
-    walk = item.stash.get(_SESSION, None)
+    test_session = item.stash.get(_SESSION, None)
     missed = None
-    if walk is not None and call.excinfo is not None and call.when == "call":
-        missed = read_reported_misses(walk)
+    if test_session is not None and call.excinfo is not None and call.when == "call":
+        missed = read_reported_misses(test_session)
         if missed and not any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb")):
             hide_library_frames(call.excinfo.value)
     report = yield
-    if walk is None:
+    if test_session is None:
         return report
     if report.when == "teardown":
-        if walk.closed is not None:
-            setattr(report, ATTRIBUTE, walk.closed.to_json())
+        if test_session.closed is not None:
+            setattr(report, ATTRIBUTE, test_session.closed.to_json())
         del item.stash[_SESSION]
         item.stash.setdefault(_PASSED, False)
         del item.stash[_PASSED]
@@ -387,9 +387,9 @@ def pytest_runtest_makereport(
         item.stash[_PASSED] = report.passed
     if report.failed:
         anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
-        missed = read_reported_misses(walk) if missed is None else missed
+        missed = read_reported_misses(test_session) if missed is None else missed
         expand_quoted_misses(report, missed)
-        report.sections += build_miss_sections(walk, missed, report.longreprtext, anew)
+        report.sections += build_miss_sections(test_session, missed, report.longreprtext, anew)
     return report
 
 

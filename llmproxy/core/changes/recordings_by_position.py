@@ -84,19 +84,19 @@ class CallPositions:
             request = self.parse_recorded_request(each.canonical, each.call_ids, each.client)
             for tool, text in request.tool_results:
                 self.results.setdefault(tool, set()).add(text)
-            standing = ParsedRecording(each, request, _format_answer_without_ids(each.answer))
+            placed = ParsedRecording(each, request, _format_answer_without_ids(each.answer))
             if (history := _digest_history(request)) is not None:
-                self._at.setdefault(_digest_position(history, request), []).append(standing)
-                at_history.setdefault(history, []).append(standing)
+                self._at.setdefault(_digest_position(history, request), []).append(placed)
+                at_history.setdefault(history, []).append(placed)
         for alike in at_history.values():
             self._mark_template_lines(alike)
         self._mark_varying_system_lines([each for alike in self._at.values() for each in alike])
 
     @staticmethod
-    def _mark_varying_system_lines(standing: Sequence[ParsedRecording]) -> None:
+    def _mark_varying_system_lines(placed: Sequence[ParsedRecording]) -> None:
         """Record the lines of system text that differ between calls that share most of it."""
         texts: dict[frozenset[str], list[ParsedRecording]] = {}
-        for each in standing:
+        for each in placed:
             lines = frozenset(line for block in each.request.systems for line in to_text(block.value).split("\n"))
             texts.setdefault(lines, []).append(each)
         some = list(texts)[:_MOST_ALIKE]
@@ -156,9 +156,9 @@ class CallPositions:
     def find_conflicts_under_changes(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
         """Yield pairs of recordings with different answers whose requests are equal under accepted changes."""
         after = {was: now for each in accepted for was, now in each.exactly if was and now}
-        for standing in self._at.values():
+        for placed in self._at.values():
             seen: dict[tuple[str, ...], ParsedRecording] = {}
-            for each in standing:
+            for each in placed:
                 segments = [*each.request.systems, *each.request.slots.values()]
                 digests = [digest_texts([dump(segment.value).hex()]) for segment in segments]
                 other = seen.setdefault(tuple(after.get(digest, digest) for digest in digests), each)
@@ -176,17 +176,17 @@ class CallPositions:
         return [each for each in found.values() if differs_only_in_template(each, request)]
 
 
-def _have_equal_answers(standing: Sequence[ParsedRecording]) -> bool:
+def _have_equal_answers(placed: Sequence[ParsedRecording]) -> bool:
     """Return whether recordings have one answer; equal requests may have several, in the order of the run."""
     by_key: dict[Key, list[str]] = {}
-    for each in standing:
+    for each in placed:
         by_key.setdefault(each.recorded.key, []).append(each.meaning)
     return len({tuple(meanings) for meanings in by_key.values()}) == 1
 
 
-def differs_only_in_template(standing: ParsedRecording, request: ParsedRequest) -> bool:
+def differs_only_in_template(placed: ParsedRecording, request: ParsedRequest) -> bool:
     """Return whether a request has a recording's question: only lines of its template differ."""
-    was, now = standing.request, request
+    was, now = placed.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):
         return False
     for n, (old, new) in enumerate(zip(was.words, now.words, strict=True)):
@@ -196,19 +196,19 @@ def differs_only_in_template(standing: ParsedRecording, request: ParsedRequest) 
             return False
         before, after = to_text(old.value).split("\n"), to_text(new.value).split("\n")
         for i, j, at, to in iterate_sequence_edits(before, after):
-            if i == j and not _is_between_template_lines(standing, n, before, i):
+            if i == j and not _is_between_template_lines(placed, n, before, i):
                 return False
-            if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
+            if any((n, line) not in placed.prompt for line in before[i:j]) or (j > i and to - at > j - i):
                 return False
             if blank_and_list_values("\n".join(before[i:j]))[1] != blank_and_list_values("\n".join(after[at:to]))[1]:
                 return False
     return True
 
 
-def _is_between_template_lines(standing: ParsedRecording, n: int, lines: Sequence[str], at: int) -> bool:
+def _is_between_template_lines(placed: ParsedRecording, n: int, lines: Sequence[str], at: int) -> bool:
     """Return whether a new line is between template lines; next to a question it may be a part of the question."""
     beside = [lines[i] for i in (at - 1, at) if 0 <= i < len(lines)]
-    return len(beside) == 2 and all((n, line) in standing.prompt for line in beside)
+    return len(beside) == 2 and all((n, line) in placed.prompt for line in beside)
 
 
 def _list_user_lines(request: ParsedRequest) -> Iterable[tuple[int, str]]:

@@ -68,7 +68,7 @@ class Refused(Exception):
 
 
 def diff_requests(
-    standing: ParsedRecording,
+    placed: ParsedRecording,
     now: ParsedRequest,
     client: Client | None,
     *,
@@ -82,27 +82,27 @@ def diff_requests(
     `recorded` and `present` are each tool's results in the recordings and in this run. `output`: tokens of the recorded
     answer. `read_volatile` finds the volatile values in a tool's result.
     """
-    then = standing.recorded.client
+    then = placed.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
     frames = get_client_frames(client) if upgraded else None
-    compared = _RequestDiff(standing, now, client, recorded, present, frames, read_volatile)
+    compared = _RequestDiff(placed, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
     except Refused as refused:
         return refused.refusal
-    answer = standing.recorded.answer or Message("assistant", "")
+    answer = placed.recorded.answer or Message("assistant", "")
     if answer.unknown:
         return Refusal(
             RefusalReason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows"
         )
-    if impossible := explain_impossible(answer, output, standing.request, now):
+    if impossible := explain_impossible(answer, output, placed.request, now):
         return Refusal(RefusalReason.IMPOSSIBLE, impossible)
     return found or [compared.build_segment_order_change()]
 
 
 @dataclass(slots=True)
 class _RequestDiff:
-    standing: ParsedRecording
+    placed: ParsedRecording
     now: ParsedRequest
     client: Client | None
     recorded: Mapping[str, AbstractSet[str]]
@@ -112,16 +112,16 @@ class _RequestDiff:
     read_volatile: ReadVolatile | None
 
     def iter_changes(self) -> Iterator[Change]:
-        was, now = self.standing.request.canonical, self.now.canonical
+        was, now = self.placed.request.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
             raise Refused(RefusalReason.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
         if was.kind != now.kind or was.refs != now.refs:
             raise Refused(RefusalReason.REQUEST, "what the server keeps: the request names something else of it")
         yield from self._compare_system_texts() if self.frames is None else self._compare_frames(self.frames)
-        slots = {**self.standing.request.slots, **self.now.slots}
+        slots = {**self.placed.request.slots, **self.now.slots}
         order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
         for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
-            old, new = self.standing.request.slots.get(slot), self.now.slots.get(slot)
+            old, new = self.placed.request.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
                 yield from self._compare_segment_pair(slot, old, new)
         yield from self._compare_message_members()
@@ -129,16 +129,16 @@ class _RequestDiff:
         yield from self._compare_headers_or_query("query", was.query, now.query)
 
     def _compare_system_texts(self) -> Iterator[Change]:
-        old, new = ([dump(each.value) for each in side.systems] for side in (self.standing.request, self.now))
+        old, new = ([dump(each.value) for each in side.systems] for side in (self.placed.request, self.now))
         for i, j, at, to in iterate_sequence_edits(old, new):
             for n in range(max(j - i, to - at)):
-                before = self.standing.request.systems[i + n] if i + n < j else None
+                before = self.placed.request.systems[i + n] if i + n < j else None
                 after = self.now.systems[at + n] if at + n < to else None
                 yield self._build_system_change(before, after)
 
     def _build_system_change(self, before: Segment | None, after: Segment | None) -> Change:
         change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
-        if _touches_varying_lines(change, self.standing.data):
+        if _touches_varying_lines(change, self.placed.data):
             raise Refused(RefusalReason.DATA, f"{change}: other recordings say something else there")
         return change
 
@@ -162,7 +162,7 @@ class _RequestDiff:
                 raise Refused(RefusalReason.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
-                if old is None or new is None or not differs_only_in_template(self.standing, self.now):
+                if old is None or new is None or not differs_only_in_template(self.placed, self.now):
                     raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case Kind.RESULT:
@@ -182,8 +182,8 @@ class _RequestDiff:
 
     def build_segment_order_change(self) -> Change:
         """Return the change of requests whose segments are all equal: in order, or in the division into messages."""
-        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.standing.request, self.now))
-        before, after = (digest_texts([side.canonical.body.hex()]) for side in (self.standing.request, self.now))
+        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.placed.request, self.now))
+        before, after = (digest_texts([side.canonical.body.hex()]) for side in (self.placed.request, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
         name = "order and division of the request"
         return Change("order", name, was, now, before, after, hunks, self._build_origin(Author.CLIENT))
@@ -210,10 +210,10 @@ class _RequestDiff:
         if was[1] != now[1] or flags == [True, False]:
             raise Refused(RefusalReason.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
-            call = self.standing.request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
+            call = self.placed.request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
             asked = None if call is None else read_call(call.value).arguments
             (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
-            answer = self.standing.recorded.answer
+            answer = self.placed.recorded.answer
             said = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
             if old_rest == new_rest and not any(value in said for value in values):
                 return
@@ -232,7 +232,7 @@ class _RequestDiff:
         The client's own lines are one change. Text between them is the project's or a tool's: it may change like any
         prompt in system text, but not in a user message.
         """
-        was, now = (_ClientFramedText.from_request(side, frames) for side in (self.standing.request, self.now))
+        was, now = (_ClientFramedText.from_request(side, frames) for side in (self.placed.request, self.now))
         if was.own != now.own:
             yield self._build_client_caused_change(
                 FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own)
@@ -247,8 +247,8 @@ class _RequestDiff:
 
     def _compare_message_members(self) -> Iterator[Change]:
         """Compare the members next to the parts of messages: roles, names, types."""
-        for slot in {**self.standing.request.members, **self.now.members}:
-            sides = [side.members.get(slot) for side in (self.standing.request, self.now)]
+        for slot in {**self.placed.request.members, **self.now.members}:
+            sides = [side.members.get(slot) for side in (self.placed.request, self.now)]
             if sides[0] == sides[1]:
                 continue
             if self.frames is None or slot[1] not in self.frames.members:

@@ -71,7 +71,7 @@ _KEPT = 10_000
 
 
 class CarryOutcome(NamedTuple):
-    standing: ParsedRecording | None
+    placed: ParsedRecording | None
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()
     """Changes that nobody accepted, or whose acceptance has expired; only in a session on trial."""
@@ -117,9 +117,9 @@ class CarryInterceptor(Interceptor[Exchange]):
             return found
         looked = self._find_carried_answer(call, store, found)
         call.state.put(looked)
-        if looked.refusal is not None or looked.standing is None:
+        if looked.refusal is not None or looked.placed is None:
             return found
-        key = looked.standing.recorded.key
+        key = looked.placed.recorded.key
         session = call.session
         slots = store.find_keyed(session.cassette, session.sample, call.party, key)
         return found._replace(key=key, recordings=tuple(each for each in slots if each.is_good_answer))
@@ -168,8 +168,8 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     def _summarize_trial_call(self, call: Exchange, looked: CarryOutcome) -> UnrecordedTrialCall:
         store, id_ = self._parts.state.stores.current, None
-        if looked.standing is not None:
-            id_ = call.slot.id if call.slot is not None else looked.standing.recorded.id
+        if looked.placed is not None:
+            id_ = call.slot.id if call.slot is not None else looked.placed.recorded.id
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
             return UnrecordedTrialCall(*place, changes=looked.changes, refusal=looked.refusal)
@@ -227,11 +227,11 @@ class CarryInterceptor(Interceptor[Exchange]):
     def _choose_by_place(
         self, call: Exchange, store: Store, places: CallPositions, request: ParsedRequest, bindings: Bindings | None
     ) -> CarryOutcome:
-        standing = places.find_recordings(request)
-        if isinstance(standing, Refusal):
-            return CarryOutcome(None, refusal=standing)
+        placed = places.find_recordings(request)
+        if isinstance(placed, Refusal):
+            return CarryOutcome(None, refusal=placed)
         session, client, looked = call.session, parse_user_agent_client(call.request.headers), None
-        for each in standing:
+        for each in placed:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
                 looked = looked or _build_carry_refusal(
@@ -332,9 +332,9 @@ def _rewrite_carried_answer(
 ) -> Response | Mismatch:
     """Return a recorded answer as it would be for the recorded request with this run's values (folders)."""
     binding = call.session.find_interceptor(BindingInterceptor)
-    if binding is None or looked.standing is None:
+    if binding is None or looked.placed is None:
         return response
-    recorded = looked.standing.recorded.canonical.tree
+    recorded = looked.placed.recorded.canonical.tree
     fit = fit_request(bindings, recorded, rewrite_recorded(bindings, recorded), binding.bound.known)
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 

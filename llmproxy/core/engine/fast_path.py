@@ -70,7 +70,7 @@ class CachedRequest:
     learned: int
     """Number of credentials known when the findings were last valid."""
     known: CachedKeyEntry
-    walker: PartyKey
+    party_key: PartyKey
     slots: Sequence[KeyedRecording]
     policy: ModePolicy
     repeats: Exhausted
@@ -116,12 +116,12 @@ class FastPath:
             or (asked.learned != learned.count and not learned.is_still_valid(asked.learned, noted=asked.known.noted))
         ) and (asked := self._build_cached_request(place, session, store, digest)) is None:
             return None
-        asked.learned, walker = learned.count, asked.walker
-        if walker == session.first and session.is_new_run(walker, len(list_playable(asked.policy, asked.slots))):
+        asked.learned, party_key = learned.count, asked.party_key
+        if party_key == session.first and session.is_new_run(party_key, len(list_playable(asked.policy, asked.slots))):
             return None
-        turn = min(session.position.counts[walker] + 1, asked.last)
+        turn = min(session.position.counts[party_key] + 1, asked.last)
         call = asked.calls.get(turn) or self._build_turn_record(asked, turn, session, store)
-        if call is None or call.interaction is None or walker in session.position.recorded_here:
+        if call is None or call.interaction is None or party_key in session.position.recorded_here:
             return None
         at, extra = state.now(), ((KEY_HEADER, asked.known.key),)
         laid = state.plans.get(call.interaction, client, now=at, extra=extra, read=store.response)
@@ -133,7 +133,7 @@ class FastPath:
             call,
             session,
             session.calls.begin(),
-            session.count_request_arrival(walker),
+            session.count_request_arrival(party_key),
             arrived,
             at,
         )
@@ -158,7 +158,7 @@ class FastPath:
         self._clear_if_full()
         made = self._asked[id(place), digest] = CachedRequest(
             place=place, totals=session.calls.totals, settings=session.settings, generation=generation,
-            learned=learned.count, known=known, walker=(place.party, known.key), slots=slots, policy=session.policy,
+            learned=learned.count, known=known, party_key=(place.party, known.key), slots=slots, policy=session.policy,
             repeats=repeats, last=sys.maxsize if repeats is Exhausted.CYCLE else len(slots) + 1,
         )  # fmt: skip
         return made

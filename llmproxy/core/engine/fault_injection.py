@@ -81,12 +81,12 @@ class FaultInterceptor(Interceptor[Exchange]):
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Decide a call that gets a fault; it is not counted then."""
-        session, walker = call.session, (call.party, found.key)
+        session, party_key = call.session, (call.party, found.key)
         if self.faulting is None:
             return found
-        if session.is_new_run(walker, len(list_playable(session.policy, found.recordings))):
+        if session.is_new_run(party_key, len(list_playable(session.policy, found.recordings))):
             session.restart()
-        nth = session.position.counts[walker] + 1
+        nth = session.position.counts[party_key] + 1
         verdict = decide_by_mode(call, found, nth)
         made = next((made for each in call.interceptors if (made := each.preview_answer(call)) is not None), None)
         slot = verdict.recording

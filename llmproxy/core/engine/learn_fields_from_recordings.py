@@ -88,22 +88,22 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 
 
 def find_interchangeable_recordings(
-    store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
+    store: Store, cassette: str, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[InterchangeablePair]:
-    """Return the recordings that volatile fields would merge: `slots`, the cassette's own, and the built-in ones."""
-    slots = tuple(dict.fromkeys((*slots, *read_volatile_fields(store, cassette), *list_builtin())))
-    names = {slot.name for slot in slots}
+    """Return the recordings that volatile fields would merge: `fields`, the cassette's own, and the built-in ones."""
+    fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *list_builtin())))
+    names = {field.name for field in fields}
     tables: dict[tuple[str, str], tuple[Bindings, FittedMessageCache]] = {}
     found = []
     for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
-        held = [each for each in group if _may_hold_fields(slots, each.canonical.body)]
+        held = [each for each in group if _may_hold_fields(fields, each.canonical.body)]
         for n, present in enumerate(held):
             for recorded in held[:n]:
                 if recorded.row.key == present.row.key:
                     continue
                 which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
-                    table = _build_bindings(recorded.row, present.row, slots)
+                    table = _build_bindings(recorded.row, present.row, fields)
                     tables[which] = table, FittedMessageCache()
                 table, fitted = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
@@ -117,9 +117,9 @@ def find_interchangeable_recordings(
     return found
 
 
-def _may_hold_fields(slots: Sequence[VolatileField], body: bytes) -> bool:
+def _may_hold_fields(fields: Sequence[VolatileField], body: bytes) -> bool:
     """Return by a cheap check whether a request may contain volatile fields: in tool results or other places."""
-    return any(slot.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
+    return any(field.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(field.tool).encode() in body for field in fields)
 
 
 def _group_comparable_recordings(
@@ -146,8 +146,8 @@ def _group_comparable_recordings(
     return groups
 
 
-def _build_bindings(recorded: Interaction, present: Interaction, slots: Sequence[VolatileField] = ()) -> Bindings:
-    return Bindings(load_run_variables(recorded.run_variables), load_run_variables(present.run_variables), slots)
+def _build_bindings(recorded: Interaction, present: Interaction, fields: Sequence[VolatileField] = ()) -> Bindings:
+    return Bindings(load_run_variables(recorded.run_variables), load_run_variables(present.run_variables), fields)
 
 
 def _read_comparable_answer(row: Interaction, response: Response | None = None) -> object:
@@ -169,7 +169,7 @@ class RestatedRun(NamedTuple):
 def restate_run(
     old: Sequence[Interaction],
     new: Sequence[Interaction],
-    slots: Sequence[VolatileField],
+    fields: Sequence[VolatileField],
     rules: Rules,
     upstreams: Mapping[str, str],
 ) -> RestatedRun:
@@ -188,10 +188,10 @@ def restate_run(
         for n, other, theirs in waiting[build_value_independent_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
-            fit = fit_request(_build_bindings(one, other, slots), canonical.tree, theirs.tree, known)
+            fit = fit_request(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
             if (
                 isinstance(fit, Fit)
-                and (found := _rewrite_recording_as_newer(one, other, slots, fit, known)) is not None
+                and (found := _rewrite_recording_as_newer(one, other, fields, fit, known)) is not None
             ):
                 used.add(n)
                 names |= set(fit.names)
@@ -204,19 +204,19 @@ def restate_run(
 
 
 def fit_request_to_other_recording(
-    one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
+    one: Interaction, other: Interaction, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
     mine, theirs = _canonicalize_request(one, rules, upstreams), _canonicalize_request(other, rules, upstreams)
     if mine is None or theirs is None:
         return None
-    return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, None)
+    return fit_request(_build_bindings(one, other, fields), mine.tree, theirs.tree, None)
 
 
 def _rewrite_recording_as_newer(
-    one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: IdPairs
+    one: Interaction, other: Interaction, fields: Sequence[VolatileField], fit: Fit, known: IdPairs
 ) -> Interaction | None:
-    response = rewrite_answer(_build_bindings(one, other, slots), fit, one.response, known)
+    response = rewrite_answer(_build_bindings(one, other, fields), fit, one.response, known)
     if isinstance(response, Mismatch):
         return None
     for each in fit.identities:

@@ -80,24 +80,24 @@ class LiveInterceptor(Interceptor[Exchange]):
                 " so there is nothing to serve beside live channels."
             )
             raise NoRecordingsToServe(msg, hint="Record it first, with its tools.")
-        self.living = LiveSession(live, parent, "")
+        self.live_session = LiveSession(live, parent, "")
         self._begin_child_cassette()
         session.cassette, session.sample = parent
 
     def _begin_child_cassette(self) -> None:
-        living, sessions = self.living, self._parts.state.sessions
-        store, living.child = sessions.lease_child_cassette(living.parent[0], None, kind="live")
-        self.leased_cassette = child = living.child, 1
-        self.id_source = child if living.is_channel_live(Channel.LLM) else None
-        live = ", ".join(sorted(living.asked.channels))
-        fork = Fork(living.child, living.parent[0], 1, why=f"live: {live}", live=live)
-        store_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
-        living.again = living.begun = False
+        live_session, sessions = self.live_session, self._parts.state.sessions
+        store, live_session.child = sessions.lease_child_cassette(live_session.parent[0], None, kind="live")
+        self.leased_cassette = child = live_session.child, 1
+        self.id_source = child if live_session.is_channel_live(Channel.LLM) else None
+        live = ", ".join(sorted(live_session.asked.channels))
+        fork = Fork(live_session.child, live_session.parent[0], 1, why=f"live: {live}", live=live)
+        store_fork(store, replace(fork, parent_sample=live_session.parent[1], created_at=sessions.now()))
+        live_session.again = live_session.begun = False
 
     # -- the session
 
     def on_restart(self) -> None:
-        self.living.restart()
+        self.live_session.restart()
 
     @override
     def on_interceptor_added(self, other: Interceptor[Exchange]) -> None:
@@ -108,26 +108,26 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Store pending interactions; delete the child's row if it is empty."""
         if (store := self._parts.state.stores.opened) is not None:
             self._store_waiting(store)
-            if not store.has_recordings(self.living.child, 1):
-                delete_fork_row(store, self.living.child)
+            if not store.has_recordings(self.live_session.child, 1):
+                delete_fork_row(store, self.live_session.child)
 
     def find_unstored_call(self, seq: int) -> Interaction | None:
-        return self.living.made.get(seq)
+        return self.live_session.made.get(seq)
 
     def build_report(self) -> Mapping[str, Any]:
-        return {"live": self.living.to_json()}
+        return {"live": self.live_session.to_json()}
 
     def replays_channel(self, channel: Channel) -> bool:
-        return not self.living.is_channel_live(channel)
+        return not self.live_session.is_channel_live(channel)
 
     def _store_waiting(self, store: Store) -> None:
         """Store the calls that were answered here, in their order; what cannot be stored waits on."""
-        if not (waiting := self.living.take_unstored_interactions()):
+        if not (waiting := self.live_session.take_unstored_interactions()):
             return
         try:
             ids = store.add_interactions([Addition(each) for each in waiting])
         except BaseException:
-            self.living.waiting.extendleft(reversed(waiting))
+            self.live_session.waiting.extendleft(reversed(waiting))
             raise
         self._session.position.failed.update(ids)  # of this run: no answer of it takes their place
 
@@ -135,7 +135,7 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Send calls of live channels, except telemetry and possible tools behind a name of --upstream."""
-        if call.route.row.not_llm or not self.living.is_channel_live(call.channel):
+        if call.route.row.not_llm or not self.live_session.is_channel_live(call.channel):
             return found
         provider, asked = call.route.provider.name, call.request.data
         if call.channel is Channel.LLM and not is_model_request(provider, call.operation, asked):
@@ -149,14 +149,14 @@ class LiveInterceptor(Interceptor[Exchange]):
         lists = channel is Channel.MCP and operation in LISTS
         if store is None or channel is Channel.LLM or not (lists or may_depend_on_state(channel, operation)):
             return decided
-        living, slots = self.living, found.recordings
-        path = living.path
+        live_session, slots = self.live_session, found.recordings
+        path = live_session.path
         if path is None:
-            path = living.path = _build_recorded_tool_sequence(living, store)
-        chosen = living.choose_recording(
+            path = live_session.path = _build_recorded_tool_sequence(live_session, store)
+        chosen = live_session.choose_recording(
             path, found.key, slots,
             alike=lambda some: len({_dump_mcp_answer_without_id(store, slot.id) for slot in some}) <= 1,
-            announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
+            announced=lambda id_: _is_requested_by_model(live_session, store, id_), loose=lists,
         )  # fmt: skip
         if chosen.recording is not None:
             return Decided(Decision.REPLAY, chosen.recording)
@@ -176,10 +176,10 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     def _record_in_child_cassette(self, call: Exchange) -> None:
         """Record a call in the child; a restarted session begins a new one. Blocks for a few short transactions."""
-        if self.living.again:
+        if self.live_session.again:
             self._parts.state.sessions.release_recording_lease(call.session)
             self._begin_child_cassette()
-        self.living.begun = True
+        self.live_session.begun = True
         call.kept.into = self.leased_cassette
 
     @override
@@ -187,14 +187,14 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Refuse a call without a recording; a tool's call as the user chose (`unknown`)."""
         if call.channel is Channel.LLM:
             return False
-        living = self.living
-        living.record_unanswered(name := _name_call(call))
-        if living.asked.unknown is UnknownToolPolicy.LIVE:
-            living.parted = living.parted or (name if self._may_change_state(call) else "")
+        live_session = self.live_session
+        live_session.record_unanswered(name := _name_call(call))
+        if live_session.asked.unknown is UnknownToolPolicy.LIVE:
+            live_session.parted = live_session.parted or (name if self._may_change_state(call) else "")
             self._send_live(call)
             return True
         refused = (call.state.get(_NoMatch) or _NoMatch())._replace(
-            is_error=living.asked.unknown is UnknownToolPolicy.ERROR
+            is_error=live_session.asked.unknown is UnknownToolPolicy.ERROR
         )
         call.state.put(refused)
         call.error = self._parts.misses.record_miss(call, why, recordings, to_model=refused.is_error)
@@ -202,16 +202,16 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._record_in_child_cassette(call)
         response = build_tool_miss_response(call, str(call.error), self._parts.state.config.miss_status)
         made = self._parts.builder.build(call, response, Usage(), redacted=False)
-        living.made[call.progress.seq] = made
-        living.waiting.append(made)
+        live_session.made[call.progress.seq] = made
+        live_session.waiting.append(made)
         return True
 
     def _may_change_state(self, call: Exchange) -> bool:
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
-        return may_depend_on_state(call.channel, call.operation) and not self.living.asked.is_user_declared_read_only(
-            _name_call(call)
-        )
+        return may_depend_on_state(
+            call.channel, call.operation
+        ) and not self.live_session.asked.is_user_declared_read_only(_name_call(call))
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         """Explain that a tool's call occurred next to live channels."""
@@ -223,9 +223,9 @@ class LiveInterceptor(Interceptor[Exchange]):
         if call.slot is not None and (store := self._parts.state.stores.opened) is not None:
             self._record_in_child_cassette(call)
             recorded = store.load(call.slot.id)
-            self.living.served += 1
+            self.live_session.served += 1
             made = self._parts.builder.build(call, response, recorded.usage, redacted=recorded.redacted)
-            self.living.waiting.append(made)
+            self.live_session.waiting.append(made)
             self._record_requested_tools(call, response)
         return response
 
@@ -247,7 +247,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
         if (said := read_response_message(call.operation, response)) is not None:
-            self.living.announced = tuple(RequestedTool(each.name, each.arguments) for each in said.tool_calls)
+            self.live_session.announced = tuple(RequestedTool(each.name, each.arguments) for each in said.tool_calls)
 
 
 class LiveFeature(Feature):
@@ -300,14 +300,14 @@ def _name_call(exchange: Exchange) -> str:
     return name_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
-def _build_recorded_tool_sequence(living: LiveSession, store: Store) -> RecordedToolSequence:
-    rows = [row for row in store.list_summaries(*living.parent) if row.channel is not Channel.LLM]
+def _build_recorded_tool_sequence(live_session: LiveSession, store: Store) -> RecordedToolSequence:
+    rows = [row for row in store.list_summaries(*live_session.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 
     def changes(row: RowSummary) -> bool:
-        return may_change_state(row, reading, living.asked.is_user_declared_read_only)
+        return may_change_state(row, reading, live_session.asked.is_user_declared_read_only)
 
-    return order_recorded_tool_calls((row for row in rows if not living.is_channel_live(row.channel)), changes)
+    return order_recorded_tool_calls((row for row in rows if not live_session.is_channel_live(row.channel)), changes)
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
@@ -337,9 +337,9 @@ def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
     return json.dumps([response.status, bare], sort_keys=True)
 
 
-def _is_requested_by_model(living: LiveSession, store: Store, id_: int) -> bool:
+def _is_requested_by_model(live_session: LiveSession, store: Store, id_: int) -> bool:
     """Return whether the model's last answer requested a recorded call."""
-    if not living.announced:
+    if not live_session.announced:
         return False
     request = store.load(id_).request.body
-    return any(is_requested_tool_call(request, call.name, call.arguments) for call in living.announced)
+    return any(is_requested_tool_call(request, call.name, call.arguments) for call in live_session.announced)

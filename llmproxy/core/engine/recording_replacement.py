@@ -148,8 +148,8 @@ class ReaskInterceptor(ReplacementInterceptor):
         again = next((each for each in found.recordings if each.id in self._chosen), None)
         if call.key is None or not (again or (looked is not None and self._must_ask_live(call, looked))):
             return found
-        standing = None if looked is None else looked.standing
-        at = standing.recorded if again is None and standing is not None else again
+        placed = None if looked is None else looked.placed
+        at = placed.recorded if again is None and placed is not None else again
         recorded = store.load(at.id) if at is not None and store else None
         body = self._keying.redact(call, call.request.body or b"").body
         if why := self._spending.reserve_cost_or_explain(

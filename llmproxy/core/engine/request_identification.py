@@ -214,9 +214,9 @@ class RequestHeadRouter:
             if found is not None and (ours or self._find_stubs_for_head(found, method, headers)):
                 return found, ours
         if mode not in OFFLINE or host_matches(self._config.allow_host, name):
-            stranger = route_by_host(*host, target, {name: f"{scheme}://{name}:{port}"})
-            if stranger is not None:
-                return stranger, False
+            found = route_by_host(*host, target, {name: f"{scheme}://{name}:{port}"})
+            if found is not None:
+                return found, False
         raise build_host_refused_error(f"{scheme}://{name}")
 
 

@@ -267,11 +267,11 @@ class RequestStages:
     def _begins_new_run(self, exchange: Exchange, key: Key) -> bool:
         """Return whether this is the first request of another run of the agent, and not its repetition."""
         session, store = exchange.session, self._state.stores.current
-        walker = (exchange.party, key)
-        if walker != session.first or store is None or session.position.stateless == walker:
+        party_key = (exchange.party, key)
+        if party_key != session.first or store is None or session.position.stateless == party_key:
             return False
-        slots = store.find_keyed(session.cassette, session.sample, *walker)
-        return session.is_new_run(walker, len(list_playable(session.policy, slots)))
+        slots = store.find_keyed(session.cassette, session.sample, *party_key)
+        return session.is_new_run(party_key, len(list_playable(session.policy, slots)))
 
     def _keep_question_for_audit(self, exchange: Exchange, slot: KeyedRecording) -> None:
         """Store a request whose key was derived with its recording, for `llmproxy audit`."""

@@ -256,29 +256,29 @@ class Session:
         first.at = missed.at
         return first
 
-    def count_arrival(self, walker: PartyKey, recordings: int) -> int:
+    def count_arrival(self, party_key: PartyKey, recordings: int) -> int:
         """Count one arrival and return its number, from 1; `recordings` is the number of the key's recordings."""
-        if self.is_new_run(walker, recordings):
+        if self.is_new_run(party_key, recordings):
             self.restart()
-        return self.count_request_arrival(walker)
+        return self.count_request_arrival(party_key)
 
-    def is_new_run(self, walker: PartyKey, recordings: int) -> bool:
+    def is_new_run(self, party_key: PartyKey, recordings: int) -> bool:
         """Return whether this arrival begins another run of the agent; `recordings` counts those of its key."""
         return (
-            walker == self.first
+            party_key == self.first
             and self.position.last is not None
-            and self.position.last != walker
+            and self.position.last != party_key
             and not self.settings.opened
             and self.policy.plays is not ReplayScope.NOTHING
-            and 0 < recordings <= self.position.counts[walker]
+            and 0 < recordings <= self.position.counts[party_key]
         )
 
-    def count_request_arrival(self, walker: PartyKey) -> int:
+    def count_request_arrival(self, party_key: PartyKey) -> int:
         """Count one arrival that does not restart the session, and return its number, from 1."""
         position = self.position
-        position.last = walker
-        position.counts[walker] += 1
-        return position.counts[walker]
+        position.last = party_key
+        position.counts[party_key] += 1
+        return position.counts[party_key]
 
     def get_last_key_if_of_party(self, party: str) -> Key | None:
         """Return the key of a party's last request; None if the last request was another party's, or there was none."""
@@ -290,20 +290,20 @@ class Session:
         for each in self.interceptors:
             each.on_restart()
 
-    def keep_recording_key(self, walker: PartyKey) -> None:
+    def keep_recording_key(self, party_key: PartyKey) -> None:
         """Record that this session records requests of this key and does not serve them."""
-        self.position.recorded_here.add(walker)
-        self.position.recorded_here.add(("", walker[1]))
+        self.position.recorded_here.add(party_key)
+        self.position.recorded_here.add(("", party_key[1]))
 
     def is_key_newly_recorded(self, key: Key) -> bool:
         """Return whether this session records a key, for any party. Thread-safe."""
         return ("", key) in self.position.recorded_here
 
-    def claim_superseding(self, walker: PartyKey) -> bool:
+    def claim_superseding(self, party_key: PartyKey) -> bool:
         """Return (True once per key) whether the recording about to be stored replaces the older ones."""
-        if not self.policy.anew or walker in self.superseded:
+        if not self.policy.anew or party_key in self.superseded:
             return False
-        self.superseded.add(walker)
+        self.superseded.add(party_key)
         return True
 
     @property

@@ -65,8 +65,8 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
     """Decide which runs may be concurrent, and which would disturb each other; queries the stores.
 
         no entities                            all concurrent
-        rows of a user of its own              one lane a user, unless a scenario checks another one's rows
-        else                                   one lane for all, with a note
+        rows of a user of its own              one lock a user, unless a scenario checks another one's rows
+        else                                   one lock for all, with a note
 
     In a store that numbers its keys, concurrent runs get varying row ids. That is not allowed while recording: the
     recording would depend on the order of runs. In replay it is allowed: the proxy gets the ids of every run's rows and
@@ -242,7 +242,7 @@ class _CaseBatch:
         """Whether something outside the runs failed, or some were left out."""
         self._unpriced = ""
         self._together = asyncio.Semaphore(max(run_context.options.parallel, 1))
-        self._lanes: dict[str, asyncio.Lock] = {}
+        self._user_locks: dict[str, asyncio.Lock] = {}
         self._again: list[_CaseJob] = []
 
     def advise_on_missing_recordings(self, cases: Sequence[str]) -> None:
@@ -267,11 +267,11 @@ class _CaseBatch:
             ready = [each for each in suites if await self._run_suite_hooks(each, "beforeAll")]
             good = {id(each.suite) for each in ready}
             jobs = [job for job in self.jobs if id(job.case.suite) in good]
-            lanes = await plan_parallel_cases(self.run_context, (job.case for job in jobs))
-            if lanes.why_not:
-                self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
-            await self._finish_tasks([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
-            await self._rerun_missed_jobs_alone(lanes)
+            plan = await plan_parallel_cases(self.run_context, (job.case for job in jobs))
+            if plan.why_not:
+                self.notes.append(f"scenarios that look at entities ran one at a time: {plan.why_not}")
+            await self._finish_tasks([asyncio.ensure_future(self._run_job(job, plan)) for job in jobs])
+            await self._rerun_missed_jobs_alone(plan)
         finally:
             for each in suites:
                 await wait_despite_cancel(self._run_suite_hooks(each, "afterAll"))
@@ -302,15 +302,15 @@ class _CaseBatch:
 
     # -- one at a time, or not
 
-    async def _run_job(self, job: _CaseJob, lanes: ConcurrencyPlan) -> None:
-        lane: AbstractAsyncContextManager[object] = nullcontext()
+    async def _run_job(self, job: _CaseJob, plan: ConcurrencyPlan) -> None:
+        lock: AbstractAsyncContextManager[object] = nullcontext()
         if checks_rows := bool(self.run_context.list_case_entities(job.case)):
-            lane = self._lanes.setdefault(job.user if lanes.users else "", asyncio.Lock())
-        async with lane, self._together:
-            if job.case.id in lanes.bound:
+            lock = self._user_locks.setdefault(job.user if plan.users else "", asyncio.Lock())
+        async with lock, self._together:
+            if job.case.id in plan.bound:
                 await self._run_or_repeat_later(job)
             else:
-                alone = checks_rows and not lanes.users
+                alone = checks_rows and not plan.users
                 self._record_result(job, await self._run_case(job, self.run_context, alone=alone))
 
     async def _run_or_repeat_later(self, job: _CaseJob) -> None:
@@ -329,9 +329,9 @@ class _CaseBatch:
         else:
             self._record_result(job, ran)
 
-    async def _rerun_missed_jobs_alone(self, lanes: ConcurrencyPlan) -> None:
+    async def _rerun_missed_jobs_alone(self, plan: ConcurrencyPlan) -> None:
         """Repeat runs with misses one at a time, from the original counters."""
-        for store, known in lanes.counters:
+        for store, known in plan.counters:
             await asyncio.to_thread(store.rewind, known)
         if self._again:
             named = name_some(dict.fromkeys(job.case.id for job in self._again), shown=_NAMED)
