@@ -217,8 +217,10 @@ class CacheSlot:
         """Record that a stored value is returned."""
 
     def build_miss_error(self, why: str) -> MissError:
-        what = f"{self.name} has no usable value in the cache {self.store.path} (key {self.key[:17]}...), and {MODE}=replay."
-        return MissError(f"{what} {why}", hint=f"{MODE}=auto lets it be called, and keeps the answer.")
+        """Return the error of a call that may not be made: `why` the cache has no value for it."""
+        where = f"in the cache {self.store.path} (key {self.key[:17]}...)"
+        text = f"{self.name} has no usable value {where}, and {MODE}=replay. {why}"
+        return MissError(text, hint=f"{MODE}=auto lets it be called, and keeps the answer.")
 
     def _describe_nearest(self) -> str:
         kept = [each.cache_key for each in self.store.list(self.name)]
