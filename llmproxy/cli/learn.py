@@ -142,8 +142,8 @@ def _choose_zone_of_other_date(loaded: Loaded) -> str:
     if not store_exists(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
     with open_given(loaded.settings.store) as store:
-        said = read_newest_variables(store, loaded.settings.cassette)
-    recorded = next((each.value for each in load_run_variables(said) if each.name == "date"), "")
+        newest = read_newest_variables(store, loaded.settings.cassette)
+    recorded = next((each.value for each in load_run_variables(newest) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = find_zone_with_other_date(recorded) if recorded == here else ""
     if zone:

@@ -218,8 +218,8 @@ def _list_user_lines(request: ParsedRequest) -> Iterable[tuple[int, str]]:
 
 
 def _digest_user_words(request: ParsedRequest) -> str:
-    said = [f"{turn} {dump(part.value).hex()}" for turn, part in zip(request.turns, request.words, strict=True)]
-    return digest_texts(said)
+    words = [f"{turn} {dump(part.value).hex()}" for turn, part in zip(request.turns, request.words, strict=True)]
+    return digest_texts(words)
 
 
 def _digest_history(request: ParsedRequest) -> str | None:
@@ -227,12 +227,12 @@ def _digest_history(request: ParsedRequest) -> str | None:
     canonical = request.canonical
     if canonical.kind != "json" or not request.whole or not (request.words or request.chain):
         return None
-    said = [canonical.provider, canonical.method, canonical.operation, str(request.has_tools), str(len(request.chain))]
-    said += request.chain
+    parts = [canonical.provider, canonical.method, canonical.operation, str(request.has_tools), str(len(request.chain))]
+    parts += request.chain
     for slot, segment in request.slots.items():
         if slot[0] == Kind.PARAMETER and segment.own in _STATE:
-            said += [segment.name, dump(segment.value).decode("utf-8", "surrogatepass")]
-    return digest_texts(said)
+            parts += [segment.name, dump(segment.value).decode("utf-8", "surrogatepass")]
+    return digest_texts(parts)
 
 
 def _digest_position(history: str, request: ParsedRequest) -> str:

@@ -214,8 +214,8 @@ class _RequestDiff:
             asked = None if call is None else read_call(call.value).arguments
             (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
             answer = self.placed.recorded.answer
-            said = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
-            if old_rest == new_rest and not any(value in said for value in values):
+            text = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
+            if old_rest == new_rest and not any(value in text for value in values):
                 return
         found = find_rewording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
@@ -239,8 +239,8 @@ class _RequestDiff:
             )
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
         if found := next((text for text in (*gone, *new) if text in was.in_words | now.in_words), ""):
-            said = "new" if found in new else "gone"
-            raise Refused(RefusalReason.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
+            state = "new" if found in new else "gone"
+            raise Refused(RefusalReason.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {state}")
         for texts in zip_longest(gone, new):
             before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
             yield self._build_system_change(before, after)
@@ -364,7 +364,7 @@ _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig",
 """Parameters whose members are parameters."""
 
 
-def explain_impossible(said: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
+def explain_impossible(answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
     """Return why today's request cannot get a recorded answer; empty if it can.
 
     `output`: number of generated tokens; None if unknown.
@@ -374,9 +374,9 @@ def explain_impossible(said: Message, output: int | None, was: ParsedRequest, no
     before, after = dict(_list_parameters(was)), dict(_list_parameters(now))
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
-        if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, said, output)):
+        if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, answer, output)):
             return f"parameter {name}: {why}"
-    return _check_answer_fits_tools(said, was, now)
+    return _check_answer_fits_tools(answer, was, now)
 
 
 def parameter_may_hold_question(name: str, value: object) -> bool:
@@ -397,25 +397,25 @@ def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
             yield name, segment.value
 
 
-def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int | None) -> str:
+def _check_parameter(name: str, old: Any, new: Any, answer: Message, output: int | None) -> str:
     if name in _LIMITS:
         return _check_answer_fits_limit(old, new, output)
     if name in _COUNTS:
         return "" if {old or 1, new or 1} == {1} else f"{new!r} answers are asked for now"
     if name in _STOPS:
         sides = [set([side] if isinstance(side, str) else as_list(side)) for side in (old, new)]
-        found = [text for text in sides[1] if isinstance(text, str) and text in said.text]
+        found = [text for text in sides[1] if isinstance(text, str) and text in answer.text]
         return "" if sides[0] <= sides[1] and not found else "the answer would end elsewhere"
     if name == "include" and {*as_list(old)} ^ {*as_list(new)} == {"reasoning.encrypted_content"}:
         return ""  # it belongs to reasoning, which is optional in an answer
     if name in _KINDS:
         return "the answer would hold something else"
     if name in _CHOICES:
-        return _check_answer_obeys_choice(new, [call.name for call in said.tool_calls if not call.hosted])
+        return _check_answer_obeys_choice(new, [call.name for call in answer.tool_calls if not call.hosted])
     if name == "parallel_tool_calls":
-        return "the answer calls several tools at once" if new is False and len(said.tool_calls) > 1 else ""
+        return "the answer calls several tools at once" if new is False and len(answer.tool_calls) > 1 else ""
     if name in _FORMATS and new is not None:
-        return _check_answer_fits_format(new, said)
+        return _check_answer_fits_format(new, answer)
     return ""
 
 
@@ -447,13 +447,13 @@ def _check_answer_obeys_choice(new: Any, called: list[str]) -> str:
     return f"nobody knows whether {json.dumps(new)[:100]} allows the answer"
 
 
-def _check_answer_fits_format(new: Any, said: Message) -> str:
+def _check_answer_fits_format(new: Any, answer: Message) -> str:
     tree = as_dict(new)
     inner = as_dict(tree.get("json_schema")) or as_dict(tree.get("format")) or tree
-    if new in ("text", "text/plain") or tree.get("type") == "text" or not said.text:
+    if new in ("text", "text/plain") or tree.get("type") == "text" or not answer.text:
         return ""
     try:
-        value = json.loads(said.text)
+        value = json.loads(answer.text)
     except ValueError:
         return "the answer is no JSON"
     if new in ("json", "application/json") or tree.get("type") == "json_object":
@@ -462,10 +462,10 @@ def _check_answer_fits_format(new: Any, said: Message) -> str:
     return f"the answer does not validate: {why}" if why else ""
 
 
-def _check_answer_fits_tools(said: Message, was: ParsedRequest, now: ParsedRequest) -> str:
+def _check_answer_fits_tools(answer: Message, was: ParsedRequest, now: ParsedRequest) -> str:
     before, after = dict(_list_tools(was)), dict(_list_tools(now))
     deferred = any("tool_search" in name or "defer" in json.dumps(tool) for name, tool in after.items())
-    for call in (*said.tool_calls, *said.beside):
+    for call in (*answer.tool_calls, *answer.beside):
         tool = after.get(call.name)
         if tool is None:
             gone = any(_get_parameter_schema(old) is None for name, old in before.items() if name not in after)

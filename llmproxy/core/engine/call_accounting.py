@@ -126,19 +126,19 @@ class CallAccounting:
             usage=usage, lost=lost,
         )  # fmt: skip
         error = exchange.error
-        said = RepeatedMiss.note if isinstance(error, RepeatedMiss) else error.message if error is not None else ""
+        text = RepeatedMiss.note if isinstance(error, RepeatedMiss) else error.message if error is not None else ""
         if exchange.kept.occurrence:
             self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):
             exchange.session.position.changes.undo_change(exchange.change)
         for each in reversed(exchange.interceptors):
             call = each.on_end(exchange, call)
-        self.record_call(exchange.session, call, said)
+        self.record_call(exchange.session, call, text)
         return call
 
-    def record_call(self, session: Session, call: Call, said: str = "") -> None:
-        """Count the outcome of a call, and keep it; `said` is the text that a refused client got."""
-        session.calls.add_ended_call(call, said)
+    def record_call(self, session: Session, call: Call, text: str = "") -> None:
+        """Count the outcome of a call, and keep it; `text` is the text that a refused client got."""
+        session.calls.add_ended_call(call, text)
         self._state.journal.record_call(call)
 
     def redact_target(self, target: str) -> str:
@@ -161,10 +161,10 @@ class CallAccounting:
             note=self._state.redactor.text(error.message), at=self._state.now(),
         )  # fmt: skip
         self._state.journal.record_call(call)
-        said = remove_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
+        text = remove_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(
             SessionlessRefusal(
-                call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY]
+                call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, text[: 2 * LONGEST_STRAY]
             )
         )
         return call

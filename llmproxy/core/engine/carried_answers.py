@@ -130,8 +130,8 @@ class CarryInterceptor(Interceptor[Exchange]):
         looked = call.state.get(CarryOutcome)
         if looked is None or looked.refusal is None or context.state:
             return context
-        said = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
-        return replace(context, not_carried=said, on_trial=self._trial)
+        reason = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
+        return replace(context, not_carried=reason, on_trial=self._trial)
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
@@ -163,8 +163,8 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked.refusal is not None or record.decision is not Decision.REPLAY:
             return record
         names = _list_distinct_names(looked.changes)
-        said = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
-        return record._replace(carried=names, note=", ".join(filter(None, (said, record.note))))
+        note = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
+        return record._replace(carried=names, note=", ".join(filter(None, (note, record.note))))
 
     def _summarize_trial_call(self, call: Exchange, looked: CarryOutcome) -> UnrecordedTrialCall:
         store, id_ = self._parts.state.stores.current, None
@@ -213,9 +213,9 @@ class CarryInterceptor(Interceptor[Exchange]):
     ) -> tuple[Canonical, Bindings | None] | None:
         """Return a request with the recorded run's values, and bindings; None if it has a recorded value already."""
         binding = call.session.find_interceptor(BindingInterceptor)
-        if binding is None or not (said := read_newest_variables(store, call.session.cassette)):
+        if binding is None or not (newest := read_newest_variables(store, call.session.cassette)):
             return wanted, None
-        then, now, scope = load_run_variables(said), binding.bound.declared.values(), binding.bound.scope
+        then, now, scope = load_run_variables(newest), binding.bound.declared.values(), binding.bound.scope
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
@@ -359,9 +359,9 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
 
 def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
     """Return the name of a changed run variable in an answer, except folders, which are rewritten; empty if none."""
-    said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
+    texts = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
     found = (
-        form.name for text in said for spot in bindings.forms_in_system_text.find_matches(text) for form in spot.forms
+        form.name for text in texts for spot in bindings.forms_in_system_text.find_matches(text) for form in spot.forms
     )
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 

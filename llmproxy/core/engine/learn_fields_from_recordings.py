@@ -181,7 +181,7 @@ def restate_run(
     same = {each.key for each in old} & {each.key for each in new}
     known, names = IdPairs(), set[str]()
     used = {n for n, each in enumerate(new) if each.key in same}
-    told = []
+    restated = []
     for one in old:
         made = one
         canonical = _canonicalize_request(one, rules, upstreams) if one.key not in same else None
@@ -199,8 +199,8 @@ def restate_run(
                 break
         else:
             made = one if one.key in same else _rewrite_with_newer_run_paths(one, new, names)
-        told.append(made)
-    return RestatedRun(told, tuple(sorted(names)))
+        restated.append(made)
+    return RestatedRun(restated, tuple(sorted(names)))
 
 
 def fit_request_to_other_recording(

@@ -246,8 +246,8 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Record the tool calls in the answer of the agent's model."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
-        if (said := read_response_message(call.operation, response)) is not None:
-            self.live_session.announced = tuple(RequestedTool(each.name, each.arguments) for each in said.tool_calls)
+        if (message := read_response_message(call.operation, response)) is not None:
+            self.live_session.announced = tuple(RequestedTool(each.name, each.arguments) for each in message.tool_calls)
 
 
 class LiveFeature(Feature):

@@ -238,18 +238,18 @@ class ReaskInterceptor(ReplacementInterceptor):
         store = self._state.stores.opened
         if self.replaced or store is None or not (self._asked or self._stopped):
             return {"replaced": True} if self.replaced else {}
-        told = super().build_report()["replacement"]
-        if told["why_not"]:
-            return {"replacement": told}
+        replacement = super().build_report()["replacement"]
+        if replacement["why_not"]:
+            return {"replacement": replacement}
         gone = {*self._gone, *self._find_dependents(store), *self._session.served}
         left = [row for row in store.list_summaries(*self.old_cassette_place) if row.id not in gone]
         rows = [row.to_unused_json() for row in left]
-        return {"replacement": told, "unused": rows, "unused_total": len(rows)}
+        return {"replacement": replacement, "unused": rows, "unused_total": len(rows)}
 
 
 def _has_answer_in_history(body: bytes, answers: Sequence[Message]) -> bool:
     """Return whether a request's history contains one of these answers."""
-    return any(_is_message_this_answer(answer, said) for said in read_request_messages(body) for answer in answers)
+    return any(_is_message_this_answer(answer, sent) for sent in read_request_messages(body) for answer in answers)
 
 
 def _is_message_this_answer(answer: Message, message: Message) -> bool:
