@@ -20,7 +20,7 @@ from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
-from llmproxy.proxy_calls import Miss, find_carried_or_stale_exit
+from llmproxy.proxy_calls import Miss, describe_served_failures, find_carried_or_stale_exit
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.baseline import format_baseline_comparison, read_baseline
@@ -255,11 +255,8 @@ class RunSummaryPlugin:
                 yield f"{test}: {report.unreplaced_recordings_reason}"
             if report.unfiled:
                 yield f"{test}: {report.unfiled}"
-            if report.served_failures:
-                yield (
-                    f"{test}: {report.served_failures} answers had failed, or were cut, when they were recorded: "
-                    "--llmproxy-mode auto asks again"
-                )
+            if failures := describe_served_failures(report, f"{MODE} auto"):
+                yield f"{test}: {failures}"
             if report.dealt:
                 yield f"{test}: {report.dealt} answers to equal requests at the same time were dealt as they came"
             if report.misses and test in self.passed:

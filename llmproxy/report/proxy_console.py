@@ -19,7 +19,7 @@ from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars, format_count
 from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_stubs
+from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
 from llmproxy.report.request_line import (
     describe_request_handling,
     escape,
@@ -171,9 +171,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     lines = ["; ".join(filter(None, [", ".join(counts), *uses]))]
     if totals.misses:
         lines.append(f"`{format_command('why', store)}` says what each miss asked for and which recording is nearest.")
-    if totals.served_failures:
-        what = format_count(totals.served_failures, "answer")
-        lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")
+    lines += filter(None, [describe_served_failures(totals)])
     if totals.dealt:
         what = format_count(totals.dealt, "hit")
         lines.append(f"{what} of equal requests at the same time got their answers in the order of arrival")

@@ -152,6 +152,10 @@ def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: s
     assert format_totals(totals, unused)[0] == text
 
 
-def test_a_loss_is_said_loudly() -> None:
+@pytest.mark.parametrize(("totals", "said"), [
+    (Totals(failed=1), "1 answer could not be recorded: this recording is incomplete."),
+    (Totals(served_failures=1), "1 answer had failed or been cut when recorded: --mode auto asks again"),
+])  # fmt: skip
+def test_a_loss_is_said_loudly(totals: Totals, said: str) -> None:
     """A recording that lacks an answer must not look complete."""
-    assert "1 answer could not be recorded" in format_totals(Totals(failed=1), None)[1]
+    assert format_totals(totals, None)[1] == said

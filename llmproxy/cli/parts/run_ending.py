@@ -24,7 +24,13 @@ from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownToolPolicy
-from llmproxy.proxy_calls import Totals, explain_exit, find_carried_or_stale_exit, find_strict_violations
+from llmproxy.proxy_calls import (
+    Totals,
+    describe_served_failures,
+    explain_exit,
+    find_carried_or_stale_exit,
+    find_strict_violations,
+)
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.settings import Loaded, shown_path
 
@@ -148,6 +154,9 @@ class RunEnding:
             write_stderr_lines(*(f"  carried: {text}" for text in told))
         write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
+        counted = self.totals or report
+        if failures := describe_served_failures(counted):
+            write_stderr_lines(f"  {failures}")
         write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
         if self.misses:
             write_stderr_lines(self._format_miss_advice(shown_path(settings.store)))
@@ -187,7 +196,6 @@ class RunEnding:
         if report.unreplaced_recordings_reason:
             write_stderr_lines(f"llmproxy: {report.unreplaced_recordings_reason}")
             return code or Exit.FAILED
-        counted = self.totals or report
         forbidden = find_carried_or_stale_exit(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
         if forbidden is not None and not (code or lost):
             write_stderr_lines(f"llmproxy: {forbidden[1]}.")

@@ -26,7 +26,7 @@ from llmproxy.client.session_reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
-from llmproxy.proxy_calls import find_carried_or_stale_exit
+from llmproxy.proxy_calls import describe_served_failures, find_carried_or_stale_exit
 from llmproxy.report.event_handlers import to_handlers
 from llmproxy.report.events import Completed, Event, Selected, Status
 from llmproxy.scenario.run_session import wait_despite_cancel
@@ -197,6 +197,8 @@ async def run_cases(
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals = sum_reports(each.wire for each in every if each.wire)
+        if failures := describe_served_failures(totals, f"{asked.mode_flag} auto"):
+            batch.notes.append(failures)
         forbidden = find_carried_or_stale_exit(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
             code, reason = forbidden
