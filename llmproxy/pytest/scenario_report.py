@@ -197,7 +197,7 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
         parts.append("\n".join(["criteria:", *(line for each in criteria for line in _format_criterion(each))]))
     if misses:
         parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
-    parts.append(f"run it again: {start.rerun}")
+    parts.append(f"run it again: {run.rerun}")
     return title, "\n\n".join(parts)
 
 

@@ -212,6 +212,8 @@ class Finished:
     """Whether it was expected to fail, and failed or passed: `reasoning` begins with which."""
     error: str = ""
     """Text of the error, if any."""
+    rerun: str = ""
+    """Command that reruns it, with the mode that requests failed answers again; empty: its start's."""
     labels: Sequence[str] = ()
     """Labels: ``open-loop from turn 3``, ``unattributed traffic``."""
     live: Mapping[str, Any] | None = None

@@ -119,8 +119,8 @@ def _list_failure_reasons(run: Run) -> Iterator[str]:
                 yield f"    {criterion.evidence!r}"
     if run.finished:
         yield from run.finished.misses
-    if run.started.rerun:
-        yield f"again: {run.started.rerun}"
+    if run.rerun:
+        yield f"again: {run.rerun}"
 
 
 def _escape_text(text: str) -> str:

@@ -176,8 +176,8 @@ class SuiteConsole:
         last = messages[-1] if messages else {}
         if bad and last.get("role") == "assistant" and not self._verbose:
             self._print_line(f"      the agent said last: {show_value(format_content(last))}")
-        if bad and start.rerun:
-            self._print_line(f"      run it again: {start.rerun}")
+        if bad and (rerun := event.rerun or start.rerun):
+            self._print_line(f"      run it again: {rerun}")
 
     def _find_run_with_same_error(self, event: Finished, start: Started, number: str) -> str:
         """Return an earlier run with the same error, apart from cassette, sample and numbers."""
@@ -217,7 +217,7 @@ class SuiteConsole:
         for note in event.notes:
             self._print_indented("", note)
         told = ", ".join(_format_status_count(number, status) for status, number in counts.items())
-        self._print_line(f"{told or 'nothing ran'} in {format_seconds(event.seconds)}")
+        self._print_line(f"{told or 'no results'} in {format_seconds(event.seconds)}")
 
     def _print_indented(self, prefix: str, text: str) -> None:
         first, *rest = text.splitlines() or [""]

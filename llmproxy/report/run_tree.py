@@ -52,6 +52,11 @@ class Run:
         return self.finished.error or self.finished.reasoning if self.finished else UNFINISHED
 
     @property
+    def rerun(self) -> str:
+        """Command that reruns it; empty if unknown."""
+        return (self.finished.rerun if self.finished else "") or self.started.rerun
+
+    @property
     def steps(self) -> Iterator[Step]:
         return (part for part in self.parts if isinstance(part, Step))
 

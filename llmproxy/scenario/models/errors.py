@@ -96,13 +96,13 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
         )
     said = text if isinstance(error, HttpModelCallFailed) else f"{type(error).__name__}: {text}"
     if is_vertex_model(model):
-        return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_google_key(model))
+        return ModelError(f"the call of {model} ({party}) at Vertex AI failed: {said}", hint=suggest_google_key(model))
     if _read_status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(
             f"{model} ({party}) cannot be called without a valid key: {text}",
             hint="Set the provider's key variable (in Python also api_key=... of the agent).",
         )
-    return ModelError(f"{model} ({party}) could not be called: {said}")
+    return ModelError(f"the call of {model} ({party}) failed: {said}")
 
 
 def find_proxy_code(error: BaseException) -> str:

@@ -22,9 +22,10 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from llmproxy.amount_formatting import format_count
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
-from llmproxy.protocol import OFFLINE
+from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
@@ -429,6 +430,8 @@ class _CaseRun:
         if context is not None:
             labels += [*context.labels, *AdapterAttributes.of_adapter(context.agent).notes]
             labels += [*context.rows.remarks, *lifecycle.problems, *lifecycle.late]
+        if report is not None and report.served_failures:
+            labels.append(format_count(report.served_failures, "recorded failure"))
         self.emitter.emit_end(
             status=result.status, reasoning=result.reasoning, xfail=result.xfail,
             total_seconds=self.run_context.clock() - self.since,
@@ -437,7 +440,7 @@ class _CaseRun:
             live=None if report is None else report.live, **({} if context is None else lifecycle.read_measures()),
             unrecorded=isinstance(error, RunNotRecorded),
             error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
-            labels=tuple(labels),
+            labels=tuple(labels), rerun=self._build_rerun_command(report, result.status),
         )  # fmt: skip
         beside_live = report is not None and report.live is not None
         calls = () if context is None else lifecycle.traffic.calls
@@ -449,6 +452,16 @@ class _CaseRun:
             served=frozenset(each.interaction for each in calls),
             latency=sum_recorded_latency(calls),
         )
+
+    def _build_rerun_command(self, report: Report | None, status: Status) -> str:
+        """Return the command that reruns it, with a mode that requests what failed again; empty if none is needed."""
+        mode = ""
+        if report is not None and report.mode in OFFLINE:
+            mode = Mode.AUTO if report.served_failures else ""
+        elif report is not None:
+            failed = any(each.status >= 400 for each in self.lifecycle.traffic.calls)
+            mode = report.mode if failed or status in (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR) else ""
+        return f"{self.emitter.about.rerun} {self.run_context.options.mode_flag} {mode}" if mode else ""
 
     def _build_result(self, status: Status, error: BaseException | None = None) -> CaseResult:
         status, reason = self._apply_xfail(status)

@@ -289,7 +289,7 @@ def test_litellm_makes_the_same_of_it(message: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("answer", "asked", "kind", "said"),
     [
-        (failed(500, "oops"), 3, ModelError, "could not be called: HTTP 500: oops"),
+        (failed(500, "oops"), 3, ModelError, "failed: HTTP 500: oops"),
         (json_answer({"error": {"message": "slow down"}}, 429), 3, ModelError, "HTTP 429: slow down"),
         (json_answer({"error": {"message": "bad key"}}, 401), 1, ModelError,
          "cannot be called without a valid key: HTTP 401: bad key"),

@@ -84,6 +84,20 @@ def test_who_gives_up_has_not_reached_the_goal(
     assert (found.statuses, words in found.why) == ([status], True), found.why
 
 
+def test_a_recorded_failure_is_no_dead_end(tmp_path: Path, agent: str) -> None:
+    """The command that runs it again requests it again, where it was recorded and where it is replayed."""
+    cases = rig.cases_of(tmp_path, text(agent, "{simulate: {goal: g, model: openai/gpt-4o-mini}}"))
+    with Provider([step(status=401, json={"error": {"message": "no"}})], check=False) as p:
+        for mode, again, labels in (("record", "record", []), ("replay", "auto", ["1 recorded failure"])):
+            with near(mode, tmp_path / "x.db", upstreams={"openai": p.url}) as px:
+                found = rig.run(cases, proxy=px.url)
+            end = found.told.finished[0]
+            assert (found.statuses, end.rerun, list(end.labels)) == (
+                ["environment_error"], f"llmproxy test --id one --mode {again}", labels), found.why  # fmt: skip
+            noted = "1 answer had failed or been cut when recorded: --mode auto asks again"
+            assert (noted in found.told.completed.notes) is bool(labels)
+
+
 def test_who_leaves_before_the_agent_answers_says_nothing_of_it(tmp_path: Path, agent: str) -> None:
     """In a conversation that goes on: an error, whatever the user says of the goal."""
     end = step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}])
