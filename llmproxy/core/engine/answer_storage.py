@@ -48,7 +48,9 @@ class AnswerWriter:
         made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [extract_texts_and_cost(one) for _, one in kept]
-        first = [exchange.session.claim_superseding(exchange.party_and_key) for exchange, _ in kept]
+        first = [
+            exchange.session.claim_superseding(exchange.party_and_key, good=_is_good(one)) for exchange, one in kept
+        ]
         additions = [
             Addition(one, supersede, exchange.session.position.failed, exchange.kept.instead, told)
             for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
@@ -87,7 +89,7 @@ class AnswerWriter:
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)
         exchange.session.served.add(stored)
-        if not KeyedRecording(stored, 0, made.response.status, made.response.ending).is_good_answer:
+        if not _is_good(made):
             exchange.session.position.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
@@ -162,6 +164,10 @@ class InteractionBuilder:
             return store.load(call.interaction)
         except CassetteNotFound:
             return None
+
+
+def _is_good(made: Interaction) -> bool:
+    return KeyedRecording(0, 0, made.response.status, made.response.ending).is_good_answer
 
 
 def _restore_upstream_host(upstream: str, request: Request) -> Request:

@@ -209,7 +209,7 @@ class Session:
     """Party and key of the cassette's first recording; None while nothing is recorded."""
     position: ReplayPosition = field(default_factory=ReplayPosition)
     superseded: set[PartyKey] = field(default_factory=set)
-    """`record`: keys whose older recordings this session has replaced."""
+    """`record`: keys whose older recordings this session has replaced by a good one."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
     calls: CallHistory = field(default_factory=CallHistory)
@@ -299,11 +299,12 @@ class Session:
         """Return whether this session records a key, for any party. Thread-safe."""
         return ("", key) in self.position.recorded_here
 
-    def claim_superseding(self, party_key: PartyKey) -> bool:
-        """Return (True once per key) whether the recording about to be stored replaces the older ones."""
+    def claim_superseding(self, party_key: PartyKey, *, good: bool) -> bool:
+        """Return whether the recording about to be stored may replace older ones: up to the key's first `good` one."""
         if not self.policy.anew or party_key in self.superseded:
             return False
-        self.superseded.add(party_key)
+        if good:
+            self.superseded.add(party_key)
         return True
 
     @property

@@ -52,9 +52,11 @@ SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.supe
 class Addition(NamedTuple):
     interaction: Interaction
     supersede: bool = False
-    """Whether it replaces the older live recordings of its key."""
+    """Whether it replaces the older live recordings of its key: all, or with `healing` as stated there."""
     healing: Collection[int] | None = None
-    """If good, it replaces failures of its key except these ids, of the same session. None: it replaces none."""
+    """Failures of its key that it may not replace, of the same session. A good one replaces other failures, and with
+    `supersede` good ones; a failed one with `supersede` only failures after the last good one. None: it replaces none.
+    """
     instead: int | None = None
     """Id of the one live recording that it replaces."""
     described: Described | None = None
@@ -171,17 +173,21 @@ def assign_occurrence(
     given: Addition, live: Sequence[KeyedRecording], before: int | None
 ) -> tuple[frozenset[int], int]:
     """Return the ids that an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
-    gone = frozenset(each.id for each in live) if given.supersede else _find_replaced_failures(given, live, before)
+    gone = _find_replaced(given, live, before)
     gone |= set() if given.instead is None else {given.instead}  # may have another key: another run's request
     taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
     return gone, nth if nth not in taken else taken[-1] + 1
 
 
-def _find_replaced_failures(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
-    """Return earlier sessions' failures that a new answer replaces: a good one all, a left one the first left one."""
-    made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
+def _find_replaced(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
+    """Return the ids that a new answer replaces; without `supersede` a left one replaces the first left one."""
     if given.healing is None:
-        return frozenset()
-    healed = find_trailing_failures(live) if made.is_good_answer else find_abandoned_once(live) if made.was_left else ()
-    ids = [each.id for each in healed if each.id not in given.healing and (before is None or each.id < before)]
-    return frozenset(ids if made.is_good_answer else ids[:1])
+        return frozenset(each.id for each in live if given.supersede)
+    made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
+    every = given.supersede or made.is_good_answer
+    if given.supersede and made.is_good_answer:
+        old = live
+    else:
+        old = find_trailing_failures(live) if every else find_abandoned_once(live) if made.was_left else ()
+    ids = [each.id for each in old if each.id not in given.healing and (before is None or each.id < before)]
+    return frozenset(ids if every else ids[:1])

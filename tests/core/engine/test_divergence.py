@@ -94,5 +94,5 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor) ->
         assert secret not in str(found.overrides)
         assert (found.step, found.shared) == (3, 1)
     assert (sent.session.cassette, sent.session.settings.mode, sent.note) == ("b", Mode.RECORD, "fork: b")
-    assert not sent.session.claim_superseding(("agent", chat("one").key))
+    assert not sent.session.claim_superseding(("agent", chat("one").key), good=True)
     assert sent.session.served == {2, 3}

@@ -110,9 +110,8 @@ def test_which_sessions_write(mode: Mode, complete: bool, alone: bool, writes: b
     """Record replaces, auto and an open once add, the others leave the store alone."""
     walk = session(mode, complete=complete)
     assert (walk.policy.alone, walk.policy.writes) == (alone, writes)
-    assert [walk.claim_superseding(A), walk.claim_superseding(A), walk.claim_superseding(B)] == [
-        mode is Mode.RECORD, False, mode is Mode.RECORD,
-    ]  # fmt: skip
+    claimed = [walk.claim_superseding(each, good=good) for each, good in ((A, False), (A, True), (A, True), (B, True))]
+    assert claimed == [mode is Mode.RECORD, mode is Mode.RECORD, False, mode is Mode.RECORD]
 
 
 def test_who_asks_what_is_party_and_key() -> None:

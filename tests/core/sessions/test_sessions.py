@@ -174,11 +174,12 @@ def test_a_reset_while_recording_replaces_what_came_before(store: Store) -> None
     found = sessions(store)
     session = found.open_session("a", mode=Mode.RECORD)
     for n in (1, 1, 1):
-        supersede = session.claim_superseding(("agent", key(n)))
+        supersede = session.claim_superseding(("agent", key(n)), good=True)
         made = interaction(n, cassette="a", occurrence=session.count_arrival(("agent", key(n)), 0))
         store.add_interaction(made, supersede=supersede)
     found.reset_session("a")
-    last = store.add_interaction(interaction(1, cassette="a"), supersede=session.claim_superseding(("agent", key(1))))
+    supersede = session.claim_superseding(("agent", key(1)), good=True)
+    last = store.add_interaction(interaction(1, cassette="a"), supersede=supersede)
     assert [slot.id for slot in store.find_keyed("a", 1, "agent", key(1))] == [last]
 
 
