@@ -193,7 +193,8 @@ def check_bypassing_programs(
             found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", (why,)))
     if not arrived and not past:
         advice = _list_runtime_advice(seen.values(), intercepted=intercepted)
-        found.append(Diagnosis(NOTE, "no connection to elsewhere was seen either", advice))
+        text = "no connection to ports 80 and 443 of other machines, or to preset base URLs, was seen either"
+        found.append(Diagnosis(NOTE, f"{text}; other servers, such as a local Ollama, are not watched", advice))
     return found
 
 

@@ -205,6 +205,7 @@ def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
     seen = {1: MonitoredProcess(1, "sh", None), 2: MonitoredProcess(2, "ruby", None)}
     found = check_bypassing_programs(seen, {}, URL, intercepted=True, arrived=False)
     assert [line.partition(",")[0] for line in found[0].advice] == ["Ruby", "Ruby"]
+    assert "a local Ollama, are not watched" in found[0].text
 
 
 def test_addresses_of_upstreams_have_their_scheme_s_port() -> None:
