@@ -116,6 +116,7 @@ def test_an_upstream_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
     done = run(*words, env={"OPENAI_BASE_URL": f"{url}/v1"})
     assert done.stdout == "HTTP 502\n"
     assert f"  refused: openai at {url} could not be reached: Connection refused" in done.stderr.splitlines()
+    assert done.stderr.endswith("llmproxy: openai did not answer; nothing was recorded.\n")
 
 
 def test_a_child_that_never_used_the_proxy_is_said_loudly(px: Proxy) -> None:

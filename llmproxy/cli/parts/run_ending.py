@@ -67,6 +67,8 @@ class RunEnding:
     """Commands that record the missed requests; empty for a miss in a cassette with recordings."""
     refused: tuple[str, ...] = ()
     """Reasons of refusals other than misses, such as an unreachable upstream."""
+    unreached: set[str] = field(default_factory=set)
+    """Providers that could not be reached."""
     unfiled: str = ""
     """Answers missing from the cassette folder's files, and the command to type."""
     tries: Counter[str] = field(default_factory=Counter)
@@ -136,6 +138,7 @@ class RunEnding:
             if told.refused:
                 calls = self.proxy.control.calls(self.session, max(0, told.arrived - LOOKED_AT))
                 found += [call.note for call in calls if call.decision == Decision.REFUSE and not call.miss]
+                self.unreached |= {call.provider for call in calls if call.unreached}
         return tuple(found)
 
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
@@ -163,9 +166,12 @@ class RunEnding:
         certified = report.calls - report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER or report.replacement
-        fewer = [] if code else self._warn_of_shorter_recording(report)
+        fewer = [] if code or self.unreached else self._warn_of_shorter_recording(report)
         write_stderr_lines(*fewer)
-        if not used and not fewer:
+        if self.unreached and not used:
+            names = " and ".join(sorted(self.unreached))
+            write_stderr_lines(f"llmproxy: {names} did not answer; nothing was recorded.")
+        elif not (used or fewer or self.tries):
             refused = ["what was refused"] * bool(report.refused or self.refused) + ["stubs"] * bool(report.stubs)
             recorded = 0 if refused else len(report.unused or ())
             write_stderr_lines(
@@ -310,7 +316,7 @@ INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose bas
 
 
 def explain_no_recording_used(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
-    """Return the message for a command that used none of its recordings: it failed, or has its own cache."""
+    """Return the message for a command that used none of its recordings: it failed, has its own address or cache."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:
         return [
@@ -319,7 +325,8 @@ def explain_no_recording_used(recorded: int, cassette: str, code: int, plan: Env
         ]
     return [
         f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
-        "  The recorded run used this base URL: this command may keep answers in its own cache.",
+        "  Its base URL may stand in code: `llmproxy doctor -- COMMAND` says which program went past the proxy.",
+        "  Or it keeps answers in its own cache:",
         *_list_client_caches(os.environ),
         "  If it is another command, name its cassette: llmproxy run --cassette NAME -- COMMAND",
     ]

@@ -41,4 +41,5 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
 def test_a_command_that_failed_without_asking_is_told_of_interception() -> None:
     """A client with a fixed base URL fails offline; under `--intercept` that is not why."""
     assert "llmproxy run --intercept" in explain_no_recording_used(2, "c", 1, EnvironmentPlan())[-1]
+    assert "`llmproxy doctor -- COMMAND`" in explain_no_recording_used(2, "c", 0, EnvironmentPlan())[1]
     assert len(explain_no_recording_used(2, "c", 1, EnvironmentPlan(others={"HTTPS_PROXY": "x"}))) == 1
