@@ -36,8 +36,10 @@ LONGEST = 700
 _MODE = "{mode}"
 PYTEST_MODE = f"--llmproxy-mode {_MODE}"
 """Part of the start command of pytest's plugin, and of no other."""
-_OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "forward"})
-"""Options of the running proxy that a second proxy on the same machine cannot share."""
+_NPM_MODE = f"LLMPROXY_MODE={_MODE} "
+"""Beginning of the start command of the npm package."""
+_OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "allow_live", "forward"})
+"""Options of the running proxy that a second proxy on the same machine cannot share, or does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,20 @@ class StartCommand:
 
     def for_other_command(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
         """Return the start of another command that runs its own proxy with the same options."""
-        if self.is_test_runner:
-            return StartCommand(start, rest)
         options = tuple(x for x in self.options if x[0] not in _OF_ONE)
         return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False)
+
+    def format_changes_command(self, cassette: str, store: str) -> str:
+        """Return the command that lists, offline, what changed; empty if the command of the run is unknown."""
+        if self.is_pytest:
+            return self.start.replace(PYTEST_MODE, "--llmproxy-changes")
+        if self.is_test_runner:  # each of its tests names its own cassette
+            cassette, start, rest = "", "llmproxy changes", f" -- {self.start.removeprefix(_NPM_MODE)}"
+        elif self.start.startswith("llmproxy run"):
+            start, rest = self.start.replace("run", "changes", 1), self.rest
+        else:
+            return ""
+        return self.for_other_command(start, rest).command("", cassette, store=store)
 
     def without_mcp_servers(self) -> StartCommand | None:
         """Return the command without MCP servers; None if `run` did not start it, or the option was given."""

@@ -160,6 +160,20 @@ def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     assert typed == "llmproxy learn x --store s.db --upstream a=http://a --cassette-dir 'c c' -- COMMAND"
 
 
+@pytest.mark.parametrize(("started_by", "typed"), [
+    ("llmproxy run --var 'order=a b' --mcp-config t.json",
+     "llmproxy changes --var 'order=a b' --mcp-config t.json --cassette c --cassette-dir d -- COMMAND"),
+    ("LLMPROXY_MODE={mode} npx vitest run", "llmproxy changes --cassette-dir d -- npx vitest run"),
+    ("pytest -x --llmproxy-mode {mode}", "pytest -x --llmproxy-changes"),
+    ("", ""),
+])  # fmt: skip
+def test_changes_are_listed_of_the_command_that_was_typed(started_by: str, typed: str) -> None:
+    """Its options are kept; a test of the npm package has a cassette of its own, which no other session may hold."""
+    loaded = load({"port": "0", "allow_live": True, "cassette_dir": "d"}, {}, Path.cwd())
+    again = build_start_command(loaded, {"LLMPROXY_STARTED_BY": started_by})
+    assert again.format_changes_command("c", "llmproxy.db") == typed
+
+
 # -- typed as printed
 
 FLAGS: dict[str, object] = {

@@ -45,10 +45,8 @@ def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
-    options = get_given_run_options(ctx)
-    if not options.base_urls and not options.intercept:
-        raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    raise typer.Exit(run_command(RunArguments(get_given_flag_values(ctx), tuple(command), options), os.environ))
+    asked = RunArguments(get_given_flag_values(ctx), tuple(command), get_given_run_options(ctx))
+    raise typer.Exit(run_command(asked, os.environ))
 
 
 def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
@@ -56,6 +54,8 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     loaded = load_settings(asked.flags)
     hosts = loaded.settings.record_host
     how = replace(asked.options, intercept=asked.options.intercept or bool(hosts))
+    if not how.base_urls and not how.intercept:
+        raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
     asked = replace(asked, options=how, recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
         from llmproxy.cli.parts.fault_sweep import run_sweep

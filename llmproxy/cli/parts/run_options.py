@@ -61,11 +61,13 @@ class RunOptions:
         default=True,
         again=True,
         run="Set base-URL variables; without them only --intercept is used.",
+        changes="Set base-URL variables, as in `run`.",
     )
     run_variable: tuple[str, ...] = _run_option_field(
         "--var",
         default=(),
         metavar="NAME=VALUE",
+        again=True,
         run="A value that belongs to this run only, such as an id. A replay exchanges it for the recorded value.",
         changes="Run variable, as in `run`.",
         rerecord="Run variable, as in `run`.",
@@ -75,6 +77,7 @@ class RunOptions:
         default=False,
         again=True,
         run="Let the command reach only the proxy (Linux). Other connections are blocked and listed; exit code 4.",
+        changes="Let the command reach only the proxy, as in `run`.",
     )
     only_allow: tuple[str, ...] = _run_option_field(
         "--only-allow",
@@ -82,6 +85,7 @@ class RunOptions:
         metavar="HOST:PORT",
         again=True,
         run="With --only: allow this address, too, or a Unix socket's path.",
+        changes="With --only: allow this address, too.",
     )
     mcp_config: str | None = _run_option_field(
         "--mcp-config",

@@ -32,6 +32,7 @@ from llmproxy.core.misses.explain import ExplainedMiss, build_miss_explanation
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter
 from llmproxy.core.providers.provider_table import parse_user_agent_client
+from llmproxy.core.providers.routing import find_unnamed_upstream
 from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
@@ -164,10 +165,15 @@ class MissExplainer:
         told = (each.build_recording_rewriter(store, wanted) for each in exchange.interceptors)
         wording = next((each for each in told if each is not None), AS_RECORDED)
         found = _list_candidates(exchange, config, store, wording)
-        load = store.load
-        return build_miss_explanation(
-            context, wanted, found, wording, lambda id_: parse_user_agent_client(load(id_).request.headers)
-        )
+        load, named = store.load, {**config.upstreams, **session.settings.upstreams}
+
+        def add_recorded(context: MissContext, id_: int) -> MissContext:
+            recorded = load(id_)
+            upstreams = find_unnamed_upstream(where, recorded.upstream, named) | dict(context.upstreams)
+            client = parse_user_agent_client(recorded.request.headers)
+            return replace(context, recorded_by=client, upstreams=upstreams)
+
+        return build_miss_explanation(context, wanted, found, wording, add_recorded)
 
 
 class RequestStages:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from llmproxy.advice import PYTEST_MODE, format_command
+from llmproxy.advice import format_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, RecordingRewriter, find_nearest
-from llmproxy.core.providers.provider_table import Client, get_service_kind
+from llmproxy.core.providers.provider_table import get_service_kind
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
 
@@ -99,11 +99,11 @@ def build_miss_explanation(
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
     wording: RecordingRewriter = AS_RECORDED,
-    recorded_by: Callable[[int], Client | None] = lambda _: None,
+    add_recorded: Callable[[MissContext, int], MissContext] = lambda context, _: context,
 ) -> ExplainedMiss:
-    """Explain a miss; `candidates`: (row, canonical request), 50 are enough; `recorded_by` returns a row's client."""
+    """Explain a miss; `candidates`: (row, canonical request), 50 are enough; `add_recorded` adds facts of a row."""
     near = find_nearest(wanted, candidates, wording)
-    return ExplainedMiss(context if near is None else replace(context, recorded_by=recorded_by(near.id)), near)
+    return ExplainedMiss(context if near is None else add_recorded(context, near.id), near)
 
 
 class _Advice(NamedTuple):
@@ -283,16 +283,9 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Advice]:
 
 def _advise_changes_command(miss: ExplainedMiss) -> list[_Advice]:
     """Advise the trial that lists the changes in all calls, if the command of the run is known."""
-    context, again = miss.context, miss.context.again
-    if again.is_pytest:
-        typed = again.start.replace(PYTEST_MODE, "--llmproxy-changes")
-    elif again.is_for_one_command:
-        typed = again.for_other_command("llmproxy changes", " -- COMMAND").command(
-            "", context.cassette, store=context.store
-        )
-    else:
-        return []
-    return [_Advice("or list, offline, what changed, what it affects and what new recordings cost", [typed])]
+    typed = miss.context.again.format_changes_command(miss.context.cassette, miss.context.store)
+    about = "or list, offline, what changed, what it affects and what new recordings cost"
+    return [_Advice(about, [typed])] if typed else []
 
 
 def _describe_elsewhere(miss: ExplainedMiss) -> str:

@@ -40,7 +40,7 @@ class MissContext:
     store_exists: bool = True
     again: StartCommand = field(default_factory=StartCommand)
     upstreams: Mapping[str, str] = field(default_factory=dict)
-    """Upstreams that only its session has."""
+    """Upstreams that only its session has, or that the nearest recording came from and no option names."""
     recordings: int = 0
     """Number of live recordings of (cassette, sample), all parties."""
     same_operation: int = 0

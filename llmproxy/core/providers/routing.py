@@ -421,6 +421,14 @@ def _split_origin_and_path(url: str) -> _BaseUrl:
     return _BaseUrl(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
 
 
+def find_unnamed_upstream(route: Route, recorded: str, named: Mapping[str, str]) -> dict[str, str]:
+    """Return a recording's upstream, by name, if it is no host of its provider's and none is `named` for that."""
+    provider, host = route.provider, urlsplit(recorded).hostname
+    if not host or recorded == route.upstream or provider.name in named or provider.name not in PROVIDERS:
+        return {}
+    return {} if provider_of_host(host, None) is PROVIDERS[provider.name] else {provider.name: recorded}
+
+
 @lru_cache(maxsize=256)
 def _get_base_path_repeated_prefixes(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     """Return a base URL's path, and prefixes of a target; the first that matches is already part of that path."""

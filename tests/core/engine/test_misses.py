@@ -49,6 +49,15 @@ def test_the_nearest_recording_is_named_with_what_differs(store: Path) -> None:
     assert 'message 1 (user): "hello" -> "hello!"' in text
 
 
+def test_a_gateway_that_no_option_names_is_named_with_the_command(tmp_path: Path) -> None:
+    """Without it the key for the gateway would be sent to the public host."""
+    gateway, other = {"openai": "http://gw.corp:9/v1"}, {"openai": "http://b.corp/v1"}
+    with engine(tmp_path / "x.db", upstreams=gateway) as made:
+        answered(made, ask(made, "hello"))
+    assert "--upstream openai=http://gw.corp:9" in missed(tmp_path / "x.db", "hello!")
+    assert "gw.corp" not in missed(tmp_path / "x.db", "hello!", upstreams=other)
+
+
 def test_the_same_key_in_another_cassette_is_named(store: Path) -> None:
     assert '"other"' in missed(store, "elsewhere")
 

@@ -141,7 +141,10 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
     assert "llmproxy start" not in ExplainedMiss(started, NEAR).text
     again = replace(NEAR, suggestion=None)  # then a trial is offered, but not by a trial
     assert "llmproxy changes" not in ExplainedMiss(replace(started, on_trial=True), again).text
-    assert "llmproxy changes --cassette trip --store 'a b.db' -- COMMAND\n" in ExplainedMiss(started, again).text
+    assert (
+        "llmproxy changes --intercept --cassette trip --store 'a b.db' -- COMMAND\n"
+        in ExplainedMiss(started, again).text
+    )
     once = ExplainedMiss(replace(CONTEXT, mode="once", complete=True), NEAR).text
     assert "1. mode once adds nothing to a complete cassette; record what is missing" in once
 
