@@ -119,7 +119,7 @@ class ChangeSummary:
         counts, told = self.counts, format_count(self.counts["calls"], "call")
         cassettes = format_count(counts["cassettes"], "cassette")
         if not counts["calls"]:
-            return "no call came, or nothing is recorded: nothing can have changed"
+            return "no call came, or nothing is recorded: nothing was compared"
         if not self.has_changes:
             carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
             return f"no change in {told}, {cassettes}{carried}"

@@ -262,7 +262,7 @@ def test_a_suite_on_trial_says_where_its_files_are(tmp_path: Path) -> None:
     suite = f"name: Shop\nagent: {{command: {agent}}}\nscenarios: [{{id: lamps, steps: [{{chat: Lamps}}]}}]\n"
     (tmp_path / "shop.yaml").write_text(suite, encoding="utf-8")
     none = llmproxy("test", "shop.yaml", "--changes", cwd=tmp_path)
-    assert (none.returncode, "nothing can have changed" in none.stdout) == (4, True), none.stdout + none.stderr
+    assert (none.returncode, "nothing was compared" in none.stdout) == (4, True), none.stdout + none.stderr
     with provider("Yes.") as up:
         recorded = llmproxy("test", "shop.yaml", "--mode", "record", cwd=tmp_path, up=up)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
