@@ -73,7 +73,7 @@ def changes(
         _load_cassette_dir_into_store(loaded)
     if words == ["list"]:
         _print_accepted_changes(loaded)
-    elif words[0] == "drop" and len(words) > 1:
+    elif words[0] == "drop":
         _drop_accepted_changes(loaded, words[1:])
     else:
         raise typer.Exit(
@@ -197,9 +197,10 @@ def _print_accepted_changes(loaded: Loaded) -> None:
 def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
     found = read_accepted_changes_by_cassette(loaded)
     known = {each.name for accepted in found.values() for each in accepted}
-    if unknown := [name for name in names if name not in known]:
+    unknown = next((name for name in names if name not in known), None)
+    if unknown or not names:
         raise SettingsError(
-            f"no change {unknown[0]} is accepted.",
+            f"no change {unknown} is accepted." if unknown else "drop needs the name of an accepted change.",
             hint=f"Accepted: {', '.join(sorted(known)) or 'none'}. Nothing was written.",
         )
     left = {

@@ -128,6 +128,8 @@ def test_an_edit_is_told_accepted_carried_and_taken_back(folder: Path) -> None:
     other = run("run", "--fail-on-miss", cwd=folder, PROMPT="Be rude.")
     assert (other.returncode, "not accepted" in llmproxy("why", cwd=folder).stdout) == (4, True)
     assert name in llmproxy("changes", "list", cwd=folder).stdout
+    nameless = llmproxy("changes", "drop", cwd=folder)
+    assert (nameless.returncode, f"Accepted: {name}." in nameless.stderr) == (2, True), nameless.stderr
     dropped = llmproxy("changes", "drop", name, "--cassette-dir", "tapes", cwd=folder)
     assert dropped.returncode == 0, dropped.stderr
     assert (folder / "tapes" / "default.yaml").read_text("utf-8") == before
