@@ -155,8 +155,7 @@ class CaseResources:
             run_context.recorded.get_judgeable_run(case.id, self.sample)
             if not run_context.proxy:
                 raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
-            cassette = f"{self.cassette}.rejudge"
-            return SessionRequest(run_context.proxy, cassette, self.sample, how, kind=RecordedCallsSession)
+            return SessionRequest(run_context.proxy, self.cassette, self.sample, how, kind=RecordedCallsSession)
         mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
         faults = parse_faults(case.scenario.faults, case.folder)
         if not run_context.proxy:

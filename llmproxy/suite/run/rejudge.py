@@ -4,7 +4,8 @@
     the store              those recordings
     -> an agent that repeats its answers, a session that repeats its traffic; everything else is a run like any other
 
-Judges are called as usual, recorded under a separate name, ``CASSETTE.rejudge``. An assertion that needs the original
+Judges are called as usual, recorded under a separate name, ``CASSETTE.rejudge``. A replay without such a recording uses
+the run's own. An assertion that needs the original
 run (rows, a user simulator's next text, a changed user message) is an error, never a pass.
 """
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from llmproxy.client.control import Control
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, MachineError, SettingsError
-from llmproxy.protocol import AGENT, Decision
+from llmproxy.protocol import AGENT, OFFLINE, Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
 from llmproxy.report.json_report import read_report_runs
@@ -114,7 +115,7 @@ class ReportedRuns:
         if not wanted:
             return {}
         control.close_session(
-            control.open_session(run.cassette, sample=run.sample, mode="replay").name
+            control.open_session(run.run_id, cassette=run.cassette, sample=run.sample, mode="replay").name
         )  # so that it is in the store
         found = {
             build_portable_recording_name(line): _recording_to_call(line)
@@ -192,6 +193,15 @@ def _recording_to_call(line: Mapping[str, Any]) -> Call:
 class RecordedCallsSession(RunSession):
     """A session for judges, in which the agent's recorded traffic appears as if new."""
 
+    @classmethod
+    async def open(cls, proxy: str, *, cassette: str, **how: Any) -> Self:
+        """Open the judges' own cassette; in a replay, the run's one if nothing is recorded in theirs."""
+        made = await super().open(proxy, cassette=f"{cassette}.rejudge", **how)
+        if made.opened.unused or made.mode not in OFFLINE:
+            return made
+        await made.close()
+        return await super().open(proxy, cassette=cassette, **how)
+
     def __init__(self, control: Control, opened: Report) -> None:
         """Start without traffic."""
         super().__init__(control, opened)
@@ -252,8 +262,7 @@ class RecordedAgent(AgentAdapter):
         if turn is None or turn.said != said:
             then = "nothing" if turn is None else repr(turn.said)
             raise Unjudgeable(
-                f"the user says {said!r} now and said {then} in the recorded run: what would be answered, nobody"
-                f" recorded."
+                f"the user says {said!r} now and said {then} in the recorded run, so no answer to it is recorded."
             )
         names = [*turn.recordings, *(() if self._turns else self._late)]
         self._session.feed_calls(self._calls.get(name, _UNKEPT) for name in names)

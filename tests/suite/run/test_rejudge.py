@@ -165,6 +165,19 @@ def test_the_last_test_needs_no_report(tape: tuple[Path, dict[str, str], Provide
         assert (ran.returncode, "FAIL  one" in ran.stdout) == (1, True), ran.stdout + ran.stderr
 
 
+def test_recorded_verdicts_are_used_again(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """An unchanged judge is not called."""
+    folder, env, upstream = tape
+    judged = suite(STEP, "{judge: {criteria: [it is short], judges: 3}}").replace("id: one", "id: two")
+    (folder / "t.suite.yaml").write_text(judged)
+    ran = test(folder, env, "--mode", "record", "--report", "json=judged.json")
+    assert ran.returncode == 1, ran.stderr
+    (folder / "agent-ran").unlink()
+    asked = len(upstream.requests)
+    ran = test(folder, env, "--rejudge", "judged.json")
+    assert (ran.returncode, "it is failed" in ran.stdout, len(upstream.requests)) == (1, True, asked), ran.stdout
+
+
 def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     """Not there, no report, of other suites; a run that came to nothing is none to judge."""
     run = {
