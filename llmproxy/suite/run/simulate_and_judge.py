@@ -7,6 +7,7 @@ simulation passes if the user ended the conversation and says that its goal was 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -172,7 +173,8 @@ async def _ask_judge_for_assertions(
 ) -> list[Assertion]:
     criteria = [context.scope.interpolate_text(each) for each in said.criteria]
     try:
-        agent = JudgeAgent(criteria=criteria, model=said.model, judges=said.judges)
+        with warnings.catch_warnings(action="ignore"):  # of equal judges: its remedies are no keys of a suite
+            agent = JudgeAgent(criteria=criteria, model=said.model, judges=said.judges)
     except ModelNotSet as error:
         raise _build_no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id

@@ -166,12 +166,12 @@ def test_the_last_test_needs_no_report(tape: tuple[Path, dict[str, str], Provide
 
 
 def test_recorded_verdicts_are_used_again(tape: tuple[Path, dict[str, str], Provider]) -> None:
-    """An unchanged judge is not called."""
+    """An unchanged judge is not called; and several judges of one model print no warning, for a suite has no remedy."""
     folder, env, upstream = tape
     judged = suite(STEP, "{judge: {criteria: [it is short], judges: 3}}").replace("id: one", "id: two")
     (folder / "t.suite.yaml").write_text(judged)
     ran = test(folder, env, "--mode", "record", "--report", "json=judged.json")
-    assert ran.returncode == 1, ran.stderr
+    assert (ran.returncode, "Warning" in ran.stderr) == (1, False), ran.stderr
     (folder / "agent-ran").unlink()
     asked = len(upstream.requests)
     ran = test(folder, env, "--rejudge", "judged.json")
