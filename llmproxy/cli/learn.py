@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,13 @@ import typer
 
 from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import CommandWithoutLiveChannels, get_given_flag_values, load_settings, refuse_live
+from llmproxy.cli.parts.options import (
+    CommandWithoutLiveChannels,
+    get_given_flag_values,
+    get_given_run_options,
+    load_settings,
+    refuse_live,
+)
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
@@ -63,7 +69,7 @@ def learn(
     ),
     command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent's command, as it was recorded."),
     accept: bool = typer.Option(
-        False, "--accept", help="Accept obvious values (uuid, hex, time, duration) without asking."
+        False, "--accept", help="Accept obvious values without asking. They are of the kinds uuid, hex, time, duration."
     ),
     take: list[str] = typer.Option([], "--take", metavar="NAME", help="Also accept this number or name. Repeatable."),
     keep_timezone: bool = typer.Option(
@@ -92,26 +98,23 @@ def learn(
             raise SettingsError(msg, hint=f"It has: {had}.")
         _save_cassette_fields(loaded, [field for field in before if field.name not in drop])
         write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
-    words = tuple(command or ())
+    asked = RunArguments(flags, tuple(command or ()), get_given_run_options(ctx))
     tried = (
-        _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone)
-        if words
+        _run_learn_trial(loaded, asked, keep_timezone=keep_timezone)
+        if asked.command
         else learn_from_recorded_runs(loaded)
     )
     raise typer.Exit(_ask_and_save_fields(loaded, tried, accept=accept, take=take))
 
 
-def _run_learn_trial(
-    loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
-) -> LearningTrialResult:
+def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool) -> LearningTrialResult:
     """Run the agent on its recording and learn volatile fields during the run."""
     if read_env_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    find_command_path(command, os.environ)
+    find_command_path(asked.command, os.environ)
     zone = "" if keep_timezone else _choose_zone_of_other_date(loaded)
     env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
     since = time.time()
-    asked = RunArguments(flags, command)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
         ensure_proxy(
@@ -123,7 +126,7 @@ def _run_learn_trial(
             proxy.control.close_session(opened.name)
             raise build_not_recorded_error(loaded)
         proxy.control.start_learning_trial(opened.name)
-        code = run_child(command, plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env))
+        code = run_child(asked.command, plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env))
         lessons = proxy.control.read_learned_fields(opened.name)
         report = proxy.control.close_session(opened.name)
         misses = tuple(miss for miss in proxy.control.misses() if miss.at >= since)
@@ -184,13 +187,13 @@ def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: 
         _add_fields_to_cassette(loaded, [lesson.field for lesson in taken])
         named = ", ".join(lesson.field.name for lesson in taken)
         write_stderr_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
-    left = [lesson.field.name for lesson in free if lesson not in taken]
+    left = [lesson for lesson in free if lesson not in taken]
     if left:
-        words = " ".join(f"--take {each}" for each in left)
-        plain = "" if accept or not any(each.is_bulk_acceptable for each in free) else "--accept "
+        names = ", ".join(each.field.name for each in left)
+        typed = dict.fromkeys("--accept" if each.is_bulk_acceptable else f"--take {each.field.name}" for each in left)
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)
         write_stderr_lines(
-            f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
+            f"llmproxy: not taken: {names}. If they may be anything of their kind: {' '.join(typed)}",
             f"  --accept takes {kinds} that a tool of this machine answered; all else is taken by name.",
         )
     if tried.misses:

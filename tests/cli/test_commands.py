@@ -34,6 +34,7 @@ def test_no_help_is_cut(name: str, capsys: pytest.CaptureFixture[str], monkeypat
     assert main([name, "--help"]) == 0
     usage, *lines = capsys.readouterr().out.splitlines()
     assert not [line for line in lines if line.endswith("...")]
+    assert len({"".join(lines).count(bracket) for bracket in "()"}) == 1
     assert max(map(len, lines)) <= 80
     assert not {"[[", "]]", "......", "...}"} & {usage[n : n + size] for size in (2, 4, 6) for n in range(len(usage))}
 

@@ -94,6 +94,7 @@ def test_one_trial_teaches_all_and_nothing_is_taken_that_was_not_named(recorded:
     seen = llmproxy("learn", "tasks", *agent(), cwd=recorded, code=4)
     assert "2 values vary from run to run in cassette tasks" in seen.stderr
     assert "sequence (by name)" in seen.stderr
+    assert "not taken: made, sequence. If they may be anything of their kind: --accept --take sequence" in seen.stderr
     assert slots(recorded) == []
     half = llmproxy("learn", "tasks", "--accept", *agent(), cwd=recorded, code=4)
     assert "not taken: sequence." in half.stderr

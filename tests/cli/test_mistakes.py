@@ -93,7 +93,7 @@ MISTAKES = [
     ("stop --url http://127.0.0.1:9", 3, NOBODY),
     ("env --url http://127.0.0.1:9", 3, NOBODY),
     ("merge nothere", 2, "--report html=report.html"),
-    ("learn default -- true", 3, "Record it first: llmproxy run --mode record"),
+    ("learn default --var a=b -- true", 3, "Record it first: llmproxy run --mode record"),
     ("replay -- true", 3, "llmproxy run --mode record"),
     ("rm nope -y", 3, "Record one first"),
     ("diff 1 2", 3, "Record one first"),

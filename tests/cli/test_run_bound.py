@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.test_run import run
 from tests.provider import Provider, step
-from tests.support.process import python
+from tests.support.process import llmproxy, python
 
 AGENT = """
 import json, os, sys, urllib.request, urllib.error
@@ -69,6 +69,8 @@ def test_run_variables_are_declared_by_hand(tmp_path: Path) -> None:
     asks = ["--var", f"release={new}", "--store", store, "--", python(), "-c", AGENT]
     again = run(*asks, f"deploy {new} now", env={"HOME": str(tmp_path)}, cwd=tmp_path)
     assert again.stdout == f"done: deploy {new} release\n", again.stderr
+    tried = llmproxy("learn", "default", *asks, f"deploy {new} now", env={"HOME": str(tmp_path)}, cwd=tmp_path)
+    assert "trial: 1 hit, 0 misses; the command ended with 0" in tried.stderr
     wrong = run("--var", "release", "--store", store, "--", "true", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "NAME=VALUE" in wrong.stderr

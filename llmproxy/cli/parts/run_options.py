@@ -1,6 +1,6 @@
 """Arguments of commands that run an agent, and the table of options that such commands share.
 
-A field of :class:`RunOptions` is an option: `run`, `replay`, `doctor` and `mcp serve` derive those that have a help
+A field of :class:`RunOptions` is an option: `run`, `replay`, `learn` and others derive those that have a help
 text for them, and suggested commands repeat those marked for it.
 """
 
@@ -71,6 +71,7 @@ class RunOptions:
         run="A value that belongs to this run only, such as an id. A replay exchanges it for the recorded value.",
         changes="Run variable, as in `run`.",
         rerecord="Run variable, as in `run`.",
+        learn="Run variable, as in `run`.",
     )
     only: bool = _run_option_field(
         "--only",
