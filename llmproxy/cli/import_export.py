@@ -24,7 +24,7 @@ from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
-from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
+from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_prefix
 from llmproxy.protocol import format_sample_name
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
@@ -99,7 +99,7 @@ def import_(
         raise typer.Exit(int(Exit.USAGE))
     if importer.failed:
         for error in importer.failed:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(ensure_prefix(error), err=True)
         raise typer.Exit(int(Exit.ENVIRONMENT))
 
 

@@ -46,7 +46,7 @@ from llmproxy.core.store.rekeying import (
 )
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
-from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
+from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError, ensure_prefix
 from llmproxy.server_store_copies import show_store
 
 _DAY = 86_400
@@ -185,7 +185,7 @@ def verify(
             if len(paths or ()) <= 1:
                 raise
             failed = True
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(ensure_prefix(error), err=True)
     if not looked:
         where = ", ".join(map(str, paths or ()))
         raise CassetteNotFound(f"there is nothing to verify in {where}: no store, and no file of recordings.")

@@ -17,7 +17,7 @@ from llmproxy.cli.parts.store_arguments import STORE, is_sqlite_file, is_store_f
 from llmproxy.core.bindings.shell_listings import find_git_user_positions
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, find_secret_line_numbers
 from llmproxy.core.store.file.store import open_store
-from llmproxy.errors import Exit, LLMProxyError, MachineError
+from llmproxy.errors import Exit, LLMProxyError, MachineError, ensure_prefix
 from llmproxy.files import read_bounded_bytes
 
 _BESIDE = (".state.db", "-wal")
@@ -73,7 +73,7 @@ def scan(
     for each in (*found, *(each for lines in named.values() for each in lines)):
         print_line(each)
     for each in failed:
-        typer.echo(f"error: {to_line(each)}", err=True)
+        typer.echo(ensure_prefix(to_line(each)), err=True)
     if failed:  # what was not read is not clean
         raise typer.Exit(int(Exit.ENVIRONMENT))
     if not found:

@@ -121,7 +121,7 @@ def test_damaged_files_do_not_stop_the_others(capsys: pytest.CaptureFixture[str]
     Path("all/empty.yaml").write_text("")
     assert run("import", "all") == 3
     seen = capsys.readouterr()
-    assert "bad.yaml, line 2" in seen.err
+    assert "llmproxy: all/bad.yaml, line 2" in seen.err
     assert "empty.yaml: the file is empty" in seen.err
     assert len(stored("good")) == 1
     assert stored("bad") == []

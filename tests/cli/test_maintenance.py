@@ -103,7 +103,7 @@ def test_verify_reads_cassette_files_and_folders(
     broken.write_text("<<<<<<< ours\n" + broken.read_text())
     assert main(["verify", *map(str, files[:2])]) == 3
     said = capsys.readouterr()
-    assert "error: " in said.err
+    assert said.err.startswith("llmproxy: ")
     assert "1 exchanges, nothing is wrong." in said.out
 
 
