@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -259,7 +260,7 @@ def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes:
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
     print_line(f"about {format_size(count_bytes_freed_by_deletion(database, ids))} of {show_store(database.path)}.")
     if not yes and not _ask_confirmation():
-        print_line("Nothing was deleted.")
+        print_line("Nothing was deleted." + ("" if sys.stdin.isatty() else " --yes deletes without asking."))
         return False
     done = database.delete_interactions(ids)
     freed = "" if not done.freed else f"; the file is {format_size(done.freed)} smaller"

@@ -252,7 +252,7 @@ def test_rm_asks(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """Anything but yes deletes nothing, and ends with 1."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     code, out = run(capsys, path, "rm", "other")
-    assert (code, "Nothing was deleted." in out) == (1, True)
+    assert (code, "Nothing was deleted. --yes deletes without asking." in out) == (1, True)
     assert len(listed(capsys, path)) == 2
 
 
