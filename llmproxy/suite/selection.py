@@ -187,7 +187,7 @@ def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -
     known = {tag for case in cases for tag in case.scenario.tags}
     for name in (*wanted.tag, *(word for word in _WORD.findall(wanted.tags) if word not in _KEYWORDS)):
         if name not in known:
-            there = f"There are {', '.join(sorted(known))}." if known else "No scenario has any tag."
+            there = f"Known tags: {', '.join(sorted(known))}." if known else "No scenario has any tag."
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
 
 

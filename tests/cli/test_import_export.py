@@ -178,7 +178,7 @@ def test_export_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("export", "--cassette", "x", "x.yaml") == 3
     run("import", cassette(Path("trip.yaml"), "a"))
     assert run("export", "--cassette", "x", "x.yaml") == 3
-    assert "There is trip." in capsys.readouterr().err
+    assert "Cassettes there: trip.\n" in capsys.readouterr().err
     assert not Path("x.yaml").exists()
 
 

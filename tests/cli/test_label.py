@@ -68,4 +68,4 @@ def test_a_bare_id_is_a_run_of_the_last_test(
     (line,) = map(json.loads, (tmp_path / "labels.jsonl").read_text().splitlines())
     assert [each["content"] for each in line["messages"]] == ["hi", "you said hi"]
     assert typed(monkeypatch, "", "scenariorun_none") == 2
-    assert f"There are {first['run_id']}" in capsys.readouterr().err
+    assert f"Its runs: {first['run_id']}" in capsys.readouterr().err

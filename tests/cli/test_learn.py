@@ -128,7 +128,7 @@ def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> N
     assert "could not be served, even on trial" in done.stderr
     assert "llmproxy run --mode auto --cassette tasks -- COMMAND" in llmproxy("why", cwd=recorded).stdout
     mistyped = llmproxy("learn", "taks", *agent(), cwd=recorded, code=3)
-    assert "There is tasks.\nRecord it first: llmproxy run --mode record --cassette taks" in mistyped.stderr
+    assert "Cassettes there: tasks.\nRecord it first: llmproxy run --mode record --cassette taks" in mistyped.stderr
     assert slots(recorded) == []
 
 

@@ -54,7 +54,7 @@ def test_ls_says_what_it_left_out(path: Path, capsys: pytest.CaptureFixture[str]
     assert [row["id"] for row in json.loads(out)["interactions"]] == [2]
     code, said = run(capsys, path, "ls", "--cassette", "none")
     assert (code, said.splitlines()[0]) == (0, "Nothing is recorded in cassette none.")
-    assert said.splitlines()[1].startswith("There is ")
+    assert said.splitlines()[1].startswith("Cassettes there: ")
 
 
 def test_looking_changes_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,7 +255,7 @@ def test_a_number_is_an_id_and_a_cassette_of_that_name_is_told(path: Path, capsy
 def test_show_says_what_it_wants(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A name that nothing has, and a name where a number is wanted."""
     code, out = run(capsys, path, "show", "othr")
-    assert (code, "did you mean 'other'" in out, "A number is an interaction's." in out) == (3, True, True)
+    assert (code, "did you mean 'other'" in out, "Cassettes there: default, other." in out) == (3, True, True)
     code, out = run(capsys, path, "show", "other", "--raw")
     assert (code, "one interaction, by its number" in out, "llmproxy ls --cassette other" in out) == (2, True, True)
 

@@ -238,7 +238,7 @@ def test_rm_takes_cassettes_samples_and_single_interactions(path: Path, capsys: 
     """By what `ls` shows; what is not there is an error that says what there is, and nothing is deleted."""
     fill(path, chat("A third?", "Yes.", cassette="other", sample=2), chat("A fourth?", "No."))
     code, out = run(capsys, path, "rm", "3", "dfault", "--yes")
-    assert (code, "did you mean 'default'" in out, "There is default, other" in out) == (3, True, True)
+    assert (code, "did you mean 'default'" in out, "Cassettes there: default, other." in out) == (3, True, True)
     code, out = run(capsys, path, "rm", "other~2", "1", "--yes")
     assert (code, "2 interactions of 2 cassettes (default, other)" in out) == (0, True)
     assert [row["id"] for row in listed(capsys, path)] == [2, 4]

@@ -74,7 +74,7 @@ def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, 
     ("wanted", "message"),
     [
         (SelectionOptions(tags="smok"), "did you mean 'smoke'"),
-        (SelectionOptions(tag=("nope",)), "There are fast, slow, smoke, tasks"),
+        (SelectionOptions(tag=("nope",)), "Known tags: fast, slow, smoke, tasks"),
         (SelectionOptions(ids=("x",)), "no such scenario"),
         (SelectionOptions(label="three"), "no selected scenario has a step"),
         (SelectionOptions(tags="smoke and"), "is no expression"),

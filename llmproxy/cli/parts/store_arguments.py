@@ -146,7 +146,7 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
     near = did_you_mean(typed, [*names, *(format_sample_name(name, sample) for name, sample in known if sample > 1)])
-    hint = _describe_names(names, store) + (" A number is an interaction's." if names else "")
+    hint = _describe_names(names, store) + (" A number names an interaction." if is_id(typed) else "")
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
@@ -191,7 +191,7 @@ def describe_cassettes(store: Readable) -> str:
 def _describe_names(names: Sequence[str], store: Readable) -> str:
     shown = ", ".join(to_line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {format_command('ls', store.path)}" if len(names) > 8 else ""
-    return f"There is {shown}{more}." if names else "Nothing is recorded in it."
+    return f"Cassettes there: {shown}{more}." if names else "Nothing is recorded in it."
 
 
 class LearningTrialResult(NamedTuple):

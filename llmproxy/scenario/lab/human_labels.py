@@ -175,7 +175,7 @@ def list_judged_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) 
         raise SettingsError(f"{report} is no JSON report of tests.", hint=hint) from error
     if run and not found:
         names = [str(started["run_id"]) for started, _, _ in entries]
-        hint = f"There are {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."
+        hint = f"Its runs: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."
         raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=hint)
     usable = [each for each in found if each.messages and each.criteria]
     if not usable:
