@@ -232,7 +232,7 @@ def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
     name = _BY_SUFFIX.get(usual)
     if name is None:
         hint = f"Name it .yaml, .jsonl, .har or .html, or say what to write: --format {'|'.join(_WRITTEN)}"
-        raise SettingsError(f"{file}: what is written to a file {suffix} is not known.", hint=hint)
+        raise SettingsError(f"{file}: no format has files that end in {suffix}.", hint=hint)
     found = get_format(form or name)
     if not found.writes:
         able = ", ".join(row.name for row in FORMATS.values() if row.writes)

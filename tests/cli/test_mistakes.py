@@ -61,7 +61,7 @@ MISTAKES = [
     ("import cut.har --format harr", 2, "Known: review, jsonl, har"),
     ("export", 2, "Missing argument 'FILE'"),
     ("export x.toml", 2, "Name it .yaml, .jsonl, .har or .html, or say what to write: --format review|jsonl|har|vcr"),
-    ("export x.json", 2, "or say what to write: --format review"),
+    ("export x.txt", 2, "x.txt: no format has files that end in .txt. Name it .yaml, .jsonl, .har or .html, or say"),
     ("export x.flow --format mitmproxy", 2, "Written are: review, jsonl, har, vcr."),
     ("ls --store mysql://me@db/x", 2, "A store is a file, or postgresql://USER@HOST/DATABASE."),
     ("test good.suite.yaml --shrad 1/2", 2, "Did you mean '--shard'?"),

@@ -73,7 +73,7 @@ _OPEN = re.compile(r"^open: *true *(#.*)?$", re.MULTILINE)
 """The member at the top level; other occurrences are indented."""
 _FORK = re.compile(r"""^["']?fork["']?\s*:""", re.MULTILINE)
 """The member at the top level, anywhere in the file; other occurrences are indented."""
-_NOTE = "# Recorded by llmproxy, for review: edit what is answered, and replay answers so (docs/cassettes.md).\n"
+_NOTE = "# Recorded by llmproxy. You may edit the answers: a replay then uses them (docs/cassettes.md).\n"
 _END = "..."
 """YAML's end of a document: a truncated file is still valid YAML, but lacks it."""
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
