@@ -18,6 +18,8 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.server_store_copies import find_server_of_copy, show_store
 
+_HELP = "The team's server: postgresql://USER@HOST/DATABASE. Without it, LLMPROXY_STORE names the server."
+_SERVER = typer.Option(None, "--store", metavar="URL", parser=STORE.parser, help=_HELP)
 _NAMES = typer.Argument(..., metavar="CASSETTE", help="Names of cassettes.")
 _FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The SQLite store.")
 _AS = typer.Option(None, "--as", metavar="NAME", help="Name of the copy; default: the same.")
@@ -25,15 +27,15 @@ _REPLACE = typer.Option(False, "--replace", help="Replace a different cassette o
 
 
 def register(app: typer.Typer) -> None:
-    _add_command(app, "push", "Copy cassettes from a file to the team's server (--store, LLMPROXY_STORE).")
-    _add_command(app, "pull", "Copy cassettes from the team's server (--store, LLMPROXY_STORE) into a file.")
+    _add_command(app, "push", "Copy cassettes from a file to the team's PostgreSQL server.")
+    _add_command(app, "pull", "Copy cassettes from the team's PostgreSQL server into a file.")
 
 
 def _add_command(app: typer.Typer, name: str, text: str) -> None:
     @app.command(name, help=text)
     def bring(
         names: list[str] = _NAMES,
-        store: Path | None = STORE,
+        store: Path | None = _SERVER,
         file: Path = _FILE,
         new: str | None = _AS,
         instead: bool = _REPLACE,

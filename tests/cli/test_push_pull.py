@@ -29,7 +29,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 
 def test_a_cassette_goes_to_the_server_and_comes_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whole, once however often it is pushed, under another name if asked."""
+    """Whole, once however often it is pushed, under another name if asked; the help names the kind of server."""
+    assert "postgresql://USER@HOST/DATABASE" in said(capsys, "push", "--help")[1]
     assert said(capsys, "push", "default", "other")[0] == 0
     code, out = said(capsys, "push", "default")
     assert (code, "there already, the same 1 interaction" in out) == (0, True)
