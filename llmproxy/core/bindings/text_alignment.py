@@ -28,6 +28,8 @@ class GapOption(NamedTuple):
     """Whether it must not occur: it is searched for only to report it."""
     same: bool = False
     """Whether recorded and present value have the same spelling: ``November 2026`` on two of its days."""
+    readings: frozenset[tuple[str, int]] = frozenset()
+    """Names and ways for which it can stand, if that must be the same at all places; see `ValueForm.way`."""
 
 
 class VariableSpan(NamedTuple):

@@ -22,7 +22,7 @@ from llmproxy.core.bindings.leaf_pairs import Leaf
 from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, is_in_any_span
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import ValueKind
-from llmproxy.core.bindings.text_alignment import FilledGap, VariableSpan
+from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, VariableSpan
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import LossyJson, dump
 
@@ -54,6 +54,8 @@ class ValueConsistency:
         self._names: dict[str, str] = {}
         """Variables by their present text."""
         self._merged: Mismatch | None = None
+        self._readings: dict[str, frozenset[tuple[str, int]]] = {}
+        """Remaining readings of a date."""
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
     def record_filled_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
@@ -61,6 +63,8 @@ class ValueConsistency:
         if option is None:
             return
         name = option.name
+        if option.readings and (not option.unchanged or self._conflicts_if_unchanged(name, gap, recorded, place)):
+            self._narrow_readings(chosen, option, recorded, place)
         if not option.unchanged and name in self.below and self._names.get(chosen.text) == name:
             return  # recorded already
         # A line may have the same text for another thing: main is the main branch on every branch.
@@ -76,6 +80,18 @@ class ValueConsistency:
                 self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
         elif self._conflicts_if_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
+
+    def _narrow_readings(self, chosen: FilledGap, option: GapOption, recorded: str, place: LeafPlace) -> None:
+        """Keep what a recorded text can still stand for; nothing if it stands for another thing than before."""
+        name, before = option.name, recorded[chosen.gap.start : chosen.gap.end]
+        key = name if self._natures.get(name) is ValueKind.DATE else before
+        seen = self._readings.get(key, option.readings)
+        if left := seen & option.readings:
+            self._readings[key] = left
+        elif self._merged is None:
+            why = MismatchKind.UNEVEN if option.unchanged else MismatchKind.NOT_ONE_TO_ONE
+            now = self.moved.get(name, chosen.text) if option.unchanged else chosen.text
+            self._merged = Mismatch(why, place.path, before, now, name)
 
     def record_unchanged_member(self, value: object, place: LeafPlace) -> None:
         """Record a member of JSON that is no variable and is equal in both requests."""
@@ -113,9 +129,10 @@ class ValueConsistency:
 
     def _find_present_in_recorded(self, text: str, moved: Collection[str]) -> Iterator[tuple[int, int, str]]:
         for spot in self._bindings.forms_of_present_values.find_matches(text) if moved else ():
-            form = next((each for each in spot.forms if each.name in moved), None)
-            if form is not None and text[spot.start : spot.end] not in form.present:
-                yield spot.start, spot.end, form.name
+            name = next((each.name for each in spot.forms if each.name in moved), None)
+            before = [text for each in spot.forms if each.name == name for text in each.present]
+            if name is not None and text[spot.start : spot.end] not in before:
+                yield spot.start, spot.end, name
         for token in self._tokens.find_matches(text):
             yield token.start, token.end, token.identity.name
 

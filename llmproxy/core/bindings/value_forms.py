@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
+from itertools import chain, product
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -165,6 +166,8 @@ class ValueForm:
     border: Border
     reach: FormScope = FormScope.EVERYWHERE
     in_answers: bool = True
+    way: int = 0
+    """For a date: which of the ways in which the days of both runs may correspond."""
 
 
 class FormOccurrence(NamedTuple):
@@ -209,16 +212,17 @@ _LINE_PREFIXES = ("", "git: ")
 
 
 def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
-    days = [pair.present.value, *([pair.present.other] if pair.present.other else [])]
+    """Yield the forms of local and UTC day for each one-to-one way in which those of both runs may correspond."""
+    sides = [[day for day in dict.fromkeys((each.value, each.other)) if day] for each in (pair.recorded, pair.present)]
     try:
-        present = [format_dates(day) for day in days]
-        recorded = [format_dates(day) for day in dict.fromkeys((pair.recorded.value, pair.recorded.other)) if day]
+        recorded, present = ([format_dates(day) for day in days] for days in sides)
     except ValueError:
         return
-    for forms in recorded:
-        for n, text in enumerate(forms):
-            others = tuple(dict.fromkeys(each[n] for each in present))
-            yield ValueForm(pair.name, text, others, is_isolated, FormScope.AGENT, in_answers=False)
+    both = [*product(recorded, present)]
+    ways = [zip(recorded, present, strict=True)] if len(recorded) == len(present) else [[each] for each in both]
+    for way, days in enumerate(ways):
+        for text, now in chain.from_iterable(zip(*each, strict=True) for each in days):
+            yield ValueForm(pair.name, text, (now,), is_isolated, FormScope.AGENT, in_answers=False, way=way)
 
 
 # -- paths -------------------------------------------------------------------------------------------------------------
@@ -410,7 +414,7 @@ class FormSearch:
 
 def _merge_form(before: tuple[ValueForm, ...], form: ValueForm) -> tuple[ValueForm, ...]:
     for n, each in enumerate(before):
-        if each.name == form.name and each.border is form.border and each.reach is form.reach:
+        if each.name == form.name and each.border is form.border and (each.reach, each.way) == (form.reach, form.way):
             present = tuple(dict.fromkeys((*each.present, *form.present)))
             both = replace(each, present=present, in_answers=each.in_answers or form.in_answers)
             return (*before[:n], both, *before[n + 1 :])

@@ -282,6 +282,16 @@ def _about(asked: int, *told: int) -> Json:
     return {"messages": used("get", {"task_id": asked}, json.dumps([{"task_id": each} for each in told]))}
 
 
+def _days(recorded: str, present: str) -> Bindings:
+    """Return bindings of local and UTC day: ``25 24`` and ``26``, both of November."""
+    before, now = (RunVariable("date", *(f"2026-11-{day}" for day in days.split())) for days in (recorded, present))
+    return Bindings([before], [now])
+
+
+def _ends(*days: int) -> Json:
+    return _system("Today is 2026-11-{}. The contract ends on 2026-11-{}.".format(*days))
+
+
 BRANCHES = Bindings([RunVariable("git_branch", "main")], [RunVariable("git_branch", "topic")])
 FOLDERS_OF_ONE = Bindings(
     [RunVariable("cwd", "/tmp/a"), RunVariable("tmp", "/tmp/b")],
@@ -301,6 +311,12 @@ FOLDERS_OF_ONE = Bindings(
     (TASKS, _about(7, 7), _about(9, 7), MismatchKind.UNEVEN),
     (TASKS, _about(7, 7, 9), _about(9, 9, 9), MismatchKind.MERGED),
     (FOLDERS_OF_ONE, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"), MismatchKind.MERGED),
+    (_days("25", "26 25"), _ends(25, 25), _ends(26, 25), MismatchKind.UNEVEN),
+    (_days("20", "26 25"), _ends(20, 20), _ends(26, 25), MismatchKind.NOT_ONE_TO_ONE),
+    (_days("25 24", "29"), _ends(25, 24), _ends(29, 29), MismatchKind.NOT_ONE_TO_ONE),
+    (_days("25 24", "29 28"), _ends(25, 24), _ends(28, 29), MismatchKind.DIFFERENT),
+    (_days("25 24", "29 28"), _ends(25, 24), _ends(29, 28), None),
+    (_days("25 24", "29"), _ends(24, 24), _ends(29, 29), None),
     # In results and system text a path may stay as it was recorded: that is what a committed file says.
     (PATHS, _system("In /tmp/a. Notes of /tmp/a/old."), _system("In /srv/b. Notes of /tmp/a/old."), None),
     # "November 2026" says the same on both days; on the branch "topic" the main branch is still called "main".
