@@ -392,7 +392,7 @@ def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
     options.sort(key=lambda option: -len(option.text))
     alike = any(option.text == forms[0].recorded for option in options)
     same = GapOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
-    if forms[0].reach is FormScope.AGENT:
+    if forms[0].reach is FormScope.AGENT or len({form.name for form in forms}) > 1:
         *options, same = (
             option._replace(readings=frozenset((form.name, form.way) for form in forms if option.text in form.present))
             for option in (*options, same)

@@ -25,9 +25,12 @@ from llmproxy.core.bindings.run_variables import ValueKind
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, VariableSpan
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import LossyJson, dump
+from llmproxy.lazy_regex import late
 
 _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 """Zones in which a path that stays as recorded counts as unchanged."""
+_HIDDEN = late(r"[/\\]\.\w")
+"""Text before a hidden file, which is the home's own also if the working folder was the home: ``~/.bashrc``."""
 FindGaps = Callable[[str, LeafPlace], list[VariableSpan]]
 
 
@@ -55,7 +58,7 @@ class ValueConsistency:
         """Variables by their present text."""
         self._merged: Mismatch | None = None
         self._readings: dict[str, frozenset[tuple[str, int]]] = {}
-        """Remaining readings of a date."""
+        """Remaining readings of a date, and of recorded texts of several names."""
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
     def record_filled_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
@@ -85,13 +88,17 @@ class ValueConsistency:
         """Keep what a recorded text can still stand for; nothing if it stands for another thing than before."""
         name, before = option.name, recorded[chosen.gap.start : chosen.gap.end]
         key = name if self._natures.get(name) is ValueKind.DATE else before
+        if before == self._values.get("home") and _HIDDEN.match(recorded, chosen.gap.end):
+            key += "/."
         seen = self._readings.get(key, option.readings)
         if left := seen & option.readings:
             self._readings[key] = left
         elif self._merged is None:
+            names = sorted({each for each, _ in seen | option.readings})
             why = MismatchKind.UNEVEN if option.unchanged else MismatchKind.NOT_ONE_TO_ONE
+            why = MismatchKind.AMBIGUOUS if len(names) > 1 else why
             now = self.moved.get(name, chosen.text) if option.unchanged else chosen.text
-            self._merged = Mismatch(why, place.path, before, now, name)
+            self._merged = Mismatch(why, place.path, before, now, " and ".join(names))
 
     def record_unchanged_member(self, value: object, place: LeafPlace) -> None:
         """Record a member of JSON that is no variable and is equal in both requests."""

@@ -292,6 +292,10 @@ def _ends(*days: int) -> Json:
     return _system("Today is 2026-11-{}. The contract ends on 2026-11-{}.".format(*days))
 
 
+FOLDER_TWICE = Bindings(
+    [RunVariable("cwd", "/tmp/a"), RunVariable("home", "/tmp/a")],
+    [RunVariable("cwd", "/srv/x"), RunVariable("home", "/tmp/a")],
+)
 BRANCHES = Bindings([RunVariable("git_branch", "main")], [RunVariable("git_branch", "topic")])
 FOLDERS_OF_ONE = Bindings(
     [RunVariable("cwd", "/tmp/a"), RunVariable("tmp", "/tmp/b")],
@@ -317,6 +321,9 @@ FOLDERS_OF_ONE = Bindings(
     (_days("25 24", "29 28"), _ends(25, 24), _ends(28, 29), MismatchKind.DIFFERENT),
     (_days("25 24", "29 28"), _ends(25, 24), _ends(29, 28), None),
     (_days("25 24", "29"), _ends(24, 24), _ends(29, 29), None),
+    (FOLDER_TWICE, _system("", "mv /tmp/a/x /tmp/a/y"), _system("", "mv /srv/x/x /tmp/a/y"), MismatchKind.AMBIGUOUS),
+    (FOLDER_TWICE, _system("", "mv /tmp/a/x /tmp/a/y"), _system("", "mv /srv/x/x /srv/x/y"), None),
+    (FOLDER_TWICE, _system("In /tmp/a, of /tmp/a", "rm x"), _system("In /srv/x, of /tmp/a", "rm x"), None),
     # In results and system text a path may stay as it was recorded: that is what a committed file says.
     (PATHS, _system("In /tmp/a. Notes of /tmp/a/old."), _system("In /srv/b. Notes of /tmp/a/old."), None),
     # "November 2026" says the same on both days; on the branch "topic" the main branch is still called "main".
