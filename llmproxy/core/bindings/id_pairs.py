@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
-from llmproxy.core.bindings.value_forms import is_isolated, is_letter_or_digit
+from llmproxy.core.bindings.value_forms import UUID_SPELLINGS, is_isolated, is_letter_or_digit
 from llmproxy.core.bindings.volatile_field_matching import matches_path
 from llmproxy.core.traffic.json_diff import count_common_prefix
 from llmproxy.lazy_regex import late
@@ -166,11 +166,7 @@ def _list_port_spellings(port: IdPair) -> list[IdPair]:
 
 _SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {
     "hex": (str.lower, str.upper),
-    "uuid": tuple(
-        lambda value, case=case, mark=mark: case(value).replace("-", mark)  # type: ignore[misc]
-        for case in (str.lower, str.upper)
-        for mark in ("-", "", "_")
-    ),
+    "uuid": UUID_SPELLINGS,
 }
 """Spellings of one value in different programs, by kind."""
 

@@ -25,7 +25,7 @@ _NAME = late(r"[A-Za-z_][\w.\[\]-]{0,99}")
 _DATE = late(r"\d{4}-\d{2}-\d{2}")
 _WINDOWS = late(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
 _ROOT = late(r"[/\\][/\\.]*")
-_UUID = late(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+UUID = late(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DISTINCT = 8
 """Minimum characters of a value with a digit that counts as an id, found in any text."""
 
@@ -88,7 +88,7 @@ class RunVariable:
             return ValueKind.PATH
         if self.name == "date" and _DATE.fullmatch(self.value):
             return ValueKind.DATE
-        if _UUID.fullmatch(self.value) or (
+        if UUID.fullmatch(self.value) or (
             len(self.value) >= _DISTINCT
             and any(letter.isdigit() for letter in self.value)
             and any(letter.isalpha() for letter in self.value)

@@ -27,7 +27,7 @@ from itertools import chain, product
 from typing import NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.bindings.run_variables import RunVariable, RunVariablePair, ValueKind
+from llmproxy.core.bindings.run_variables import UUID, RunVariable, RunVariablePair, ValueKind
 from llmproxy.core.bindings.text_alignment import Border
 from llmproxy.core.dialects.messages import STATE_FOLDERS
 from llmproxy.lazy_regex import late
@@ -198,12 +198,24 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
                     text, now = (prefix + value.replace("\n", f"\n{prefix}") for value in sides)
                     found.append(ValueForm(pair.name, text, (now,), spans_block, FormScope.AGENT, in_answers=False))
             case ValueKind.IDENTIFIER if pair.has_changed and pair.present.kind is ValueKind.IDENTIFIER:
-                found.append(ValueForm(pair.name, pair.recorded.value, (pair.present.value,), is_isolated))
+                sides = (pair.recorded.value, pair.present.value)
+                for write in UUID_SPELLINGS if all(map(UUID.fullmatch, sides)) else UUID_SPELLINGS[:1]:
+                    text, now = (write(each) for each in sides)
+                    found.append(ValueForm(pair.name, text, (now,), is_isolated))
             case _:
                 pass
     return found
 
 
+UUID_SPELLINGS: tuple[Callable[[str], str], ...] = (
+    str,
+    *(
+        lambda value, case=case, mark=mark: case(value).replace("-", mark)
+        for case in (str.lower, str.upper)
+        for mark in ("-", "", "_")
+    ),
+)
+"""As declared, then as programs write it."""
 _LINE_PREFIXES = ("", "git: ")
 """Prefixes that an agent writes before each line of a block; the second is Qwen Code's."""
 

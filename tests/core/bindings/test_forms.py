@@ -25,6 +25,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.binding_independent_key import read_last_user_text
 from llmproxy.core.bindings.id_pairs import RecordedIdFinder
 from llmproxy.core.bindings.session_bindings import SessionBindings
+from llmproxy.core.bindings.value_forms import UUID_SPELLINGS
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
@@ -77,6 +78,7 @@ UTC = [RunVariable("date", "2026-12-01", other="2026-12-02")]
 GIT, GIT_NOW = _paths(git_branch="main", git_status="M a.py\n?? b"), _paths(git_branch="dev", git_status="(clean)")
 STATUS = "You are the main agent\nCurrent branch: {}\nStatus:\n{}\n\nRecent"
 SYSTEM = {"role": "system"}
+ORDERS = ("3f2b8c1a-9d4e-4f6a-8b7c-1d2e3f4a5b6c", "aaaabbbb-cccc-4ddd-8eee-ffff00001111")
 
 
 @pytest.mark.parametrize(("before", "now", "said", "rows"), [
@@ -134,6 +136,11 @@ SYSTEM = {"role": "system"}
     ], id="a folder that stayed is no part of a home that changed"),
     pytest.param(_paths(date="2026-11-22"), UTC, SYSTEM, [("on 2026-11-22", f"on 2026-12-0{day}", True) for day in (1, 2)],
                  id="just before midnight an agent may write the day in UTC"),
+    pytest.param(*(_paths(order=each) for each in ORDERS), {}, [
+        *((f"close {write(ORDERS[0])}", f"close {write(ORDERS[1])}", True) for write in UUID_SPELLINGS),
+        *((f"close {was} keep {kept}", f"close {now} keep {kept}", False)
+          for was, now in [ORDERS] for write in UUID_SPELLINGS for kept in map(write, ORDERS)),
+    ], id="a uuid in each spelling, in all places or none"),
     pytest.param(GIT, GIT_NOW, SYSTEM, [
         (STATUS.format("main", "M a.py\n?? b"), STATUS.format("dev", "(clean)"), True),
         ("You are the main agent", "You are the dev agent", False),
