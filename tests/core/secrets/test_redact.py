@@ -79,7 +79,8 @@ TWO_KEYS = json.dumps({"a": f"{SK} {SK2} {SK}"})
 NUMBERED = b'{"a": "[REDACTED-1:openai-project] [REDACTED-2:anthropic] [REDACTED-1:openai-project]"}'
 TIDY = '{"z":1.0, "a" : "\\u0041", "big":12345678901234567890.5,"k":"' + SK + '", "k":"dup"}'
 PART, BINARY = b'--b\r\nContent-Disposition: form-data; name="', bytes(range(256)) * 4
-PARTS = PART + b'a"\r\n\r\n' + SK.encode() + b"\r\n" + PART + b'f"; filename="x"\r\n\r\n' + BINARY + b"\r\n--b--\r\n"
+PARTS = PART + b'client_secret"\r\n\r\nhush\r\n' + PART + b'a"\r\n\r\n' + SK.encode() + b"\r\n"
+PARTS += PART + b'f"; filename="x"\r\n\r\n' + BINARY + b"\r\n--b--\r\n"
 
 
 @pytest.mark.parametrize(("body", "headers", "stored"), [
@@ -96,8 +97,9 @@ PARTS = PART + b'a"\r\n\r\n' + SK.encode() + b"\r\n" + PART + b'f"; filename="x"
     pytest.param(b"\xff\xfe " + SK.encode() + b" \xff", (), b"\xff\xfe [REDACTED-1:openai-project] \xff", id="bytes of no charset"),
     pytest.param(f"a=%41+b&client_secret=hush&note={quote('x ' + SK)}", (("content-type", "application/x-www-form-urlencoded"),),
                  b"a=%41+b&client_secret=REDACTED-1:credential&note=x%20REDACTED-2:openai-project", id="a form, by name and shape"),
-    pytest.param(PARTS, (("content-type", "multipart/form-data; boundary=b"),), PARTS.replace(SK.encode(), b"[REDACTED-1:openai-project]"),
-                 id="a form in parts"),
+    pytest.param(PARTS, (("content-type", "multipart/form-data; boundary=b"),),
+                 PARTS.replace(b"hush", b"[REDACTED-1:credential]").replace(SK.encode(), b"[REDACTED-2:openai-project]"),
+                 id="a form in parts, by name and shape"),
 ])  # fmt: skip
 def test_what_is_stored_of_a_body(body: bytes | str, headers: Headers, stored: bytes) -> None:
     """Keys and the credentials of the headers are out, and everything else stays as it is."""
