@@ -84,6 +84,7 @@ REFUSED = {
     response("{contains: $last.response}"): "is this very answer, which is like itself",
     response("{eq: {ref: $last.response}}"): "is this very answer",
     response("{json: {a: $last.response}}"): "is this very answer",
+    one("{chat: hi, toolOrder: [f]}").replace("observe: none, ", ""): "t.suite.yaml:5:33: `toolOrder` takes at least 2",
     one("{chat: hi, usage: {}}").replace("observe: none, ", ""): "t.suite.yaml:5:29: nothing is asserted here (takes input",
     **{
         one(f"{{chat: hi, tools: {{f: {count}}}}}").replace("observe: none, ", ""): words

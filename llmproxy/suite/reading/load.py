@@ -436,6 +436,8 @@ class LoadedSuites:
             made = model.model_validate(raw, context=self.problems)
         except ValidationError as error:
             report_validation_errors(error, raw, self.problems)
+            if len(self.problems) == before:  # what is left out must not be left unsaid
+                self.problems.add(raw.place, f"this is not valid: {error.errors(include_url=False)[0]['msg']}")
             return None
         return made if len(self.problems) == before else None
 

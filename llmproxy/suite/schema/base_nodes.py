@@ -119,7 +119,7 @@ def report_validation_errors(
 ) -> None:
     """Add pydantic's errors to `problems`, with places in `root`; `at` is the place of a root without one."""
     for each in error.errors(include_url=False):
-        if each["type"] == "too_short" and each["input"]:
+        if each["type"] == "too_short" and len(each["input"]) >= each["ctx"]["min_length"]:
             continue  # pydantic counts the items that are right; what is wrong with the others is told
         place = locate_path(root, each["loc"]) or at
         message, hint = _describe_refusal(each)
@@ -135,15 +135,17 @@ def _describe_refusal(error: ErrorDetails) -> tuple[str, str]:
         return f"{where} {context['message']}" if named else str(context["message"]), str(context["hint"])
     if error["type"] == "missing":
         return f"{where} is missing", ""
+    least = context.get("min_length", 1)
     wanted = {
         "tuple_type": "a list",
         "list_type": "a list",
         "dict_type": "a mapping",
         "mapping_type": "a mapping",
         "literal_error": f"one of {context.get('expected', '')}",
-        "too_short": "at least one item",
+        "too_short": "at least one item" if least == 1 else f"at least {least} items",
     }.get(error["type"])
     if wanted:
-        given = "an empty list" if error["type"] == "too_short" else describe_value(error["input"])
+        short = error["type"] == "too_short" and not error["input"]
+        given = "an empty list" if short else describe_value(error["input"])
         return f"{where} takes {wanted}, not {given}", "begin each item with `- `" if wanted == "a list" else ""
     return f"{where}: {error['msg']}", ""
