@@ -33,6 +33,7 @@ def objections(text: str) -> list[str]:
         ("x: {contains: {a: 1}}", "takes a text, a number or a list"),
         ("x: {regex: '(['}", "f:1:12: `regex`: the pattern '([' does not compile"),
         ("x: {regex: ''}", "found in every text"),
+        ("x: {regex: '#ticket', flags: x}", "f:1:12: `regex`: '#ticket' with `flags: x` is found in every text"),
         ("x: {regex: [a, 5]}", "takes a pattern or a list of patterns, not a number"),
         ("x: {regex: 'for $name'}",
          "found in no text: $name is no name here, but the end of the text with letters after it"),
@@ -63,7 +64,7 @@ def test_a_matcher_that_cannot_be_meant_is_refused_with_its_place(text: str, tol
 
 @pytest.mark.parametrize("text", [
     "x: {gte: 1, lt: 10}", "x: {gt: $task.count}", "x: {contains: $word}", "x: {contains: {ref: $task.title}}",
-    "x: {eq: {contains: 1}}", "x: {json: {any: thing}}", "x: [1, 2]", "x: {regex: '^\\d+$', flags: im}",
+    "x: {eq: {contains: 1}}", "x: {json: {any: thing}}", "x: [1, 2]", "x: {regex: '^\\d+$ # (', flags: imx}",
     "x: {anyOf: [null, {exists: true}]}",
 ])  # fmt: skip
 def test_what_can_be_meant_is_taken(text: str) -> None:

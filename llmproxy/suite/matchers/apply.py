@@ -17,10 +17,9 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeGuard
 
-import llmproxy.suite.matchers.schemas
-import llmproxy.suite.matchers.text  # noqa: F401 (their matchers are in the table)
+import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference
@@ -34,6 +33,7 @@ from llmproxy.suite.matchers.match import (
     apply_named_matcher,
     match,
 )
+from llmproxy.suite.matchers.text import explain_bad_pattern
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -161,7 +161,12 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
         problems.add(place_of(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)
     for key in named:
         place = place_of(matcher, key) or at
-        if objection := REGISTRY[key].objection(matcher[key]):
+        flags = matcher.get("flags")
+        if key == "regex" and _is_regex_flags(flags):
+            objection = explain_bad_pattern(matcher[key], flags)
+        else:
+            objection = REGISTRY[key].objection(matcher[key])
+        if objection:
             problems.add(place, f"`{key}`{objection}")
         elif key == "not":
             validate_matcher(matcher[key], problems, place)
@@ -185,8 +190,12 @@ def _validate_modifier(
         problems.add(at, f"`{key}` changes nothing here", f"it stands beside {', '.join(serves)}")
     elif schema["type"] == "boolean" and not isinstance(matcher[key], bool):
         problems.add(at, f"`{key}` takes true or false, not {quote(matcher[key])}")
-    elif schema["type"] == "string" and not (isinstance(matcher[key], str) and re.fullmatch("[imsx]+", matcher[key])):
+    elif schema["type"] == "string" and not _is_regex_flags(matcher[key]):
         problems.add(at, f"`{key}` takes letters of i, m, s, x, not {quote(matcher[key])}")
+
+
+def _is_regex_flags(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and re.fullmatch("[imsx]+", value) is not None
 
 
 def validate_expected_count(wanted: object, problems: Problems, at: YamlPlace | None) -> None:

@@ -161,7 +161,8 @@ _CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 
-def _explain_bad_pattern(operand: object) -> str:
+def explain_bad_pattern(operand: object, flags: str = "") -> str:
+    """Return why a pattern with its flags asserts nothing, or is none; empty if it is good."""
     if operand == []:
         return ": an empty list asserts nothing"
     for each in _to_list(operand):
@@ -170,7 +171,7 @@ def _explain_bad_pattern(operand: object) -> str:
         if not each:
             return ": an empty pattern is found in every text, so it asserts nothing"
         try:
-            pattern = compile_pattern(each)
+            pattern = compile_pattern(each, flags)
         except StepError as error:
             return f": {error.message}"
         if (name := _NAME_IN_PATTERN.search(_CLASSES.sub("", each))) is not None:
@@ -180,8 +181,8 @@ def _explain_bad_pattern(operand: object) -> str:
             )
         if all(pattern.search(text) for text in _ANYTHING):
             return (
-                f": {each!r:.60} is found in every text, so it asserts nothing ({{exists: true}} says that there is "
-                "one)"
+                f": {each!r:.60}{flags and f' with `flags: {flags}`'} is found in every text, so it asserts nothing "
+                "({exists: true} says that there is one)"
             )
     return ""
 
@@ -190,7 +191,7 @@ def _explain_bad_pattern(operand: object) -> str:
     "regex",
     schema=_PATTERNS,
     help="the pattern is found anywhere in it (write ^ and $ to mean the whole); of a list: all. No $names inside",
-    objection=_explain_bad_pattern,
+    objection=explain_bad_pattern,
     raw=True,
 )
 def match_regex(operand: object, seen: ValueToMatch) -> Match:
