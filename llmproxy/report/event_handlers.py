@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -68,8 +67,6 @@ def _to_handler(given: object) -> Handler:
     )
 
 
-_KEYS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
-"""Names of variables that hold a credential."""
 _KNOWN, _NAME = 1024, 120
 """Size of the cache of checked texts, and the longest text cached."""
 
@@ -92,9 +89,7 @@ class SecretHider:
     def _redact(self) -> Callable[[str], str]:
         from llmproxy.core.secrets.redact import Redactor  # late: a run without a report needs none
 
-        redactor = Redactor()
-        keys = [("api-key", value) for name, value in self._env.items() if _KEYS.search(name.upper())]
-        redactor.learn_request(tuple(keys), "")
+        redactor = Redactor(self._env)
         known = lru_cache(_KNOWN)(redactor.text)  # names, ids and states come with every event
         return lambda text: known(text) if len(text) <= _NAME else redactor.text(text)
 

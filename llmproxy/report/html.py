@@ -10,6 +10,7 @@ lost because of its appendix.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from llmproxy.advice import format_command, format_store_option, quote_word
 from llmproxy.amount_formatting import format_count
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import LLMProxyError
@@ -51,11 +53,12 @@ def _collect_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, 
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
         ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)
         wanted = dict.fromkeys((run.started.cassette, run.started.sample) for run in ranked)
-        made = page_data(opened, [there[place] for place in wanted if place in there], run_tree.title, most)
+        found = [there[place] for place in wanted if place in there]
+        made = page_data(opened, found, run_tree.title, most, Redactor(os.environ))
     shown = shown_path(store)
-    found = made["cassettes"]
-    made["cassettes"] = [each for each in found if each["rows"]]
-    return {**made, "left": list(_list_omitted_recordings(found, shown)), "store_words": format_store_option(shown)}
+    left = list(_list_omitted_recordings(made["cassettes"], shown))
+    made["cassettes"] = [each for each in made["cassettes"] if each["rows"]]
+    return {**made, "left": left, "store_words": format_store_option(shown)}
 
 
 def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:

@@ -71,7 +71,7 @@ def encode_value(value: object) -> str:
         )
     except (ValueError, RecursionError) as error:
         raise NotCacheable(f"{_format_kind(value)}: {str(error) or type(error).__name__}") from error
-    if Redactor().text(text) != text:
+    if Redactor(os.environ).text(text) != text:
         raise NotCacheable("it holds what looks like a credential, and none is ever kept")
     return text
 

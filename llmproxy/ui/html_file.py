@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.cassettes.anonymized_export import anonymize_interaction
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import RowSummary, extract_texts_and_cost
@@ -49,9 +50,18 @@ _ONE = 2
 """Maximum-size calls that fit into a page with a limit."""
 
 
-def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
-    """Return cassettes as a page's data; above `most` bytes without the last and huge calls, which are counted."""
-    maker = PageDataBuilder(most=most)
+def page_data(
+    store: Readable,
+    wanted: Sequence[CassetteInfo],
+    title: str,
+    most: int | None = None,
+    redactor: Redactor | None = None,
+) -> dict[str, Any]:
+    """Return cassettes as a page's data; above `most` bytes without the last and huge calls, which are counted.
+
+    `redactor` finds secrets that the recordings hold.
+    """
+    maker = PageDataBuilder(most, redactor)
     children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     cassettes = []
     for info in wanted:
@@ -111,6 +121,7 @@ class _ValuePool:
 @dataclass(slots=True)
 class PageDataBuilder:
     most: int | None = None
+    redactor: Redactor | None = None
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
     messages: _ValuePool = field(default_factory=_ValuePool)
@@ -128,7 +139,7 @@ class PageDataBuilder:
             if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
                 return
             if self.most is None or count_body_bytes(each) <= self.most // _ONE:
-                taken = anonymize_interaction(each)
+                taken = anonymize_interaction(self.redactor.interaction(each) if self.redactor else each)
                 self._add_call(readers.setdefault(taken.party, ExchangeLinker()).read(taken))
                 yield taken
 

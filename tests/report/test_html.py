@@ -79,6 +79,17 @@ def test_one_call_that_would_fill_it_leaves_room_for_the_others(tmp_path: Path) 
     assert found["cassettes"][0]["left"] == 1
 
 
+def test_a_key_of_the_environment_is_not_in_the_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in what was asked nor in the answer, whose stream splits it."""
+    monkeypatch.setenv("MYAPI_KEY", key := "MYSECRETVALUE123")
+    call = recordings.call(
+        1, [{"role": "user", "content": f"Is it {key}?"}], recordings.says(text=f"It is {key}."), at=0
+    )
+    text = render_report(story(FAILED), recordings.store(tmp_path / "x.db", call))
+    assert written_data(text)["calls"]
+    assert key not in text + json.dumps(written_data(text))
+
+
 @pytest.mark.parametrize("content", [None, b"no database at all, and longer than its head" * 40])
 def test_a_report_is_not_lost_to_a_store(tmp_path: Path, content: bytes | None) -> None:
     """One that is not there says nothing, one that is damaged says so in the report."""

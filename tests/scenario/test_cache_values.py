@@ -143,6 +143,12 @@ def test_what_would_not_come_back_is_not_kept(value: object) -> None:
         encode_value(value)
 
 
+def test_a_key_of_the_environment_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MYAPI_KEY", "MYSECRETVALUE123")
+    with pytest.raises(NotCacheable, match="credential"):
+        encode_value("the key is MYSECRETVALUE123")
+
+
 @dataclass
 class Titled(list[int]):
     title: str = ""

@@ -21,7 +21,7 @@ import base64
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -90,6 +90,9 @@ _LONGEST_HEADER = 256
 _SEEN_HEADERS = 256
 """Maximum remembered whole heads with their redacted form."""
 _LONGEST_HEADERS = 4096
+
+_KEY_VARIABLE = late(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
+"""Names of environment variables that hold a credential."""
 
 T = TypeVar("T")
 
@@ -180,13 +183,16 @@ def _is_placeholder(value: str) -> bool:
 class Redactor:
     """Redaction of one proxy run; remembers the credentials that it saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        """Redact for one run; keys in the values of `env` are known."""
         self._known = KnownSecrets()
         self._plain_headers: set[str] = set()
         self._plain_fields: set[str] = set()
         self._seen_headers: dict[Headers, Headers] = {}
         self.epoch = CredentialEpoch()
         """Values derived at a smaller count may be stale; the epoch decides which are still valid."""
+        keys = [("api-key", value) for name, value in (env or {}).items() if _KEY_VARIABLE.search(name.upper())]
+        self.learn_request(tuple(keys), "")
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
@@ -432,6 +438,11 @@ class Redactor:
         else:
             changed = self._redact_plain(plain, numbers)
         return None if changed == plain else json.dumps(changed)[1:-1]
+
+    def interaction(self, recorded: Interaction) -> Interaction:
+        """Return a recording without the secrets that are known by now."""
+        response, _ = self.redact_response(recorded.response)
+        return replace(recorded, request=self.request(recorded.request), response=response)
 
     # -- responses ---------------------------------------------------------------------------------------------------
 
