@@ -48,6 +48,7 @@ from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_first_change_within_tool
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage_and_cost import LIMITS
+from llmproxy.core.keys.built_in_body_rules import SYSTEM_ROLES
 from llmproxy.core.keys.server_object_changes import STATE_HEADER
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.canonical_json import dump
@@ -55,6 +56,7 @@ from llmproxy.core.traffic.canonical_json import dump
 _PROJECTS = "mcp__"
 """Prefix of the names of tools whose definitions a tool server wrote."""
 _SHOWN = 160
+_SYSTEM_ROLES = frozenset(f'"{role}"' for role in SYSTEM_ROLES)
 
 
 ReadVolatile = Callable[[str, object, str], tuple[str, Sequence[str]]]
@@ -247,12 +249,15 @@ class _RequestDiff:
 
     def _compare_message_members(self) -> Iterator[Change]:
         """Compare the members next to the parts of messages: roles, names, types."""
+        both = (self.placed.request, self.now)
+        own = frozenset[str]() if all(each.systems for each in both) else _SYSTEM_ROLES  # a change of its own
         for slot in {**self.placed.request.members, **self.now.members}:
-            sides = [side.members.get(slot) for side in (self.placed.request, self.now)]
+            sides = [(side.members.get(slot, set()) - own) or None for side in both]
             if sides[0] == sides[1]:
                 continue
             if self.frames is None or slot[1] not in self.frames.members:
-                raise Refused(RefusalReason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
+                values = " -> ".join(", ".join(sorted(each or {"none"})) for each in sides)
+                raise Refused(RefusalReason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers: {values}")
             texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
             yield self._build_client_caused_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 

@@ -100,6 +100,17 @@ def test_nothing_else_is_carried_with_it(store: Path, body: bytes) -> None:
         assert _send(proxy, body).status == 404
 
 
+@pytest.mark.parametrize(("now", "said"), [
+    ([{"role": "user", "content": "What is 1+1?"}], "system prompt is gone"),
+    ([{"role": "developer", "content": SYSTEM}, {"role": "user", "content": "What is 1+1?"}],
+     'role of a message, after 0 answers: "system", "user" -> "developer", "user"'),
+])  # fmt: skip
+def test_a_system_prompt_may_be_gone_or_new_but_not_change_its_role(store: Path, now: Json, said: str) -> None:
+    """Its message has a role, which comes and goes with it."""
+    (seen,) = _try(store, json.dumps({"model": "m", "messages": now}).encode())
+    assert (seen.refusal.text if seen.refusal else str(seen.changes[0])) == said
+
+
 def test_nothing_is_composed_over_time(store: Path) -> None:
     """A to B and B to C are no A to C; and what went back to A is exact."""
     third = EDITED.replace("kind", "very kind")
