@@ -234,7 +234,7 @@ def _diff_two_requests(a: Interaction, b: Interaction) -> list[Difference]:
         {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
     ]
     places = compare_requests(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
-    found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new in places]
+    found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new, _ in places]
     return [*list_differences(outside[0], outside[1], _PLACES), *found]
 
 

@@ -202,7 +202,7 @@ def _list_changes_since_previous(
         new = {**new, name: new[name][: len(old[name])]}
     operation = exchange.interaction.operation
     return [
-        {name: value for name, value in each._asdict().items() if value is not ABSENT}
+        {name: value for name, value in each._asdict().items() if name != "kind" and value is not ABSENT}
         for each in compare_requests(operation, old, new, CHANGES)
     ]
 

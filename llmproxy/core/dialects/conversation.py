@@ -222,6 +222,8 @@ class ChangedPlace(NamedTuple):
     path: str
     old: object
     new: object
+    kind: str = ""
+    """`Kind` of the segment; empty if the dialect is unknown."""
 
 
 def list_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
@@ -418,7 +420,7 @@ def compare_requests(operation: str, old: object, new: object, limit: int) -> li
     indices = [{each.path: each for each in side} for side in (before, after)]
     told = ((_find_enclosing_segment(indices[now is not ABSENT], path), path, was, now) for path, was, now in found)
     placed = sorted(told, key=lambda each: _rank_by_kind(each[0]))[:limit]
-    return [ChangedPlace(_describe_place_of_change(*each), *each[1:]) for each in placed]
+    return [ChangedPlace(_describe_place_of_change(*each), *each[1:], each[0].kind) for each in placed]
 
 
 def _remove_tool_definitions(body: object, layout: BodyLayout) -> object:

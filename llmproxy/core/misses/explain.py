@@ -265,7 +265,8 @@ def _advise_declaring_day(miss: ExplainedMiss) -> _Advice:
 def _advise_rules(miss: ExplainedMiss) -> list[_Advice]:
     suggestion = miss.nearest.suggestion if miss.nearest else None
     if suggestion is None:
-        return [*_advise_record_missing(miss), *([] if miss.context.on_trial else _advise_changes_command(miss))]
+        fixed = miss.context.on_trial or (miss.nearest is not None and miss.nearest.is_other_question)
+        return [*_advise_record_missing(miss), *([] if fixed else _advise_changes_command(miss))]
     rule = suggestion.toml.replace("\n", "   ")
     many = "differences" if suggestion.left > 1 else "difference"
     rest = f"; {suggestion.left} other {many} would stay" if suggestion.left else ""

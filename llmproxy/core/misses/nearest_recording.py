@@ -19,7 +19,7 @@ from difflib import SequenceMatcher
 from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.conversation import ChangedPlace, compare_requests
+from llmproxy.core.dialects.conversation import ChangedPlace, Kind, compare_requests
 from llmproxy.core.keys.normalize import Canonical, find_model_in_body
 from llmproxy.core.keys.server_object_changes import STATE_HEADER
 from llmproxy.core.keys.user_rules import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
@@ -83,6 +83,8 @@ class Nearest:
     """Path of a list or a text with the same content in another order, if nothing else differs."""
     is_word_order: bool = False
     """Whether there is a text at `reordered`."""
+    is_other_question: bool = False
+    """Whether only a user's words differ; one of several lines may be a template."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -166,12 +168,14 @@ def find_nearest(
     reordered = find_reordered_place(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
     written = reordered or any(_is_model_written(each.path, wanted.tree) for each in found)
     suggestion = None if written else suggest_rules(best, wanted)
-    places = tuple(shorten_old_and_new_values(*place) for _, place in pairs)
+    places = tuple(shorten_old_and_new_values(*place[:4]) for _, place in pairs)
     differences, similarity = (*found, *varying)[:COUNTED], _compare_last_texts(best, wanted)
     is_word_order = any(place.path == reordered and isinstance(place.old, str) for _, place in pairs)
+    is_other_question = bool(pairs) and all(_is_question(place) for _, place in pairs)
     return Nearest(
-        id_, _same_operation(wanted, best), differences, similarity, suggestion, places, bound, reordered, is_word_order
-    )
+        id_, _same_operation(wanted, best), differences, similarity, suggestion, places, bound, reordered,
+        is_word_order, is_other_question,
+    )  # fmt: skip
 
 
 def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
@@ -316,6 +320,10 @@ def _count_differences(old: Canonical, new: Canonical) -> int:
     if old.tree is None or new.tree is None:
         return outside + int(old.body != new.body)
     return outside + len(list_unequal_values(old.tree, new.tree, COUNTED))
+
+
+def _is_question(place: ChangedPlace) -> bool:
+    return place.kind == Kind.USER and not any("\n" in each for each in (place.old, place.new) if isinstance(each, str))
 
 
 def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:

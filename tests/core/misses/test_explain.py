@@ -145,6 +145,7 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
         "llmproxy changes --intercept --cassette trip --store 'a b.db' -- COMMAND\n"
         in ExplainedMiss(started, again).text
     )
+    assert "llmproxy changes" not in ExplainedMiss(started, replace(again, is_other_question=True)).text
     once = ExplainedMiss(replace(CONTEXT, mode="once", complete=True), NEAR).text
     assert "1. mode once adds nothing to a complete cassette; record what is missing" in once
 

@@ -182,6 +182,17 @@ def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: C
     assert not path or found.suggestion is None
 
 
+@pytest.mark.parametrize(("recorded", "asked", "question"), [
+    (canonical(SYSTEM, ("user", "to Rome")), canonical(SYSTEM, ("user", "to Paris")), True),
+    (canonical(ONE), canonical(ONE, ("user", "to Paris")), True),
+    (canonical(SYSTEM, ("user", "to Rome")), canonical(("user", "to Paris")), False),
+    (canonical(("user", "Be kind.\nto Rome")), canonical(("user", "Be brief.\nto Rome")), False),
+])  # fmt: skip
+def test_another_question_is_told_from_an_edit(recorded: Canonical, asked: Canonical, *, question: bool) -> None:
+    """Nothing of it can be accepted; one line of several may be a template."""
+    assert known(find_nearest(asked, [(1, recorded)])).is_other_question is question
+
+
 # -- places: as much of both values as a person reads
 
 
