@@ -88,7 +88,7 @@ def _run_and_print_changes(loaded: Loaded, asked: RunArguments, markdown: Path |
     code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
         forget_interrupted_trials_served_recordings(store, since)
-    folder, found = loaded.settings.cassette_dir, summarize_recent_trials(store, since)
+    folder, found = loaded.settings.cassette_dir, summarize_recent_trials(store, since, loaded.settings.cassette)
     return print_changes_and_choose_exit(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +98,8 @@ class ChangeSummary:
     counts: Mapping[str, int]
     """Calls, changed, carried under accepted changes; cassettes, changed; tests that pass, pass carried, fail."""
     bill: RerecordCost | None
+    is_of_command: bool = False
+    """Whether all calls are those of one command, not of tests."""
 
     @property
     def has_changes(self) -> bool:
@@ -123,23 +125,30 @@ class ChangeSummary:
         if not self.has_changes:
             carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
             return f"no change in {told}, {cassettes}{carried}"
+        if not self.groups:
+            left = format_count(sum(each.calls for each in self.refused), "call has", "calls have")
+            return f"no change can be accepted in {told}, {cassettes}; {left} no recorded answer"
         where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
         return f"{format_count(len(self.groups), 'change')} in {where}"
 
     def _format_effects(self) -> Iterator[str]:
         counts = self.counts
-        if any(counts[name] for name in ("as_before", "carried", "failed")):
+        effects = {"failed": "fails", "carried": "passes with carried answers", "as_before": "passes as before"}
+        if ended := [effect for name, effect in effects.items() if counts[name]]:
             passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
-            yield f"with recorded answers: {passed}, {counts['carried']} with carried answers, {counts['failed']} fail"
+            tests = f"{passed}, {counts['carried']} with carried answers, {counts['failed']} fail"
+            yield f"with recorded answers: {f'the command {ended[0]}' if self.is_of_command else tests}"
         if self.groups:
             yield "(recorded answers show how the program reacts to them, not how the model reacts to the change)"
         if self.bill is not None:
             yield str(self.bill)
 
     def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
-        """Return the next commands; `folder` is the cassette folder, if no setting has it."""
+        """Return the next command; `folder` is the cassette folder, if no setting has it."""
+        if not self.groups:  # each refused call's miss has the command that records it
+            return [f"next: {format_command('why', shown_path(store))}"] if self.refused else []
         where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""
-        return [f"next: {format_command(f'review{where}', shown_path(store))}"] if self.groups else []
+        return [f"next: {format_command(f'review{where}', shown_path(store))}"]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; an unknown price is None."""
@@ -159,8 +168,8 @@ class ChangeSummary:
 _ROWS = {"changes": "groups", "refused": "refused"}
 
 
-def summarize_recent_trials(store: Path, since: float = 0.0) -> ChangeSummary:
-    """Return the results of a store's trials that ended since then (Unix time)."""
+def summarize_recent_trials(store: Path, since: float = 0.0, command: str = "") -> ChangeSummary:
+    """Return the results of a store's trials that ended since then (Unix time); `command`: the cassette of one."""
     trials = read_trials(store, since)
     rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
     if trials and store_exists(store):
@@ -171,7 +180,8 @@ def summarize_recent_trials(store: Path, since: float = 0.0) -> ChangeSummary:
                 rows[trial.cassette_and_sample] = {
                     row.id: row for row in found if digest_lookup_key(row.key) not in gone
                 }
-    return group_trial_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
+    summary = group_trial_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
+    return replace(summary, is_of_command=all(trial.cassette == command for trial in trials))
 
 
 Recordings = Callable[[TrialSessionResult], Mapping[int, RowSummary]]

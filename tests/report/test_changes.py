@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from llmproxy.core.changes.change import (
@@ -91,7 +94,18 @@ def test_a_call_that_is_no_longer_made_is_a_change() -> None:
 def test_nothing_changed_is_said_in_one_line() -> None:
     assert list(total(trial("plain", passed=None)).format_lines()) == ["no change in 4 calls, 1 cassette"]
     assert "1 test passes as before" in [*total(trial("plain")).format_lines()][1]
+    alone = replace(total(trial("plain")), is_of_command=True)
+    assert [*alone.format_lines()][1] == "with recorded answers: the command passes as before"
     assert not total(trial("plain")).has_changes
+
+
+def test_calls_without_a_recording_are_no_change_that_can_be_accepted() -> None:
+    """Nothing is pending, so the next command is the one whose text says how to record them."""
+    found = total(trial("refund", call(None, why=RefusalReason.NO_PLACE)))
+    assert next(found.format_lines()) == (
+        "no change can be accepted in 4 calls, 1 cassette; 1 call has no recorded answer"
+    )
+    assert found.list_next_steps(Path("llmproxy.db")) == ["next: llmproxy why"]
 
 
 @pytest.mark.parametrize(
