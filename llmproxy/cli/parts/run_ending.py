@@ -168,20 +168,8 @@ class RunEnding:
         used = certified or came or code in ENDED_BY_USER or report.replacement
         fewer = [] if code or self.unreached else self._warn_of_shorter_recording(report)
         write_stderr_lines(*fewer)
-        if self.unreached and not used:
-            names = " and ".join(sorted(self.unreached))
-            write_stderr_lines(f"llmproxy: {names} did not answer; nothing was recorded.")
-        elif not (used or fewer or self.tries):
-            refused = ["what was refused"] * bool(report.refused or self.refused) + ["stubs"] * bool(report.stubs)
-            recorded = 0 if refused else len(report.unused or ())
-            write_stderr_lines(
-                *(explain_no_recording_used(recorded, report.cassette, code, plan) if recorded else ()),
-                *(
-                    ()
-                    if recorded
-                    else explain_unused_proxy(plan, self.proxy.url, self.command, refused=refused, code=code)
-                ),
-            )
+        if not used and not fewer:
+            write_stderr_lines(*self._explain_no_use(report, code, plan))
         if report.recorded:
             write_stderr_lines(*self._advise_learning_if_varying())
         lost = report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
@@ -207,6 +195,17 @@ class RunEnding:
             write_stderr_lines(f"llmproxy: {forbidden[1]}.")
             return forbidden[0]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
+
+    def _explain_no_use(self, report: Report, code: int, plan: EnvironmentPlan) -> list[str]:
+        """Return why nothing was replayed or recorded; empty if a bypass, which is printed later, is the reason."""
+        if self.unreached:
+            return [f"llmproxy: {' and '.join(sorted(self.unreached))} did not answer; nothing was recorded."]
+        if self.tries:
+            return []
+        refused = ["what was refused"] * bool(report.refused or self.refused) + ["stubs"] * bool(report.stubs)
+        if report.unused and not refused:
+            return explain_no_recording_used(len(report.unused), report.cassette, code, plan)
+        return explain_unused_proxy(plan, self.proxy.url, self.command, refused=refused, code=code)
 
     def report_bypass_attempts(self, code: int, *, only: bool) -> int:
         """Print known attempts to bypass the proxy, and return the exit code."""
