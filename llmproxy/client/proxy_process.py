@@ -205,7 +205,8 @@ class Proxy:
                 state = waited if self.is_alive else f"ended with {self.popen.returncode}"
                 self.end(seconds=1.0)
                 words = shlex.join(self._command.words)
-                hint = f"It was called as `{words}` ({self._command.source})."
+                here = self._command.words[0] == sys.executable
+                hint = "" if here else f"It was called as `{words}` ({self._command.source})."
                 tail = self.log_text[-_TAIL:].strip() or "(it said nothing)"
                 own = tail.removeprefix("llmproxy: ")  # its words for the user need none of ours around them
                 raise MachineError(f"the proxy {state}:\n{tail}" if own == tail or state == waited else own, hint=hint)
