@@ -153,12 +153,12 @@ def format_trend(tests: Sequence[PastTestRun], only: Callable[[str], bool] = lam
     lines = sorted((_summarize_scenario(name, tests) for name in names), key=lambda line: line[0])
     worse = sum(order == 0 for order, _, _ in lines)
     days = f"{_format_minute(tests[0].at)} to {_format_minute(tests[-1].at)} UTC"
-    head = f"the last {format_count(len(tests), 'test')}, {days}, the newest at the right; {worse} worse"
+    head = f"the last {format_count(len(tests), 'test')}, {days}, the newest at the right"
     rows = []
     for _, name, text in lines:
         marks = (_MARKS.get(str(test.rows[name]["status"]), "?") if name in test.rows else " " for test in tests)
         rows.append(("".join(marks), name, text))
-    return [head, *(f"  {text}" for text in align_rows(rows)), _LEGEND]
+    return [f"{head}; {worse} worse than the time before", *(f"  {text}" for text in align_rows(rows)), _LEGEND]
 
 
 def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, str, str]:

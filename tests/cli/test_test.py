@@ -102,7 +102,7 @@ def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
     shown = run(folder, "--trend")
     assert shown.returncode == 0, shown.stderr
     head, *lines = shown.stdout.splitlines()
-    assert (head[:16], head[-7:]) == ("the last 2 tests", "1 worse")
+    assert (head[:16], head[-28:]) == ("the last 2 tests", "1 worse than the time before")
     assert lines[:2] == ["  .F  good  passed 1 of 2  worse", "   F  bad   passed 0 of 1"]
     only = run(folder, "--trend", "--id", "bad")
     assert ("good" not in only.stdout, "bad" in only.stdout) == (True, True)

@@ -40,7 +40,7 @@ def test_what_got_worse_comes_first(tmp_path: Path) -> None:
     one = row("one", "failed", cost_usd="0.0025", latency_ms=1900.0)
     end(path, row("good", "passed"), one, row("bad", "failed"), at=180.0)
     assert format_trend(read_recent_tests(path)) == [
-        "the last 3 tests, 1970-01-01 00:01 to 1970-01-01 00:03 UTC, the newest at the right; 1 worse",
+        "the last 3 tests, 1970-01-01 00:01 to 1970-01-01 00:03 UTC, the newest at the right; 1 worse than the time before",
         "  ..F  one   passed 2 of 3  worse  $0.0010 -> $0.0025  1.9 s",
         "   FF  bad   passed 0 of 2",
         "  . .  good  passed 2 of 2",
