@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import format_command, quote_word
+from llmproxy.amount_formatting import format_count
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
@@ -261,7 +262,7 @@ class RunSummaryPlugin:
                 yield f"{test}: {report.dealt} answers to equal requests at the same time were dealt as they came"
             if report.misses and test in self.passed:
                 yield (
-                    f"{test}: passed, but was refused {report.misses}: "
+                    f"{test}: passed with {format_count(report.misses, 'miss', 'misses')}: "
                     f"{shorten_miss(report.miss_texts[0]) if report.miss_texts else ''}"
                 )
             if report.unused and test in self.passed:

@@ -173,7 +173,7 @@ def test_the_environment_is_set_before_a_conftest_is_imported(suite: pytest.Pyte
     )
     result = run(suite)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_suite.py::test_it: passed, but was refused 1: no recorded response*"])
+    result.stdout.fnmatch_lines(["test_suite.py::test_it: passed with 1 miss: no recorded response*"])
 
 
 def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest.Pytester, provider: Provider) -> None:

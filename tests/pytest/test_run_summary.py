@@ -70,7 +70,7 @@ def test_what_a_green_test_hides_is_said() -> None:
     heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
     assert summary(collector)[1:-2] == [
         "a: 2 answers could not be recorded: its cassette is incomplete",
-        "a: passed, but was refused 1: no such",
+        "a: passed with 1 miss: no such",
         f"a: 5 recorded but not asked for: {', '.join(f'#{n} claude {chr(39)}{40 * chr(120)}{chr(39)}' for n in range(3))}, ...",
     ]
 

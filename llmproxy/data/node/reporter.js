@@ -30,7 +30,7 @@ function read(file) {
 
 function* remarksOf({ test, passed, failed, misses, miss_texts: texts, unused, unused_total: left }) {
   if (failed) yield `${test}: ${failed} answers could not be recorded: its cassette is incomplete`;
-  if (passed && misses) yield `${test}: passed, but was refused ${misses}: ${texts[0]?.split("\n")[0].slice(0, 200) ?? ""}`;
+  if (passed && misses) yield `${test}: passed with ${misses} ${misses > 1 ? "misses" : "miss"}: ${texts[0]?.split("\n")[0].slice(0, 200) ?? ""}`;
   if (passed && left) yield `${test}: ${left} recorded but not asked for: ${unused.slice(0, 3).map((row) => `#${row.id}`).join(", ")}`;
 }
 
