@@ -190,7 +190,7 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
     suite = f"name: t\nagent: {{command: [{python()}, agent.py]}}\nscenarios: [{{id: a, observe: none, steps: [{{chat: hi}}]}}]\n"
     (tmp_path / "t.suite.yaml").write_text(suite)
     with (tmp_path / "out").open("wb") as out:
-        command = [*program("llmproxy"), "test", "t.suite.yaml", "--report", "json=out.json"]
+        command = [*program("llmproxy"), "test", "t.suite.yaml", "--report", "json=out.json", "--mode", "record"]
         child = subprocess.Popen(command, cwd=tmp_path, env=clean_env({"PYTHONPATH": str(ROOT)}), stdout=out,
                                  stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
     deadline = time.monotonic() + 60
@@ -205,7 +205,8 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
     assert child.poll() == 130, (tmp_path / "out").read_text()
     said = (tmp_path / "out").read_text()
     assert "Traceback" not in said, said
-    assert "interrupted: 0 of 1 runs were over" in said, said
+    kept = "0 of 1 runs were over; the others have no result, but what they recorded is kept\nno results in "
+    assert (kept in said, "again: llmproxy test t.suite.yaml --id a --mode record\n" in said) == (True, True), said
     assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

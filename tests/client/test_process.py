@@ -147,7 +147,10 @@ def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
     proxy = begin_proxy_start(
         ProxyCommand(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
     )
-    with pytest.raises(MachineError, match=r"the proxy does not serve after 0\.2 s:\n\(it said nothing\)\nIt was called as (.|\n)*\(a test\)"):
+    with pytest.raises(
+        MachineError,
+        match=r"the proxy does not serve after 0\.2 s:\n\(it said nothing\)\nIt was called as (.|\n)*\(a test\)",
+    ):
         proxy.wait_ready()
     assert not proxy.is_alive
 

@@ -25,7 +25,7 @@ from llmproxy.client.fault_sweep_judging import SweepRun, TrialFinding, find_fai
 from llmproxy.client.session_reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
-from llmproxy.protocol import OFFLINE
+from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.proxy_calls import describe_served_failures, find_carried_or_stale_exit
 from llmproxy.report.event_handlers import to_handlers
 from llmproxy.report.events import Completed, Event, Selected, Status
@@ -182,7 +182,8 @@ async def run_cases(
     except asyncio.CancelledError:
         interrupted = True
         over = sum(map(len, batch.ran.values()))
-        batch.notes.append(f"interrupted: {over} of {len(jobs)} runs were over; the others say nothing")
+        kept = ", but what they recorded is kept" * any(each == mode and each.policy.writes for each in Mode)
+        batch.notes.append(f"interrupted: {over} of {len(jobs)} runs were over; the others have no result{kept}")
         raise
     finally:
         batch.advise_on_missing_recordings([case.id for case in cases])
