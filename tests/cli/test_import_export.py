@@ -155,13 +155,16 @@ def test_fixtures_without_a_model_need_one(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_unknown_hosts_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """A host of no table is imported under its own name, or under that of an upstream."""
+    """A host of no table is imported under its own name, or under that of an upstream; of one host, all are listed."""
     path = cassette(Path("x.yaml"), "a", host="http://localhost:8000")
     assert run("import", path) == 0
     assert "Whose API is at localhost:8000 is not known." in capsys.readouterr().out
     assert stored("x")[0].provider == "localhost:8000"
     assert run("import", path, "--cassette", "y", "--upstream", "mine=http://localhost:8000/v1") == 0
     assert stored("y")[0].provider == "mine"
+    assert run("export", "--cassette", "y", "y.yaml") == 0
+    assert run("import", "y.yaml", path, "--store", "both.db") == 0
+    assert re.search(r"localhost:8000 +mine, localhost:8000 +2", capsys.readouterr().out)
 
 
 def test_export_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,8 @@ def load_file_or_cassette(
 
 @dataclass(slots=True)
 class _HostCounts:
-    provider: str = ""
+    providers: dict[str, bool] = field(default_factory=dict)
+    """By name, whether it is in the provider table; the table lists others only if none is."""
     asks_unknown: bool = False
     """Whether the host got JSON requests and belongs to no known provider."""
     exchanges: int = 0
@@ -223,8 +224,8 @@ class Importer:
     def _count_exchange_at_host(self, each: ConvertedExchange, interaction: Interaction | None) -> _HostCounts:
         host = self.hosts.setdefault(each.host or "(no host)", _HostCounts())
         host.exchanges += 1
-        if interaction is not None and (each.known or not host.provider):
-            host.provider = interaction.provider
+        if interaction is not None:
+            host.providers[interaction.provider] = each.known
         return host
 
     def format_report(self, store: Path, typed: str) -> str:
@@ -233,7 +234,9 @@ class Importer:
         counted = ("exchanges", "imported", "replaced")
         total = {each: sum(getattr(host, each) for _, host in hosts) for each in counted}
         rows: list[tuple[str, ...]] = [("host", "provider", *counted)]
-        rows += [(name, host.provider, *(number(getattr(host, each)) for each in counted)) for name, host in hosts]
+        for name, host in hosts:
+            providers = [each for each, known in host.providers.items() if known] or host.providers
+            rows.append((name, ", ".join(providers), *(number(getattr(host, each)) for each in counted)))
         rows.append(("total", "", *map(number, total.values())))
         lines = align_rows(rows, right=range(2, len(rows[0]))) if hosts else []
         came = "Nothing was imported" if hosts else "Nothing was imported: no exchange is in it"
