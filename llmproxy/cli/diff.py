@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import typer
 
+from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
     format_run_variables_line,
@@ -202,16 +203,23 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
         print_json({"same_key": a.key == b.key, **told, **plain})
         return changed
     print_line(f"keys: {'the same' if a.key == b.key else 'different'}")
-    for mark, one in (("-", a), ("+", b)):
-        if one.run_variables:
-            print_line(f"declared {mark} {format_run_variables_line(one.run_variables)}")
+    declared = [
+        (mark, format_run_variables_line(x.run_variables)) for mark, x in (("- ", a), ("+ ", b)) if x.run_variables
+    ]
+    if len(declared) > len({text for _, text in declared}):
+        declared = [("", declared[0][1])]
+    for mark, text in declared:
+        print_line(f"declared {mark}{text}")
     if fit is not None:
         print_line(f"bound: {to_line(_describe_would_answer(fit))}")
     for part, places in found.items():
-        print_line(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
+        print_line(f"{part}: {format_count(len(places), 'difference') if places else 'equal'}")
         for each in places:
-            at = f" at {each.path}" if each.where else ""
-            print_line(f"  {to_line(each.place + at)}" + (f"   (looks like {each.looks})" if each.looks else ""))
+            path = each.path.replace("$.body", "$", 1) if part == "requests" else each.path  # as misses name it
+            print_line(
+                f"  {to_line(f'{each.where} at {path}' if each.where else path)}"
+                + (f"   (looks like {each.looks})" if each.looks else "")
+            )
             print_line(f"    - {to_line(each.old)}\n    + {to_line(each.new)}")
     return changed
 

@@ -120,6 +120,7 @@ def test_two_interactions_say_whether_one_would_answer_the_other(
     _, out = run(capsys, store, "diff", "2", "4")
     assert "declared - cwd /tmp/a/project" in out
     assert "declared + cwd /srv/ci/today" in out
+    assert "declared cwd /tmp/a/project" in run(capsys, store, "diff", "1", "2")[1]
     assert "bound: the first would answer the second (chunk, cwd, date, wall)" in out
     assert "would not answer the second: $.messages: " in run(capsys, store, "diff", "1", "4")[1]
     assert json.loads(run(capsys, store, "diff", "2", "4", "--json")[1])["bound"].endswith("(chunk, cwd, date, wall)")

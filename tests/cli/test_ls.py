@@ -177,7 +177,7 @@ def test_diff_names_the_places(path: Path, capsys: pytest.CaptureFixture[str]) -
     """Requests are compared by what people edit, answers by JSON path; equal ones are called equal."""
     code, out = run(capsys, path, "diff", "1", "2")
     assert code == 0
-    assert out.startswith("keys: different\nrequests: 1 differences\n  message 1 (user) at $.body.messages[0].content")
+    assert out.startswith("keys: different\nrequests: 1 difference\n  message 1 (user) at $.messages[0].content")
     assert "- " in out
     assert "How are you?" in out
     assert "And now?" in out

@@ -122,9 +122,10 @@ class CassetteDiff:
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
         counts = ", ".join(f"{self.count_pairs_of_kind(kind)} {kind}" for kind in kinds)
         old, new, cost = self.old, self.new, self.new.cost - self.old.cost
+        spent = f"{'-' if cost < 0 else '+'}{_format_usage_value(abs(cost))}" if cost else "unchanged"
         return (
             f"{counts}; tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
-            f" cost {'-' if cost < 0 else '+'}{_format_usage_value(abs(cost))}"
+            f" cost {spent}"
         )
 
 

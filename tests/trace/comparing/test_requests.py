@@ -59,7 +59,7 @@ def test_nothing_changed() -> None:
     diff = compare_cassettes(old, [replace(each, started_at=5.0) for each in new])
     assert diff.is_same
     assert [pair.what for pair in diff.pairs] == ["same", "same"]
-    assert diff.summarize() == "2 same, 0 changed, 0 added, 0 removed; tokens in +0, out +0, cost +$0"
+    assert diff.summarize() == "2 same, 0 changed, 0 added, 0 removed; tokens in +0, out +0, cost unchanged"
 
 
 def test_what_an_agent_sees() -> None:
