@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import groupby
 
 from llmproxy.core.bindings.text_alignment import VariableSpan
@@ -54,7 +55,6 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
     if not any(each in text for each in _PERMISSIONS):
         return
     parents = {found.start(): found for found in _PARENT.finditer(text)} if elsewhere else {}
-    owners = re.compile(rf"(?:{'|'.join(map(re.escape, users or ()))})(?= )")
     for row in _ROW.finditer(text):
         if (parent := parents.get(row.start())) is not None:
             yield VariableSpan(*parent.span(), free=_PARENT, name=LISTING)
@@ -62,8 +62,8 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
         yield from (
             VariableSpan(*each.span(), free=_PADDED, name=LISTING) for each in _PADDED.finditer(text, *row.span())
         )
-        owned = (row.span(n) for n in ("owner", "group") if users and row[n] == users[0])
-        yield from (VariableSpan(*span, free=owners, name="user") for span in owned)
+        if users is not None:
+            yield from (_build_name_gap(row, n, users, "user") for n in ("owner", "group") if row[n] in users)
         if text[row.start()] == "l":
             yield VariableSpan(*row.span("size"), free=_SIZE, name=LISTING)
 
@@ -102,25 +102,36 @@ _PEOPLE = late(
 )
 """In a text, in JSON and in YAML; the last form is Claude Code's."""
 _ON_BRANCH = (
-    r"(?:^\[|^On branch |^\* |HEAD -> |[Bb]ranch '|Already on '){}(?= (?:\(root-commit\) )?[0-9a-f]{{7,40}}\]|[,)']|$)"
+    r"(?:^\[|^On branch |^\* |HEAD -> |[Bb]ranch '|Already on ')(?P<branch>{})"
+    r"(?= (?:\(root-commit\) )?[0-9a-f]{{7,40}}\]|[,)']|$)"
 )
 
 
 def find_git_user_and_branch(
     text: str, user: tuple[str, str], branch: tuple[str, str] | None
 ) -> Iterator[VariableSpan]:
-    """Yield the positions at which this run's user or branch may replace the recorded one.
+    """Yield the recorded users and branches that this run's may replace, and those that already are this run's.
 
     `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
     user.
     """
     for line in _AUTHOR.finditer(text) if user[1] else ():
-        if user[0] in ("", line["who"]):
-            yield VariableSpan(*line.span("who"), free=_compile_alternatives(line["who"], user[1]), name=USER)
-    if branch is not None and branch[0] in text:
-        either = _compile_alternatives(*branch)
-        for place in re.finditer(_ON_BRANCH.format(re.escape(branch[0])), text, re.MULTILINE):
-            yield VariableSpan(place.end() - len(branch[0]), place.end(), free=either, name=BRANCH)
+        if not user[0] or line["who"] in user:
+            yield _build_name_gap(line, "who", user, USER)
+    if branch is not None and any(each in text for each in branch):
+        for place in re.finditer(_ON_BRANCH.format("|".join(map(re.escape, branch))), text, re.MULTILINE):
+            yield _build_name_gap(place, "branch", branch, BRANCH)
+
+
+def _build_name_gap(found: re.Match[str], group: str, names: tuple[str, str], name: str) -> VariableSpan:
+    """Return a gap for a name of the recorded run, which may be this run's now, or for this run's, which stays."""
+    free = _compile_alternatives(found[group], names[1])
+    return VariableSpan(*found.span(group), free=free, name=name, in_answers=False)
+
+
+@lru_cache(200)
+def _compile_alternatives(*texts: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
 
 def list_shell_output_gaps(
@@ -141,7 +152,3 @@ def find_git_user_positions(text: str) -> dict[str, list[int]]:
     for each in _PEOPLE.finditer(text):
         found.setdefault((each["who"] or each["said"]).strip(), []).append(each.start())
     return found
-
-
-def _compile_alternatives(*texts: str) -> re.Pattern[str]:
-    return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")

@@ -56,6 +56,8 @@ class ValueConsistency:
         self._stayed: dict[str, tuple[LeafPlace, str]] = {}
         self._names: dict[str, str] = {}
         """Variables by their present text."""
+        self._shell_names: dict[tuple[str, str], str] = {}
+        """Recorded users and branches in tools' output, by variable and present text."""
         self._merged: Mismatch | None = None
         self._readings: dict[str, frozenset[tuple[str, int]]] = {}
         """Remaining readings of a date, and of recorded texts of several names."""
@@ -64,6 +66,8 @@ class ValueConsistency:
     def record_filled_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
         option, gap = chosen.option, chosen.gap
         if option is None:
+            if not gap.in_answers:
+                self._record_name(gap.name, recorded[gap.start : gap.end], chosen.text, place)
             return
         name = option.name
         if option.readings and (not option.unchanged or self._conflicts_if_unchanged(name, gap, recorded, place)):
@@ -83,6 +87,12 @@ class ValueConsistency:
                 self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
         elif self._conflicts_if_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
+
+    def _record_name(self, name: str, before: str, now: str, place: LeafPlace) -> None:
+        """Record a user or branch in a tool's output: no two of them may be one now."""
+        other = self._shell_names.setdefault((name, now), before)
+        if other != before and self._merged is None:
+            self._merged = Mismatch(MismatchKind.MERGED, place.path, f"{other} and {before}", now, name)
 
     def _narrow_readings(self, chosen: FilledGap, option: GapOption, recorded: str, place: LeafPlace) -> None:
         """Keep what a recorded text can still stand for; nothing if it stands for another thing than before."""

@@ -58,6 +58,8 @@ def test_files_of_the_user_are_of_this_user() -> None:
     kims = RECORDED.replace("ann ann", "kimberly kimberly")
     assert "user" in narrow(Fit, fit(RECORDED, kims, user="kimberly")).names
     assert isinstance(fit(RECORDED, kims.replace("kimberly kimberly    9", "lee lee    9"), user="kimberly"), Mismatch)
+    both = RECORDED.replace("ann ann    9", "ann kimberly    9")
+    assert isinstance(fit(both, kims, user="kimberly"), Mismatch), "two users became one"
     assert isinstance(fit(RECORDED, kims), Mismatch), "who was declared to be ann owns nothing of kimberly's"
 
 
@@ -156,6 +158,10 @@ def fit_git_lines(recorded: str, present: str, *, kept: bool = True) -> Fit | Mi
     (LOG.format(ANN, "Bob <b@x>"), LOG.format(ANN, "Bob <b@x>"), True),
     (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, "Eve <e@x>"), False),
     (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, KIM), False),
+    (LOG.format(ANN, KIM), LOG.format(KIM, KIM), False),
+    (LOG.format(KIM, "Bob <b@x>"), LOG.format(KIM, "Bob <b@x>"), True),
+    ("On branch main\nAlready on 'topic/x'", "On branch topic/x\nAlready on 'topic/x'", False),
+    ("On branch main\nAlready on 'main'", "On branch topic/x\nAlready on 'main'", True),
     (f"owner: {ANN}", f"owner: {KIM}", False),
     ("[main 1f3a9c0] Add", "[topic/x 1f3a9c0] Add", True),
     ("[main (root-commit) 1f3a9c0] Add", "[topic/x (root-commit) 1f3a9c0] Add", True),
@@ -178,6 +184,7 @@ def test_a_recording_that_names_nobody_fits_whoever_replays() -> None:
     for author, kind in ((KIM, Fit), ("Eve <e@x>", Mismatch)):
         found = fit_git_lines(LOG.format(ANN, "Bob <b@x>"), LOG.format(author, "Bob <b@x>"), kept=False)
         assert isinstance(found, kind), author
+    assert isinstance(fit_git_lines(LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, KIM), kept=False), Mismatch)
 
 
 NOTICE = """<system-reminder>
