@@ -418,9 +418,10 @@ def test_a_quote_in_a_folder_is_found_as_a_shell_writes_it() -> None:
     assert rewritten('cat "/tmp/a \\"b\\"/x"', '/tmp/a "b"', "/srv/b") == 'cat "/srv/b/x"'
 
 
-def test_a_block_of_code_in_markdown_is_a_command() -> None:
+@pytest.mark.parametrize("fence", ["```", "~~~"])
+def test_a_block_of_code_in_markdown_is_a_command(fence: str) -> None:
     """Some agents run it; the same words outside of it are prose."""
-    text = "See /tmp/a:\n```bash\ncat /tmp/a/x\n```\n"
+    text = f"See /tmp/a:\n{fence}bash\ncat /tmp/a/x\n{fence}\n"
     assert not is_in_code_block(text, text.index("/tmp/a"))
     assert is_in_code_block(text, text.index("/tmp/a/x"))
     assert not keeps_shell_quoting("cat /tmp/a", 4, 10, "/srv/my work")
