@@ -79,6 +79,8 @@ from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
 _MOST_NAMES = 100
 """Maximum members of an object that are tried as the renamed form of an expected one."""
+_TOOLS = frozenset({"tools", "functions"})
+"""Members with tools, of which only descriptions are the agent's text: a day in an enum is a value to choose."""
 _WHOLE_ID = 8
 """Minimum characters of an id that counts as leaked wherever it occurs, whatever is next to it."""
 
@@ -430,7 +432,7 @@ def _are_values_of_kind(kind: str, *values: object) -> bool:
 
 def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPlace) -> list[FormOccurrence]:
     """Return the run variables in a text that count in its zone."""
-    if place.zone is Zone.SYSTEM:
+    if place.zone is Zone.SYSTEM and (place.member == "description" or _TOOLS.isdisjoint(place.list_steps())):
         return bindings.forms_in_system_text.find_matches(recorded)
     if place.zone is not Zone.USER:
         return bindings.forms_outside_system_text.find_matches(recorded)

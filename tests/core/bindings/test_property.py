@@ -292,6 +292,10 @@ def _ends(*days: int) -> Json:
     return _system("Today is 2026-11-{}. The contract ends on 2026-11-{}.".format(*days))
 
 
+def _chooses(member: str, day: int) -> Json:
+    return {"tools": [{"name": "book", "input_schema": {"properties": {"on": {member: f"2026-11-{day}"}}}}]}
+
+
 FOLDER_TWICE = Bindings(
     [RunVariable("cwd", "/tmp/a"), RunVariable("home", "/tmp/a")],
     [RunVariable("cwd", "/srv/x"), RunVariable("home", "/tmp/a")],
@@ -321,6 +325,8 @@ FOLDERS_OF_ONE = Bindings(
     (_days("25 24", "29 28"), _ends(25, 24), _ends(28, 29), MismatchKind.DIFFERENT),
     (_days("25 24", "29 28"), _ends(25, 24), _ends(29, 28), None),
     (_days("25 24", "29"), _ends(24, 24), _ends(29, 29), None),
+    (DATES, _chooses("description", 25), _chooses("description", 26), None),
+    (DATES, _chooses("const", 25), _chooses("const", 26), MismatchKind.DIFFERENT),
     (FOLDER_TWICE, _system("", "mv /tmp/a/x /tmp/a/y"), _system("", "mv /srv/x/x /tmp/a/y"), MismatchKind.AMBIGUOUS),
     (FOLDER_TWICE, _system("", "mv /tmp/a/x /tmp/a/y"), _system("", "mv /srv/x/x /srv/x/y"), None),
     (FOLDER_TWICE, _system("In /tmp/a, of /tmp/a", "rm x"), _system("In /srv/x, of /tmp/a", "rm x"), None),
