@@ -266,8 +266,11 @@ def test_digits_are_an_id_unless_a_cassette_is_meant(path: Path, capsys: pytest.
 
 
 def test_a_renamed_cassette_replays_under_its_new_name(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With everything that belongs to it: its children too know their parent by it."""
+    """With everything that belongs to it: its children too know their parent by it. A dead recorder has no say."""
     assert run(capsys, path, "fork", "other", "--at", "1")[0] == 0
+    with FileStore.open(path, writable=True, now=lambda: 0) as store:
+        store.begin_writing("other", 1, exclusive=True, holder="a killed process", anew=False)
+    assert "killed" not in run(capsys, path, "ls")[1]
     assert run(capsys, path, "rename", "other", "another") == (0, "other is now another.\n")
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [each.parent for each in list_forks(store)] == ["another"]

@@ -27,6 +27,7 @@ from llmproxy.core.store.file.connect import (
     read_stat_signature,
     translate,
 )
+from llmproxy.core.store.file.statements import is_lease_live
 from llmproxy.core.store.rows import Row, RowSummary, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
@@ -82,7 +83,7 @@ _HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superse
 _CASSETTES = """
 SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), max(started_at),
     sum(input_tokens) FILTER (WHERE superseded_at IS NULL), sum(output_tokens) FILTER (WHERE superseded_at IS NULL),
-    c.closed_cleanly, c.holder
+    c.closed_cleanly, c.holder, c.pid, c.host, ? - c.heartbeat
 FROM interactions LEFT JOIN cassettes AS c ON c.name = cassette AND c.sample = interactions.sample
 {where} GROUP BY cassette, interactions.sample ORDER BY cassette, interactions.sample
 """
@@ -233,6 +234,7 @@ class CassetteInfo:
     tokens_out: int | None
     closed_cleanly: bool
     holder: str | None
+    """Who records it now."""
 
 
 class LastFileSync(NamedTuple):
@@ -561,11 +563,16 @@ class Readable:
         if latest is not None:  # one by one: SQLite would search a list for every row
             places = sorted(self.query(_LATEST, (latest,)), key=lambda place: (decode_sql_text(place[0]), place[1]))
             asked = [("WHERE cassette = ? AND interactions.sample = ?", place) for place in places]
-        found = [row for where, values in asked for row in self.query(_CASSETTES.format(where=where), values)]
-        return [
-            CassetteInfo(decode_sql_text(name), sample, stored, live, last, tokens_in, tokens_out, bool(clean), holder)
-            for name, sample, stored, live, last, tokens_in, tokens_out, clean, holder in found
+        found = [
+            row for where, values in asked for row in self.query(_CASSETTES.format(where=where), (self._now(), *values))
         ]
+        return [
+            CassetteInfo(
+                decode_sql_text(name), sample, stored, live, last, tokens_in, tokens_out, bool(clean),
+                holder if is_lease_live(*lease) else None,
+            )
+            for name, sample, stored, live, last, tokens_in, tokens_out, clean, holder, *lease in found
+        ]  # fmt: skip
 
     def count_interactions(
         self, cassette: str | None, sample: int | None = None, *, superseded: bool = False,

@@ -47,14 +47,18 @@ def replace_volatile_fields(conn: sqlite3.Connection, name: str | bytes, texts: 
     conn.executemany("INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, n, each) for n, each in enumerate(texts)])
 
 
+def is_lease_live(pid: int, host: str, age: float | None) -> bool:
+    """Return whether a lease counts: it was renewed `age` seconds ago, and its process is not known to be dead."""
+    return age is not None and age < LEASE_SECONDS and (host != platform.node() or is_process_alive(pid))
+
+
 def refuse_if_leased_by_other(
     holder: str, row: Sequence[Any], age: float | None, name: str | bytes, sample: int
 ) -> None:
     """Raise CassetteBusy if another process (`row`: holder, process, host) renewed its lease `age` seconds ago."""
     other, pid, host = row
     ours = other == holder and pid == os.getpid() and host == platform.node()
-    fresh = age is not None and age < LEASE_SECONDS
-    if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
+    if other is not None and not ours and is_lease_live(pid, host, age):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
             f"Cassette {format_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on {host}, "
@@ -114,15 +118,19 @@ def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple
     return deleted, bodies
 
 
-def check_new_name(path: Path, old: str, new: str, *, there: bool, holder: str | None) -> None:
-    """Raise SettingsError if a new name is taken, CassetteBusy if the cassette of the old one is being recorded."""
-    if there:
-        raise SettingsError(
-            f"there is a cassette {new} already.",
-            hint=f"Another name, or: {format_command(f'rm {quote_word(new)}', path)}",
-        )
-    if holder is not None:
-        raise CassetteBusy(f"cassette {old} is being recorded by {holder}.", hint="End that session first.")
+def check_new_name(path: Path, old: str, new: str, found: Iterable[Sequence[Any]]) -> None:
+    """Raise SettingsError if a new name is taken, CassetteBusy if the cassette of the old one is being recorded.
+
+    `found`: of each sample of both, whether it is the new name's, then its number, and its lease: holder, process,
+    host and age.
+    """
+    for is_taken, sample, *row, age in found:
+        if is_taken:
+            raise SettingsError(
+                f"there is a cassette {new} already.",
+                hint=f"Another name, or: {format_command(f'rm {quote_word(new)}', path)}",
+            )
+        refuse_if_leased_by_other("", row, age, old, sample)
 
 
 def collect_bodies(conn: sqlite3.Connection) -> int:

@@ -60,6 +60,7 @@ UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? 
 _NAMED = (("interactions", "cassette"), ("cassettes", "name"), ("made_ids", "cassette"), ("forks", "cassette"),
           ("forks", "parent"), ("volatile_fields", "cassette"))  # fmt: skip
 """Columns that name a cassette. `files` is not among them: a file keeps the name that it has."""
+_LEASES = "SELECT name = ?, sample, holder, pid, host, ? - heartbeat FROM cassettes WHERE name IN (?, ?)"
 _RETIRE_ONE = "UPDATE interactions SET superseded_at = ? WHERE id = ? AND superseded_at IS NULL"
 _ADD_COUNT = """
 UPDATE cassettes SET recorded = recorded + coalesce(
@@ -265,11 +266,7 @@ class FileStore(Store):
     def rename_cassette(self, old: str, new: str) -> None:
         names = (to_sql(old), to_sql(new))
         with self.sqlite_transaction() as conn:
-            there = conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone()
-            busy = conn.execute(
-                "SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]
-            ).fetchone()
-            statements.check_new_name(self.path, old, new, there=there is not None, holder=busy and busy[0])
+            statements.check_new_name(self.path, old, new, conn.execute(_LEASES, (names[1], self._now(), *names)))
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
             for table, column in _NAMED:
                 conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])

@@ -37,7 +37,8 @@ CREATE TABLE IF NOT EXISTS server_copies (
 _STORE = "CREATE TABLE IF NOT EXISTS server_store (id TEXT NOT NULL)"
 _TABLES = ("declared", "made_ids", "interactions", "bodies", "cassettes", "volatile_fields", "forks", "files",
            "server_copies", "server_store")  # fmt: skip
-_VERSIONS = "SELECT name, sample, version, epoch FROM llmproxy.cassettes"
+_VERSIONS = "SELECT name, sample, version, CASE WHEN holder IS NULL OR %s THEN epoch END FROM llmproxy.cassettes"
+"""A renewed lease counts as a change only if the whole copy is updated."""
 _COLUMNS = ", ".join(rows.COLUMNS)
 _CHANGES = f"""
 SELECT c.version, c.epoch, CASE WHEN coalesce(i.nth, 1) = 1 THEN
@@ -105,7 +106,7 @@ def prepare_copy_tables(local: sqlite3.Connection, store: str) -> None:
 
 def find_changed_cassette_samples(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
     """Return the samples of a cassette, or of all, that changed on the server; those that are gone there come last."""
-    only, values = ("", ()) if name is None else (" WHERE name = %s", (to_pg_text(name),))
+    only, values = ("", (False,)) if name is None else (" WHERE name = %s", (True, to_pg_text(name)))
     there = {
         (from_pg(cassette), sample): (version, epoch)
         for cassette, sample, version, epoch in conn.execute((_VERSIONS + only).encode(), values)

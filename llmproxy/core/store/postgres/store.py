@@ -85,7 +85,8 @@ _INSERT = (
     f"RETURNING id"
 )
 _LOCK_NAMES = """
-SELECT name, sample, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE
+SELECT name = %s, sample, holder, pid, host, extract(epoch FROM clock_timestamp() - heartbeat)::float8
+FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE
 """
 _RENAME_SAMPLES = f"""
 UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = {schema_and_leases.RANDOM_EPOCH}
@@ -458,10 +459,9 @@ class ServerStore(Store):
     def rename_cassette(self, old: str, new: str) -> None:
         was, is_ = to_pg_text(old), to_pg_text(new)
         with self._changing_connection() as conn, conn.transaction():
-            found = conn.execute(_LOCK_NAMES, ([was, is_],)).fetchall()
-            holder = next((holder for name, _, holder in found if name == was and holder is not None), None)
-            check_new_name(self.path, old, new, there=any(name == is_ for name, *_ in found), holder=holder)
-            samples = [sample for _, sample, _ in found]  # a sample that is begun meanwhile keeps the old name
+            found = conn.execute(_LOCK_NAMES, (is_, [was, is_])).fetchall()
+            check_new_name(self.path, old, new, found)
+            samples = [sample for _, sample, *_ in found]  # a sample that is begun meanwhile keeps the old name
             conn.execute(_RENAME_SAMPLES.encode(), (is_, was, samples))
             sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = ANY(%s)"
             conn.execute(sql, (is_, was, samples))
