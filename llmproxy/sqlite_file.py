@@ -200,8 +200,13 @@ def read_state(path: Path) -> FileState:
 
 def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
     """Return the page count that SQLite reports for `path` with `query`. Raises sqlite3.DatabaseError."""
-    with closing(open_connection(path, query, timeout=timeout)) as conn:
-        return int(conn.execute("PRAGMA page_count").fetchone()[0])
+    try:
+        with closing(open_connection(path, query, timeout=timeout)) as conn:
+            return int(conn.execute("PRAGMA page_count").fetchone()[0])
+    except UnicodeDecodeError as error:  # SQLite's message quotes damaged text, which Python cannot decode
+        damaged = sqlite3.DatabaseError("its schema is no text")
+        damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damaged from error
 
 
 def is_database(path: Path) -> bool:
@@ -217,7 +222,7 @@ def passes_quick_check(path: Path) -> bool:
     try:
         with closing(open_connection(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
             return bool(conn.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # as in `_query_page_count`
         return False
 
 

@@ -97,12 +97,16 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
 
 
 def test_a_damaged_database_is_not_taken_for_another_file(tmp_path: Path) -> None:
-    """A database that was cut is an error, never an empty or a foreign file."""
+    """A database that was cut, or whose schema is no text, is an error, never an empty or a foreign file."""
     path = tmp_path / "x.db"
     rest(path)
-    path.write_bytes(path.read_bytes()[:1500])
-    with pytest.raises(sqlite3.DatabaseError, match="malformed"):
-        read_state(path)
+    whole = path.read_bytes()
+    for damaged in (whole[:1500], whole.replace(b"CREATE TABLE", b"CREATE\xddTABLE", 1)):
+        path.write_bytes(damaged)
+        with pytest.raises(sqlite3.DatabaseError) as raised:
+            read_state(path)
+        assert raised.value.sqlite_errorcode == sqlite3.SQLITE_CORRUPT
+        assert not sqlite_file.passes_quick_check(path)
 
 
 # --- locks ---------------------------------------------------------------------------------------------------------------
