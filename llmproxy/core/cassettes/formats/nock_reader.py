@@ -17,6 +17,7 @@ from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,
+    encode_utf8_with_surrogates,
     mapping,
     parse_header_mapping,
     status,
@@ -78,10 +79,12 @@ def _pair_headers(flat: list[str]) -> Headers:
 
 def _read_body(value: Tree) -> bytes:
     if isinstance(value, str):
-        return value.encode()
+        return encode_utf8_with_surrogates(value)
     if isinstance(value, list) and value and all(isinstance(piece, str) for piece in value):
         try:
             return bytes.fromhex("".join(value))
         except ValueError as error:
             raise ReadingProblem(f"a body in pieces is not hexadecimal: {error}") from error
-    return b"" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    if value is None:
+        return b""
+    return encode_utf8_with_surrogates(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

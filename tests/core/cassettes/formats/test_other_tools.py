@@ -219,11 +219,13 @@ def test_an_exchange_is_read() -> None:
     ({"response": "event: x\n"}, "response_body", b"event: x\n"),
     ({"response": [gzip.compress(b"x", mtime=0).hex()]}, "response_body", gzip.compress(b"x", mtime=0)),
     ({"body": ""}, "body", b""),
+    ({"body": "\ud800"}, "body", b"\xed\xa0\x80"),
+    ({"response": {"x": "\ud800"}}, "response_body", b'{"x":"\xed\xa0\x80"}'),
     ({"rawHeaders": ["A", "1", "A", "2"]}, "response_headers", (("A", "1"), ("A", "2"))),
     ({"scope": "http://127.0.0.1:99"}, "uri", "http://127.0.0.1:99/v1/chat/completions?x=1"),
 ])  # fmt: skip
 def test_other_forms(change: dict[str, object], name: str, value: object) -> None:
-    """Text, pieces in hexadecimal, an empty body, flat header fields, a port of its own."""
+    """Text, pieces in hexadecimal, an empty body, flat header fields, a port of its own, half a character."""
     source = Source(json.dumps([GOOD_NOCK | change]).encode(), "x")
     assert find_matching_format(source).name == "nock"  # type: ignore[union-attr]
     assert getattr(nock_reader.read(source)[0], name) == value
