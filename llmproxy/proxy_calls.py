@@ -154,9 +154,9 @@ class Use:
     """Totals of calls, tokens and money."""
 
     calls: int = 0
-    input: int = 0
-    """Prompt tokens."""
-    output: int = 0
+    input: int | None = None
+    """Prompt tokens; None while no call's are known."""
+    output: int | None = None
     cost: Decimal | None = None
     """US dollars; None while no price is known."""
     unpriced: int = 0
@@ -169,18 +169,17 @@ class Use:
 
     def add(self, call: Call) -> None:
         self.calls += 1
-        self.input += call.input or 0
-        self.output += call.output or 0
-        if call.cost is not None:
-            self.cost = call.cost if self.cost is None else self.cost + call.cost
-        elif call.would_be_billed:
-            self.unpriced += 1
+        self._add_known(call)
+        self.unpriced += call.cost is None and call.would_be_billed
 
     def merge(self, other: Use) -> None:
-        for name in ("calls", "input", "output", "unpriced"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        if other.cost is not None:
-            self.cost = (self.cost or Decimal(0)) + other.cost
+        self.calls += other.calls
+        self._add_known(other)
+        self.unpriced += other.unpriced
+
+    def _add_known(self, other: Call | Use) -> None:
+        for name in ("input", "output", "cost"):
+            setattr(self, name, _sum_known((getattr(self, name), getattr(other, name))))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; money is a number, so that clients can compare it."""
@@ -188,8 +187,14 @@ class Use:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        counts = {name: int(value.get(name) or 0) for name in ("calls", "input", "output", "unpriced")}
-        return cls(**counts, cost=_read_money(value.get("cost")))
+        calls, unpriced = (int(value.get(name) or 0) for name in ("calls", "unpriced"))
+        return cls(calls, value.get("input"), value.get("output"), _read_money(value.get("cost")), unpriced)
+
+
+def _sum_known(values: Iterable[Any]) -> Any:
+    """Return the sum of what is known; None if nothing is."""
+    known = [each for each in values if each is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 _COUNTS = (
@@ -303,14 +308,6 @@ class Totals:
         return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.injected
 
     @property
-    def tokens_in(self) -> int:
-        return sum(use.input for use in self.parties.values())
-
-    @property
-    def tokens_out(self) -> int:
-        return sum(use.output for use in self.parties.values())
-
-    @property
     def unpriced(self) -> int:
         """Calls whose price or usage is unknown."""
         return sum(use.unpriced for use in self.parties.values())
@@ -320,7 +317,10 @@ class Totals:
         counts = {name: getattr(self, name) for name in _COUNTS} | {name: list(getattr(self, name)) for name in _NAMES}
         return {
             **{name: count for name, count in counts.items() if count or name not in self.RARE},
-            "tokens": {"input": self.tokens_in, "output": self.tokens_out},
+            "tokens": {
+                name: _sum_known(getattr(use, name) for use in self.parties.values()) if self.parties else 0
+                for name in ("input", "output")
+            },
             "cost_not_spent": self.saved.to_json()["cost"],
             "cost_spent": self.spent.to_json()["cost"],
             "unpriced": self.unpriced,

@@ -52,6 +52,17 @@ def test_what_costs_nothing_is_not_unpriced() -> None:
     assert totals.to_json()["unpriced"] == 0
 
 
+def test_unknown_tokens_are_null_and_not_0() -> None:
+    """Of a session and of a party; the known ones count alone."""
+    totals = Totals()
+    assert totals.to_json()["tokens"] == {"input": 0, "output": 0}
+    totals.add(call(input=None, output=None, cost=None))
+    assert totals.to_json()["tokens"] == {"input": None, "output": None}
+    assert Totals.parse_fields(totals.to_json())["parties"]["agent"] == totals.parties["agent"]
+    totals.add(call(output=None))
+    assert totals.to_json()["tokens"] == {"input": 10, "output": None}
+
+
 def test_recorded_is_what_is_in_the_store() -> None:
     """An answer that was lost, and one that never came, were calls but no recordings; nothing is ever negative."""
     totals = Totals()

@@ -182,7 +182,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
 
 def _format_use(use: Use, what: str) -> str:
     """Return what hits saved, or live calls spent; empty if there is nothing."""
-    tokens = use.input + use.output
+    tokens = (use.input or 0) + (use.output or 0)
     amounts = [f"{format_count(tokens, 'token')}"] if tokens else []
     if use.cost is not None:
         amounts.append(dollars(use.cost))

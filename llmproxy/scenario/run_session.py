@@ -242,14 +242,14 @@ class RunSession:
         return next((miss for miss in reversed(found) if miss.key and miss.key[:SHOWN_KEY] in text), None)
 
     async def usage(self) -> dict[str, PartyUse]:
-        """Return calls, tokens and cost by party, the agent's first; None is unknown, as is a sum of 0."""
+        """Return calls, tokens and cost by party, the agent's first; None is unknown."""
         report = await self.report()
         parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
         return {
             party: PartyUse(
                 calls=use.calls,
-                input_tokens=use.input or None,
-                output_tokens=use.output or None,
+                input_tokens=use.input,
+                output_tokens=use.output,
                 cost_usd=None if use.whole_cost is None else format(use.whole_cost, "f"),
             )
             for party, use in parties

@@ -133,8 +133,10 @@ class Live(TypedDict):
 
 
 class Tokens(TypedDict):
-    input: int
-    output: int
+    """Null while no call's are known."""
+
+    input: int | None
+    output: int | None
 
 
 class Report(TypedDict):
