@@ -364,7 +364,7 @@ class _CaseRun:
 
     def _emit_step(self, step: Step, done: StepResult) -> None:
         status = done.decide_status()
-        self._statuses.append(status)
+        self._statuses += [status, *(each.status for each in done.assertions)]
         self._next = step.index + 1
         name = f"step {step.index + 1}" + (f" ({step.label})" if step.label else "")
         self._reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][:3]
@@ -468,7 +468,7 @@ class _CaseRun:
         return CaseResult(status, error, "\n".join(filter(None, [reason, *self._reasons])), xfail=bool(reason))
 
     def _apply_xfail(self, status: Status) -> tuple[Status, str]:
-        """Invert the outcome of a scenario with `xfail`; an error stays one."""
+        """Invert the outcome of a scenario with `xfail`; an error stays one, also beside a failure."""
         said = self.case.scenario.xfail
         if not said:
             return status, ""
@@ -476,5 +476,7 @@ class _CaseRun:
         if status is Status.PASSED:
             return Status.FAILED, f"it was expected to fail{why}, and passed; remove `xfail`"
         if status in (Status.FAILED, Status.AGENT_ERROR):
+            if Status.ENVIRONMENT_ERROR in self._statuses:
+                return Status.ENVIRONMENT_ERROR, ""
             return Status.PASSED, f"failed as expected{why}"
         return status, ""

@@ -130,10 +130,12 @@ def test_runs_that_differ_are_flaky(tmp_path: Path) -> None:
 
 
 def test_skip_and_xfail(tmp_path: Path) -> None:
-    """Skipped is not run; expected to fail passes only if it fails."""
+    """Skipped is not run; expected to fail passes only if it fails, and every assertion could be evaluated."""
     skipped = run(tmp_path, "{chat: x}", scenario="    skip: not ready\n")
     assert (skipped.statuses, skipped.told.finished[0].reasoning, skipped.told.said) == (["skipped"], "not ready", [])
     assert run(tmp_path, "{chat: x, response: {contains: nope}}", scenario="    xfail: bug 7\n").statuses == ["passed"]
+    unclear = "{chat: x, response: {contains: nope, not: {gt: 5}}}"
+    assert run(tmp_path, unclear, scenario="    xfail: bug 7\n").statuses == ["environment_error"]
     passed = run(tmp_path, "{chat: x}", scenario="    xfail: bug 7\n")
     assert (passed.statuses, "bug 7" in passed.told.finished[0].reasoning) == (["failed"], True)
 
