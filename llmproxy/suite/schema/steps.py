@@ -32,7 +32,7 @@ Observe = Literal["wire", "none"]
 
 
 def _validate_snapshot_mode(value: object) -> object:
-    if isinstance(value, bool) or value in {"names", "arguments"}:
+    if isinstance(value, bool) or value in ("names", "arguments"):
         return value
     raise bad_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
 

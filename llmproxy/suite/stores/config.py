@@ -170,7 +170,7 @@ def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str
         reset, target = next((str(k), str(v)) for k, v in reset.items())
     elif reset is None:
         reset = "none"
-    elif reset in {"hook", "http"}:
+    elif reset in ("hook", "http"):
         raise SuiteError(f"store.reset: {reset} needs to know what: `reset: {{{reset}: ...}}`")
     if reset not in RESETS[kind]:
         near = did_you_mean(str(reset), RESETS[kind])

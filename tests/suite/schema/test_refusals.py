@@ -43,6 +43,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("{chat: hi, observe: no}", "takes one of 'wire' or 'none'"),
         ("{chat: hi, created: []}", "`created` takes at least one item, not an empty list"),
         ("{chat: hi, toolsSnapshot: yes}", "takes true, `names` or `arguments`"),
+        ("{chat: hi, toolsSnapshot: [names]}", "takes true, `names` or `arguments`, not a list"),
         ("{chat: hi, totalToolCalls: {lte: many}}", "takes a number that is not negative"),
         ("{simulate: {persona: x}}", "`goal` is missing"),
         ("{simulate: {goal: x, maxTurns: 0}}", "a whole number from 1"),

@@ -54,6 +54,7 @@ def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
         ({"sqlalchemy": "sqlite:///x.db", "entities": ["tasks"]}, "store.entities: expected a mapping"),
         ({"memory": {}, "reset": "copy"}, "'copy' is not one of none, delete, truncate, hook (memory)"),
         ({"memory": {}, "reset": "trucate"}, "did you mean 'truncate'?"),
+        ({"memory": {}, "reset": ["delete"]}, "['delete'] is not one of none, delete"),
         ({"memory": {}, "reset": "hook"}, "needs to know what"),
         ({"memory": {}, "reset": {"hok": "a:b"}}, "expected `hook: module:attr`"),
         ({"memory": {}, "ids": "random"}, "not one of database, deterministic"),
