@@ -228,7 +228,7 @@ def _is_bound_always_met(key: str, value: object) -> bool:
     """Return whether a comparison holds for every possible count."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return (key == "gte" and value == 0) or (key in ("lt", "lte") and value == math.inf)
+    return (key == "gte" and value <= 0) or (key == "gt" and value < 0) or (key in ("lt", "lte") and value == math.inf)
 
 
 def allows_zero(wanted: object) -> bool:

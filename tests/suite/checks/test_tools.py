@@ -75,6 +75,8 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
     ({"count": 0, "input": {"items[0].title": "Buy milk"}}, [MANY], FAILED, "should have this input"),
     ({"every": {"items.title": {"exists": False}}}, [MANY], ERROR, "[0].title"),
     ({"gte": "$zero"}, [CREATE], ERROR, "every number is `gte: 0`"),
+    ({"gte": "$less"}, [CREATE], ERROR, "every number is `gte: -1`"),
+    ({"gt": "$less"}, [CREATE], ERROR, "every number is `gt: -1`"),
     ({"status": "executed"}, [CREATE], ERROR, "no result of it was seen"),
     ({"status": "executed"}, [], FAILED, "never called"),
     ({"every": {"title": {"contains": "Buy"}}}, [CREATE, OTHER], PASSED, ""),
@@ -84,7 +86,9 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
 ])  # fmt: skip
 def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Status, message: str) -> None:
     """Every form of an expectation: a number, a comparison, an input, every input; never called is never a pass."""
-    found = check_tools(wanted(createTask=tool), step(*calls), VariableScope({"zero": 0}, declared=["later"]))
+    found = check_tools(
+        wanted(createTask=tool), step(*calls), VariableScope({"zero": 0, "less": -1, "no": False}, declared=["later"])
+    )
     worst = next((each for each in found if each.status is not PASSED), None)
     assert (worst.status if worst else PASSED) is status, found
     assert message in (worst.message if worst else ""), worst
