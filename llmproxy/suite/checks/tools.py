@@ -390,7 +390,8 @@ def _requires_no_calls(count: object, scope: VariableScope) -> bool:
     if value is None or isinstance(value, (bool, Mapping)):
         return False
     try:
-        return bool(scope.resolve_value(value) == 0)
+        found = scope.resolve_value(value)
+        return not isinstance(found, bool) and bool(found == 0)
     except StepError:  # `check` says so
         return False
 

@@ -77,6 +77,7 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
     ({"gte": "$zero"}, [CREATE], ERROR, "every number is `gte: 0`"),
     ({"gte": "$less"}, [CREATE], ERROR, "every number is `gte: -1`"),
     ({"gt": "$less"}, [CREATE], ERROR, "every number is `gt: -1`"),
+    ({"count": "$no", "input": {"title": "x"}}, [OTHER], FAILED, "expected false, found 1"),
     ({"status": "executed"}, [CREATE], ERROR, "no result of it was seen"),
     ({"status": "executed"}, [], FAILED, "never called"),
     ({"every": {"title": {"contains": "Buy"}}}, [CREATE, OTHER], PASSED, ""),
