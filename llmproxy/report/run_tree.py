@@ -7,6 +7,7 @@ values, and `deserialize_event` back, for events from another process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from decimal import Decimal
@@ -155,7 +156,8 @@ def to_plain(value: Any) -> Any:
         return [to_plain(part) for part in value]
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+    is_json = value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_json else str(value)
 
 
 _EVENTS: Mapping[str, type[Event]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import fields
 
 import pytest
@@ -57,7 +58,7 @@ def test_every_event_is_plain_json() -> None:
     for event in samples.events():
         assert json.loads(json.dumps(to_plain(event)))["event"] == type(event).__name__.lower()
     assert to_plain("half \ud800 of a pair") == "half \\ud800 of a pair"
-    assert to_plain({"x": (Status.PASSED, {1: None})}) == {"x": ["passed", {"1": None}]}
+    assert to_plain({"x": (Status.PASSED, {1: None}, math.nan)}) == {"x": ["passed", {"1": None}, "nan"]}
     finished = to_plain(samples.finished("fine", 1, Status.PASSED))
     assert finished["usage"]["agent"]["output_tokens"] is None
     assert finished["waited_seconds"] is None

@@ -40,6 +40,7 @@ def objections(text: str) -> list[str]:
         ("x: {not: {regex: '${task.title}'}}", "found in no text"),
         ("x: {gt: big}", 'takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not text "big"'),
         ("x: {gt: '5'}", "takes a number or a date"),
+        ("x: {not: {gt: .nan}}", "takes a number or a date"),
         ("x: {exists: no}", 'takes true or false, not "no"'),
         ("x: {in: []}", "takes a list with at least one value"),
         ("x: {anyOf: []}", "takes a list with at least one matcher"),

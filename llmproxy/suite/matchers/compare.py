@@ -54,6 +54,8 @@ def is_reference(value: object) -> bool:
 )
 def match_literal_value(operand: object, seen: ValueToMatch) -> Match:
     actual = seen.actual
+    if is_number(operand) and not _is_comparable_number(operand):
+        return Match(MatchKind.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
     if are_equal(actual, operand):
         return Match(MatchKind.HOLDS)
     if seen.ignores_case and isinstance(actual, str) and isinstance(operand, str):
@@ -134,8 +136,12 @@ _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 }
 
 
+def _is_comparable_number(value: Any) -> bool:
+    return is_number(value) and value == value  # noqa: PLR0124 (not NaN)
+
+
 def _explain_bad_limit(operand: object) -> str:
-    if is_number(operand) or is_reference(operand) or parse_time(operand) is not None:
+    if _is_comparable_number(operand) or is_reference(operand) or parse_time(operand) is not None:
         return ""
     return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {quote(operand)}"
 
@@ -145,7 +151,7 @@ def _compare_order(name: str, operand: object, seen: ValueToMatch) -> Match:
     if objection := _explain_bad_limit(operand):
         return Match(MatchKind.UNCLEAR, f"`{name}`{objection}")
     moments = parse_time(actual), parse_time(operand)
-    comparable = (actual, operand) if is_number(actual) and is_number(operand) else moments
+    comparable = (actual, operand) if _is_comparable_number(actual) and is_number(operand) else moments
     if None not in comparable:
         return Match.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
     wanted = "a number" if is_number(operand) else "a date"
@@ -189,12 +195,16 @@ def strip_fence(text: str) -> str:
     return text
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def parse_json(actual: object) -> object:
     """Return a value, with a text parsed as JSON; ValueError if invalid."""
     if not isinstance(actual, str):
         return to_json(actual)
     try:
-        return json.loads(strip_fence(actual))
+        return json.loads(strip_fence(actual), parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

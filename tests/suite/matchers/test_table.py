@@ -27,7 +27,13 @@ def scope() -> VariableScope:
     return made
 
 
+NAN = float("nan")
 TABLE: list[tuple[object, object, Status]] = [
+    # NaN is not in JSON, and no comparison judges it
+    (3, {"not": {"gt": NAN}}, ERROR),
+    (3, {"not": NAN}, ERROR),
+    (NAN, {"not": {"lt": 5}}, ERROR),
+    ('{"a": NaN}', {"jsonSchema": {"properties": {"a": {"minimum": 10}}}}, FAILED),
     # a plain value: equality with types
     ("todo", "todo", PASSED),
     ("todo", "Todo", FAILED),
