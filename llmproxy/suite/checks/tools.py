@@ -306,7 +306,8 @@ class _CallCheck:
                 replace(each, status=Status.ENVIRONMENT_ERROR)
                 for use, found in judged
                 for each in found
-                if not _has_readable_arguments(use, wanted) or self._has_other_type(use, wanted)
+                if not _has_readable_arguments(use, wanted)
+                or (each.status is not Status.PASSED and self._has_other_type(use, wanted))
             ]
         if fitting or (none and not unclear):
             has = f"{len(fitting)} has it: {_format_uses(fitting)}"
@@ -327,8 +328,9 @@ class _CallCheck:
         return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.label)
 
     def _has_other_type(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
-        """Return whether a call's input differs only in a value's type: ``"5"`` instead of 5."""
-        found = {evaluate(get_path(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
+        """Return whether a call's input differs only in a value's type: ``"5"`` instead of 5, or ``gt`` of a text."""
+        values = [(get_path(use.arguments, path), each) for path, each in wanted.items()]
+        found = {evaluate(value, each, self.scope, negated=True).outcome for value, each in values}
         return MatchKind.MISTYPED in found and found <= {MatchKind.MISTYPED, MatchKind.HOLDS}
 
     def _check_call_arguments(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:

@@ -17,6 +17,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
@@ -47,9 +48,15 @@ _STATUS = {
 }  # fmt: skip
 
 
-def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
-    """Return a matcher's combined finding about a value."""
-    return match(matcher, ValueToMatch(actual, scope))
+def evaluate(actual: object, matcher: object, scope: VariableScope, *, negated: bool = False) -> Match:
+    """Return a matcher's combined finding about a value.
+
+    Args:
+        negated: Whether a match may be a failure: then a value of an unsupported type is MISTYPED.
+    """
+    found = match(matcher, ValueToMatch(actual, scope))
+    unfit = found.outcome is MatchKind.UNFIT and actual is not None and actual is not ABSENT
+    return replace(found, outcome=MatchKind.MISTYPED) if negated and unfit else found
 
 
 def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
@@ -238,6 +245,13 @@ def allows_zero(wanted: object) -> bool:
         holds = {"eq": operator.eq, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
         return bool(numbers) and all(holds[key](0, value) for key, value in numbers.items() if key in holds)
     return wanted == 0 and not isinstance(wanted, bool)
+
+
+def may_be_zero(wanted: object, scope: VariableScope) -> bool:
+    """Return whether a count with the values of its references may be 0."""
+    with suppress(StepError):
+        return allows_zero(scope.resolve_value(wanted))
+    return False
 
 
 def _is_possible_count(value: object, *, whole_number: bool) -> bool:

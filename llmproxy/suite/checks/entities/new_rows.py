@@ -29,7 +29,7 @@ from llmproxy.suite.checks.entities.row_selection import (
     select_rows,
     show_row,
 )
-from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, may_be_zero
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
@@ -202,7 +202,7 @@ def _check_created_rows(
         for row in rows:
             run.cleaner.add_row(item.entity, row[info.key])
     require_known_columns(run.store, info, item.fields, f"{name}.fields", rows)
-    judged = judge_rows(rows, item.fields, run.scope)
+    judged = judge_rows(rows, item.fields, run.scope, negated=may_be_zero(item.count, run.scope))
     matching = [each.row for each in judged if each.all_match]
     unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):

@@ -74,11 +74,15 @@ class JudgedRow:
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchKind.FAILS, MatchKind.UNFIT}
 
 
-def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
-    return [
-        JudgedRow(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
-        for row in rows
-    ]
+def judge_rows(
+    rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope, *, negated: bool = False
+) -> list[JudgedRow]:
+    """Judge rows; `negated`: a match may be a failure."""
+
+    def judge(row: Row, name: str) -> Match:
+        return evaluate(row.get(name, ABSENT), fields[name], scope, negated=negated)
+
+    return [JudgedRow(row, {name: judge(row, name) for name in fields}) for row in rows]
 
 
 def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
@@ -103,7 +107,13 @@ def require_known_columns(
 
 
 def select_rows(
-    store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: VariableScope, user: str | None
+    store: StoreAdapter,
+    info: EntityInfo,
+    filters: Mapping[str, object],
+    scope: VariableScope,
+    user: str | None,
+    *,
+    negated: bool = False,
 ) -> list[Row]:
     """Return the rows selected by filters, of this user unless they name one. Raises StoreError, StepError."""
     info.check(filters, "filters")
@@ -127,14 +137,14 @@ def select_rows(
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]
     require_known_columns(store, info, filters, "filters", rows)
-    return apply_filters(info, rows, filters, scope)
+    return apply_filters(info, rows, filters, scope, negated=negated)
 
 
 def apply_filters(
-    info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope
+    info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope, *, negated: bool = False
 ) -> list[Row]:
     """Return the rows that match filters. Raises StepError if a filter cannot be judged."""
-    judged = judge_rows(rows, filters, scope)
+    judged = judge_rows(rows, filters, scope, negated=negated)
     for each in judged:
         if each.is_unclear:
             name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)

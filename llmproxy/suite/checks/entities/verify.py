@@ -26,7 +26,7 @@ from llmproxy.suite.checks.entities.row_selection import (
     select_rows,
     show_row,
 )
-from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, may_be_zero
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
@@ -81,7 +81,7 @@ def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[Entity
     """Return the entity's description, the selected rows, and the result."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
-    rows, said = _select_rows(run, info, wanted.id, wanted.filters)
+    rows, said = _select_rows(run, info, wanted)
     require_known_columns(run.store, info, wanted.fields, f"{name}.fields", rows)
     made: list[Assertion] = []
     if wanted.count is not None:
@@ -127,14 +127,14 @@ def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool)
     return assertion(name, message, holds=bool(rows) is exists, expected=exists, actual=bool(rows))
 
 
-def _select_rows(
-    run: RowCheckContext, info: EntityInfo, id_: object, filters: Mapping[str, object]
-) -> tuple[list[Row], str]:
+def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tuple[list[Row], str]:
     """Return the selected rows, and a description of the selection."""
+    id_, filters = wanted.id, wanted.filters
+    negated = wanted.exists is False or may_be_zero(wanted.count, run.scope)
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
         said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_owner_filter(info, run.user)
-        return select_rows(run.store, info, filters, run.scope, run.user), said
+        return select_rows(run.store, info, filters, run.scope, run.user, negated=negated), said
     key = run.scope.resolve_value(id_)
     if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):
         raise StepError(f"id: {id_!r} is {key!r}, which is no row's id")
@@ -146,7 +146,7 @@ def _select_rows(
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
         require_known_columns(run.store, info, filters, "filters", rows)
-        rows = apply_filters(info, rows, filters, run.scope)
+        rows = apply_filters(info, rows, filters, run.scope, negated=negated)
         said += f" with {shown}"
     return rows, said
 

@@ -92,6 +92,9 @@ def test_a_field_that_cannot_be_judged_is_an_error() -> None:
     made.add("Buy milk")
     said = created(made.look, before, fields={"parentId": {"ref": "$later"}})
     assert said[0].startswith("environment_error created[0].fields.parentId")
+    assert created(made.look, before, fields={"title": {"gt": 5}}, count=0)[0].startswith(
+        "failed created[0].fields.title"
+    )
     assert created(made.look, before, fields={"parentId": {"ref": "$later"}}, count=0)[0].startswith(
         "environment_error"
     )

@@ -38,6 +38,10 @@ def test_a_row_that_must_not_be_there(made: Run) -> None:
     there = verify(made, id=row["id"], exists=False)[0]
     assert there.startswith("failed verify.exists: there is a row id=1 of tasks: id=1")
     assert verify(made, filters={"title": "b"}, exists=False) == ["passed verify.exists"]
+    said = "environment_error verify: filters.title of tasks cannot be judged: expected a number"
+    for none in ({"count": 0}, {"count": {"lt": 2}}, {"exists": False}):
+        assert verify(made, filters={"title": {"gt": 5}}, **none)[0].startswith(said)
+    assert verify(made, filters={"title": {"gt": 5}}, count=1)[0].startswith("failed verify.count")
 
 
 def test_rows_of_other_users_that_decide_are_said(made: Run) -> None:
