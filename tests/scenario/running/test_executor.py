@@ -157,6 +157,7 @@ def test_what_a_step_brings_is_kept() -> None:
     ("step", "error", "words"),
     [
         (lambda state: state.has_tool_call("pay"), AssertionError, "the step <lambda> returned False"),
+        (lambda _state: type("bool_", (int,), {})(0), AssertionError, "returned False"),  # numpy's
         (lambda _state: (_ for _ in ()), TypeError, "nothing of it has run"),
     ],
 )
