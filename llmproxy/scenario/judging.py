@@ -133,7 +133,8 @@ def _excerpt_around_words(entry: str, words: Sequence[str]) -> list[str]:
 # -- asking one judge
 
 CONTINUE, FINISH = "continue_test", "finish_test"
-_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
+_OBJECT = re.compile(r"(?:[^{.!?]*:)?\s*(?:```(?:json)?\s*)?(\{.*\})\s*(?:```\s*)?", re.DOTALL | re.IGNORECASE)
+"""A JSON object, maybe in a fence or after a sentence with a colon; in other prose it may be an example."""
 _SHOWN = 300
 """Maximum characters of a malformed answer quoted in an error."""
 
@@ -307,8 +308,8 @@ class Question:
                 problem = "it decides more than once, and not alike"
                 raise _Unusable(problem, f"{problem}: {_shorten(_format_answer_for_retry(answer))!r}")
             return self._parse_ruling(*first)
-        found = _OBJECT.search(answer.text)
-        given = _load_json_or_none(found[0]) if found else None
+        found = _OBJECT.fullmatch(answer.text)
+        given = _load_json_or_none(found[1]) if found else None
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
             return self._parse_ruling(str(given.get("decision") or FINISH), given)
         said = f"tool calls not found: {_shorten(answer.text)!r}"

@@ -219,6 +219,10 @@ def test_who_refuses_everything_is_an_error() -> None:
 
 ODD = {
     "prose": (step(say="I think it is fine."), r"Invalid response from judge agent, tool calls not found: 'I think"),
+    "an example": (
+        step(say='No. Example: {"criteria": {"c1": "passed"}} would be wrong.'),
+        "tool calls not found: 'No",
+    ),
     "nothing": (step(say=""), "tool calls not found: ''"),
     "unknown tool": (called("approve", "{}"), "unknown tool: 'approve'"),
     "broken JSON": (called("finish_test", '{"criteria": {"c1"'), "no JSON object"),

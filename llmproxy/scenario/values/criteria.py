@@ -16,6 +16,7 @@ A checkpoint without any verdict has failed: its criteria are inconclusive.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ _HINTED = 120
 _DOTS = re.compile(r"\s*(?:\.{3}|…|\[…\]|\[\.{3}\])\s*")
 _SPEAKER = re.compile(r"^(?:\[\d+\]\s*)?(?:user|assistant|agent|system|tool(?: \S+)?)\s*:\s*", re.IGNORECASE)
 _QUOTES = str.maketrans("“”„«»‘’", '"""""\'\'', "`*")
+_MARKS = " \t\r\n\"'“”„«»‘’`"
+_SHORTEST_PART = 2
+"""Minimum characters between two omissions of a quotation."""
 _EDGES = " \t\r\n\"'.,;:!"
 _NO_QUOTE = frozenset({"", "none", "n/a", "na", "null", "-", "empty", "(none)", "(empty)"})
 """Judges' texts for missing evidence."""
@@ -146,15 +150,18 @@ def mark_unproven_findings_inconclusive(findings: Mapping[str, Finding], convers
 
 
 def conversation_contains_quote(quote: str, conversation: str) -> bool:
-    """Return whether a conversation contains a quotation, ignoring case, white space, quotes, emphasis, omissions."""
-    if quote.strip().lower() in _NO_QUOTE:
+    """Return whether a conversation contains a quotation, ignoring case, white space, quotes, emphasis, omissions.
+
+    Dots without words, or between single letters, quote nothing.
+    """
+    if quote.strip(_MARKS).lower() in _NO_QUOTE:
         return True
-    text = _fold_text(conversation)
-    start = 0
-    for part in _DOTS.split(quote):
-        wanted = _fold_text(_SPEAKER.sub("", part.strip().strip("\"'“”„«»‘’`"))).strip(_EDGES)
-        if not wanted:
-            continue
+    text, start = _fold_text(conversation), 0
+    parts = [_fold_text(_SPEAKER.sub("", part.strip(_MARKS))).strip(_EDGES) for part in _DOTS.split(quote)]
+    parts = [part for part in parts if part]
+    if not parts or (len(parts) > 1 and min(map(len, parts)) < _SHORTEST_PART):
+        return False
+    for wanted in parts:
         place = text.find(wanted, start)
         if place < 0:
             return False
@@ -176,9 +183,11 @@ def _read_finding(value: object) -> Finding | None:
     if not isinstance(status, str) or status.strip().lower() not in list(CriterionStatus):
         return None
     evidence, reason = (given.get(name) for name in ("evidence", "reason"))
+    if not isinstance(evidence, str):  # no quotation: as JSON it is in no conversation
+        evidence = json.dumps(evidence, ensure_ascii=False) if evidence else ""
     return Finding(
         CriterionStatus(status.strip().lower()),
-        evidence if isinstance(evidence, str) else "",
+        evidence,
         reason if isinstance(reason, str) else "",
     )
 

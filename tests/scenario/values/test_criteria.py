@@ -153,7 +153,8 @@ def test_a_quotation_is_found(quote: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "quote", ["It was delivered", "on its way ... Where is", "user: It is gone", "Your order is on its way"]
+    "quote",
+    ["It was delivered", "on its way ... Where is", "user: It is gone", "Your order is on its way", "...", "w...h...e"],
 )
 def test_an_invented_quotation_is_not_found(quote: str) -> None:
     """Words that nobody said, and parts in the wrong order, are no quotation."""
@@ -167,6 +168,8 @@ def test_invented_evidence_makes_a_criterion_inconclusive(status: CriterionStatu
     assert found.status is CriterionStatus.INCONCLUSIVE
     assert found.evidence == "[not in the conversation] it was delivered"
     assert f"so he says ({status}, but the quoted evidence" in found.reason
+    given = Criteria(["a"]).read_findings({"c1": {"status": str(status), "evidence": ["on its way"]}})[0]
+    assert mark_unproven_findings_inconclusive(given, TALK)["c1"].status is CriterionStatus.INCONCLUSIVE
 
 
 def test_true_evidence_changes_nothing() -> None:
