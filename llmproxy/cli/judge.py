@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -57,6 +58,8 @@ def calibrate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
+    if min_kappa is not None and math.isnan(min_kappa):
+        raise SettingsError("--min-kappa nan is no number.", hint="It takes one from -1 to 1, like 0.6.")
     labelled = read_labels(labels)
     prompt = _read_system_prompt_file(system_prompt)
 

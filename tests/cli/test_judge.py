@@ -100,7 +100,7 @@ def test_what_is_wrong_is_said_before_anything_is_asked(
     assert run(capsys, str(tmp_path / "nowhere"), "--model", "m")[0] == 2
     code, out = run(capsys, str(labels))
     assert (code, "--model" in out) == (2, True)
-    for more in (("--vote", "loudest"), ("--system-prompt", str(tmp_path / "nowhere"))):
+    for more in (("--vote", "loudest"), ("--system-prompt", str(tmp_path / "nowhere")), ("--min-kappa", "nan")):
         code, out = run(capsys, str(labels), "--model", "openai/m", *more)
         assert (code, more[1] in out, "Traceback" in out) == (2, True, False)
     code, out = run(capsys, str(labels), "--model", "openai/m", "--mode", "replay")  # live, if it were taken

@@ -114,7 +114,7 @@ class RunOptions:
             parse_mocks(self.mock)
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:  # nor NaN
                 raise ValueError(f"{name} takes a number above 0, not {value!r}")
 
 

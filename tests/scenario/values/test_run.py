@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_defaults_neither_limit_a_run_nor_reach_for_a_proxy() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"timeout": 0}, {"call_timeout": -1}, {"sample": 0}, {"runs": 0}, {"max_concurrency": 0}]
+    "wrong", [{"timeout": math.nan}, {"call_timeout": -1}, {"sample": 0}, {"runs": 0}, {"max_concurrency": 0}]
 )
 def test_numbers_below_one_are_refused(wrong: dict[str, Any]) -> None:
     """With name and value; None is no number."""
