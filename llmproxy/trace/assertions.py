@@ -42,9 +42,14 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
 
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
-    """The output matches this regular expression somewhere. Raises `re.error` for an invalid one."""
+    """The output matches this regular expression somewhere.
+
+    Raises `re.error` for an invalid one, ValueError for one that every text matches.
+    """
     cassette = unwrap_cassette(run)
     compiled = re.compile(pattern)
+    if compiled.search("") and compiled.search("\0"):
+        raise ValueError(f"output_matches() of {compiled.pattern!r} always holds: it matches nothing in any text")
     found = compiled.search(cassette.output_text)
     problem = (
         "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_clip_text(cassette.output_text)!r}"
@@ -99,6 +104,8 @@ def _validate_model(model: Any, value: object) -> str:
 
 def _list_schema_violations(schema: object, value: object) -> str:
     import jsonschema  # type: ignore[import-untyped,unused-ignore]
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
 
     if not isinstance(schema, Mapping | bool):
         raise TypeError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {schema!r:.60}")
@@ -107,7 +114,10 @@ def _list_schema_violations(schema: object, value: object) -> str:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise ValueError(f"This is no JSON Schema: {error.message}") from error
-    problems = sorted(kind(schema).iter_errors(value), key=lambda error: error.json_path)
+    try:  # a registry of its own fetches nothing
+        problems = sorted(kind(schema, registry=Registry()).iter_errors(value), key=lambda error: error.json_path)
+    except Unresolvable as error:
+        raise ValueError(f"This JSON Schema has a `$ref` to nothing in it ({error}): write it into `$defs`.") from error
     return "\n".join(f"{error.json_path}: {error.message}" for error in problems)
 
 

@@ -74,11 +74,19 @@ def test_what_a_schema_says_is_told_by_path() -> None:
     assert result.actual == {"temp": "x"}
 
 
-@pytest.mark.parametrize("schema", [{"type": "nonsense"}, 5, int])
+@pytest.mark.parametrize("schema", [{"type": "nonsense"}, 5, int, {"$ref": "#/nope"}, {"$ref": "http://127.0.0.1:9/x"}])
 def test_what_is_no_schema(schema: Json) -> None:
-    """The caller's mistake, not a failed assertion."""
+    """The caller's mistake, not a failed assertion; nothing is fetched."""
     with pytest.raises((ValueError, TypeError)):
         output_json_schema(said("{}"), schema)
+
+
+def test_a_pattern_that_every_text_matches_is_refused() -> None:
+    """A text may be empty, and a pattern may say so."""
+    for pattern in ("", ".*", "(yes)?"):
+        with pytest.raises(ValueError, match="always holds"):
+            output_matches(said("Hello"), pattern)
+    assert not output_matches(said("Hello"), "^$")
 
 
 def unknown_price(**members: Json) -> Cassette:
