@@ -126,7 +126,6 @@ class Ran:
         return [line for line in self.stderr.splitlines() if line.startswith(("llmproxy:", "  miss:", "  refused:"))]
 
     def count(self, word: str) -> int:
-        """Return a number of the summary: hits, misses, recorded."""
         return counted(self.stderr, word)
 
 

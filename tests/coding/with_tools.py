@@ -144,7 +144,6 @@ class AgentWithTools:
         return self.run(DEAD, "--mode", "replay", *options)
 
     def run(self, upstream: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run it."""
         own = {name: value.replace("{home}", str(self.base)) for name, value in self.agent.variables.items()}
         own["PACKAGES"] = str(self.packages / self.agent.name)
         own |= {"HOME": str(self.base), "XDG_DATA_HOME": str(self.base), "PWD": str(self.base / "w"), **_WAITS}

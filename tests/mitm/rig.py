@@ -60,7 +60,6 @@ class Rig:
         front: type[Front] = Front,
         **options: Any,
     ) -> None:
-        """Prepare; nothing runs yet."""
         self.settings = Settings(
             **{"mode": mode, "store": store, "upstream": dict(upstreams or {}), "port": 0, **options}
         )
@@ -76,7 +75,6 @@ class Rig:
 
     @property
     def url(self) -> str:
-        """Base URL without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
     def client(self, timeout: float = 120) -> Wire:
@@ -101,7 +99,6 @@ class Rig:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(seconds)  # what it was just doing is done
 
     def wait_outcomes(self, number: int, seconds: float = 120) -> list[Call]:
-        """Wait until so many outcomes were reported; AssertionError if they never are."""
         until = time.monotonic() + seconds
         while len(self.outcomes) < number:
             assert time.monotonic() < until, f"{number} outcomes expected, got {self.outcomes}"
@@ -163,7 +160,6 @@ class Rig:
 
 @contextmanager
 def connected(provider: Provider, mode: str, store: Path, **options: Any) -> Iterator[tuple[Rig, Wire]]:
-    """Run a provider, a proxy in front of it, and a client of that."""
     with provider as p, Rig(mode, store, {"openai": p.url}, **options) as rig, rig.client() as c:
         yield rig, c
 

@@ -382,7 +382,6 @@ QUESTIONS = [f"question {n}" for n in range(ASKED)]
 
 
 def walk_of(n: int) -> list[str]:
-    """Return what session n asks, in its own order; some questions twice."""
     return random.Random(n).sample(QUESTIONS * 2, ASKED)
 
 

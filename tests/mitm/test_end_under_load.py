@@ -93,7 +93,6 @@ QUESTIONS = [f"q{n} wait={0.3 * (4 - n)}" for n in range(4)]
 
 
 def ask(rig: Rig, text: str, *, stream: bool = False) -> str:
-    """Ask over a connection of its own; return the body."""
     with rig.client() as wire:
         return wire.ask(chat(text, stream=True) if stream else chat(text)).body.decode()
 

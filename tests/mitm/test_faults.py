@@ -46,7 +46,6 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def was_reset(c: Wire) -> bool:
-    """Read to the end; tell whether it was a reset."""
     try:
         while data := c.sock.recv(1 << 16):
             c.buffer += data

@@ -103,7 +103,6 @@ def play(channel: Any) -> list[tuple[object, ...]]:
 
 @contextmanager
 def channel(rig: Rig) -> Iterator[Any]:
-    """Connect to the port, without TLS."""
     with grpc.insecure_channel(f"127.0.0.1:{rig.port}") as made:
         yield made
 

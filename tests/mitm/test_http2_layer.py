@@ -32,13 +32,11 @@ HELLO = Script((Step(Reply("hello"), times=None),))
 
 @contextmanager
 def client(rig: Rig) -> Iterator[httpx.Client]:
-    """Speak HTTP/2 without asking first."""
     with httpx.Client(http1=False, http2=True, base_url=rig.url, timeout=60, trust_env=False) as made:
         yield made
 
 
 def ask(c: httpx.Client, text: str, **more: object) -> httpx.Response:
-    """Ask over HTTP/2."""
     got = c.post("/v1/chat/completions", content=body_of(text, **more), headers={"content-type": "application/json"})
     assert got.http_version == "HTTP/2"
     return got

@@ -44,7 +44,6 @@ def basic(user: str) -> dict[str, str]:
 
 
 def connect_bytes(host: str, port: int, user: str | None = None) -> bytes:
-    """Format a CONNECT."""
     fields = {"host": f"{host}:{port}", **(basic(user) if user is not None else {})}
     lines = [f"CONNECT {host}:{port} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join(lines).encode() + b"\r\n\r\n"
@@ -65,7 +64,6 @@ def secure(wire: Wire, host: str, *files: Path | str) -> Wire:
 
 @contextmanager
 def tunnel(rig: Rig, host: str = OPENAI, port: int = 443, user: str | None = None) -> Iterator[Wire]:
-    """Open a tunnel through the proxy; AssertionError if it is refused."""
     with rig.client() as c:
         status, _ = c.send(connect_bytes(host, port, user)).head()
         assert status == 200
@@ -74,7 +72,6 @@ def tunnel(rig: Rig, host: str = OPENAI, port: int = 443, user: str | None = Non
 
 @contextmanager
 def intercepted(rig: Rig, host: str = OPENAI, port: int = 443, user: str | None = None) -> Iterator[Wire]:
-    """Open a tunnel, and TLS inside it with the proxy's certificate."""
     with tunnel(rig, host, port, user) as c:
         yield secure(c, host, rig.proxy.ca)
 
@@ -487,7 +484,6 @@ def test_credentials_are_read_as_clients_write_them() -> None:
 
 
 def client(peer: str, ours: str = "127.0.0.1", port: int = 8080) -> Client:
-    """Make a connection of mitmproxy's."""
     return Client(peername=(peer, 1), sockname=(ours, port), timestamp_start=0.0)
 
 

@@ -48,7 +48,6 @@ class Tools:
 
 @contextmanager
 def tools() -> Iterator[Tools]:
-    """Run one over HTTP for the block."""
     made = Tools()
 
     class Handler(QuietHandler):
@@ -68,7 +67,6 @@ def message(id_: object = 1, text: str = "a", method: str = "tools/call") -> dic
 
 
 def ask(rig: Rig, what: dict[str, Any]) -> Received:
-    """Send a message over HTTP, on a connection of its own."""
     with rig.client() as c:
         return c.ask(request(json.dumps(what).encode(), "/tools/mcp", **SESSION))
 

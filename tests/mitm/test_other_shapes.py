@@ -212,7 +212,6 @@ def test_a_compressed_stream_is_replayed_plain(tmp_path: Path, coding: str) -> N
 
 
 def batch(status: str) -> Answer:
-    """Format a batch's state."""
     done = {"output_file_id": "file-out1"} if status == "completed" else {}
     return json_answer({"id": "batch_1", "object": "batch", "input_file_id": "file-in1", "status": status, **done})
 

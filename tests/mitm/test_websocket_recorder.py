@@ -278,14 +278,12 @@ def test_over_https_both_ways(tmp_path: Path) -> None:
 
 
 def encrypted(port: int, sock: socket.socket | None = None, name: str = "localhost") -> ssl.SSLSocket:
-    """Speak TLS to the port, trusting the proxy's own CA."""
     context = ssl.create_default_context(cafile=confdir() / CERTIFICATE)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context.wrap_socket(sock or socket.create_connection(("127.0.0.1", port), timeout=10), server_hostname=name)
 
 
 def tunnel(port: int, host: str, user: str = "") -> socket.socket:
-    """Open a CONNECT tunnel."""
     import base64
 
     sock = socket.create_connection(("127.0.0.1", port), timeout=10)

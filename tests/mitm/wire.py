@@ -16,7 +16,6 @@ BAD = b"\x00\xff this is no HTTP at all\r\n\r\n"
 
 
 def body_of(text: str = "hi", **more: object) -> bytes:
-    """Format a chat request's body."""
     return json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}], **more}).encode()
 
 
@@ -35,7 +34,6 @@ def chat(text: str = "hi", target: str = CHAT, *, headers: Mapping[str, str] | N
 
 
 def chunked(body: bytes, size: int, target: str = CHAT, end: bytes = b"0\r\n\r\n", **headers: str) -> bytes:
-    """Format a request in chunks of `size` bytes."""
     head = request(b"", target, **{"content_length": "", "transfer_encoding": "chunked", **headers})
     parts = [body[at : at + size] for at in range(0, len(body), size)]
     return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
@@ -58,7 +56,6 @@ class Received:
 
     @property
     def message(self) -> str:
-        """The text of an OpenAI error."""
         return str(self.json["error"]["message"])
 
 
@@ -86,7 +83,6 @@ class Wire:
         return self.send(data).response(method)
 
     def reset(self) -> None:
-        """Close with an RST."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
@@ -111,7 +107,6 @@ class Wire:
         return taken
 
     def exactly(self, size: int) -> bytes:
-        """Read so many bytes, or what there is until the end."""
         while len(self.buffer) < size and self.more():
             pass
         taken, self.buffer = self.buffer[:size], self.buffer[size:]

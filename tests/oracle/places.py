@@ -80,7 +80,6 @@ class Service:
         """Nothing to let go."""
 
     def answer(self, address: str) -> tuple[int, dict[str, str], bytes]:
-        """Answer a GET."""
         url, pages = urlsplit(address), self.shape.pages
         if url.path == "/later":
             self.later()

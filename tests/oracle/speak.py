@@ -83,7 +83,6 @@ class Dialect:
 
 
 def dumps(value: object, **written: Any) -> bytes:
-    """Write JSON."""
     return json.dumps(value, **{"ensure_ascii": False, **written}).encode()
 
 

@@ -37,7 +37,6 @@ def block(info: str) -> str:
 
 
 def lines_of(system: str) -> list[str]:
-    """Return what a system would hand to its shell, one after the other."""
     if system == "gitlab":
         job = yaml.safe_load(block("yaml gitlab"))["test"]
         return [*job["before_script"], *job["script"]]

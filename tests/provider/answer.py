@@ -35,8 +35,6 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One HTTP answer, ready to be sent."""
-
     status: int = 200
     headers: HeaderFields = (("content-type", "application/json"),)
     pieces: tuple[Piece, ...] = ()

@@ -101,7 +101,6 @@ def _named(name: str, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def response_stream(final: dict[str, Any]) -> Iterator[bytes]:
-    """Stream a response as events that end in `final`."""
     for number, (name, data) in enumerate(_response_events(final)):
         yield event({"type": name, "sequence_number": number, **data}, name)
 

@@ -67,7 +67,6 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """Base URL without a slash at the end."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
     @property

@@ -27,7 +27,6 @@ def chat(text: str, **more: object) -> bytes:
 
 
 def post(p: Provider, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
-    """POST on a connection of its own; returns status and raw body."""
     connection = HTTPConnection("127.0.0.1", p.port, timeout=10)
     try:
         connection.request("POST", path, body, {"content-type": "application/json", **headers})

@@ -193,7 +193,6 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """Base URL, without a slash at the end."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:

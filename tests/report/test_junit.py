@@ -18,7 +18,6 @@ SCHEMA = Path(__file__).with_name("junit.xsd")
 
 
 def tree() -> ET.Element:
-    """Return the sample's file, parsed."""
     return ET.fromstring(render_junit(samples.story()))
 
 

@@ -68,8 +68,6 @@ def _step(user: str, results: int, call: list[dict[str, Any]] | None = None, say
 
 @dataclass(frozen=True, slots=True)
 class SdkAgent:
-    """One SDK's agent."""
-
     name: str
     environment: str
     sdk: str
@@ -79,7 +77,6 @@ class SdkAgent:
 
     @property
     def command(self) -> list[str]:
-        """How it is started."""
         place = HERE / ("node/agent.mjs" if self.environment == "node" else "python/agent.py")
         return [starter(self.environment), str(place), self.sdk, QUESTION]
 

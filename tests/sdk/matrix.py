@@ -65,12 +65,10 @@ class Client:
         return [self.case(column) for column in COLUMNS] + list(self.extra)
 
     def case(self, column: str) -> str:
-        """Name of a column's case."""
         return self.renamed.get(column, f"{self.prefix}{column}")
 
     @property
     def node(self) -> bool:
-        """Whether it runs in Node."""
         return self.driver.environment == "node"
 
 

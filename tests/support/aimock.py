@@ -18,7 +18,6 @@ class Aimock(Process):
 
     @property
     def url(self) -> str:
-        """Base URL without a slash at the end, for every provider."""
         return f"http://127.0.0.1:{self.port}"
 
     def is_ready(self) -> bool:

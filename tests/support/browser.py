@@ -159,11 +159,9 @@ class Browser:
 
 class Page:
     def __init__(self, browser: Browser, session: str) -> None:
-        """Drive it through `browser`."""
         self.browser, self.session = browser, session
 
     def close(self) -> None:
-        """Close it; nothing of it is left."""
         self.browser.empty(self)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
@@ -204,7 +202,6 @@ class Page:
         return str(self.js(f"document.querySelector({json.dumps(where)}).innerText"))
 
     def click(self, where: str, text: str = "") -> None:
-        """Click the first element of a selector, or the first that holds a text."""
         chosen = f"[...document.querySelectorAll({json.dumps(where)})].find((each) => each.innerText.includes({json.dumps(text)}))"
         self.wait(chosen)
         self.js(f"{chosen}.click()")
@@ -225,7 +222,6 @@ class Page:
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def told(self, method: str) -> list[dict[str, Any]]:
-        """Return what the page told of a kind so far."""
         self.js("1")
         return [
             each["params"]

@@ -89,7 +89,6 @@ class InProcess:
         self._journal.close()
 
     def control(self, method: str, path: str, **body: object) -> tuple[int, Json]:
-        """Ask the control API."""
         said = json.dumps(body).encode() if body else b""
         asked = ControlRequest(method, CONTROL_PREFIX + path, (), said, loopback=True)
         status, data, _ = control.answer_control_request(self.engine, asked, ControlledProxy())

@@ -52,7 +52,6 @@ def scripted(turns: Sequence[Turn]) -> Model:
 
 
 def written(turn: Turn, model: str = "gpt-4o", number: int = 0) -> bytes:
-    """Write an answer of chat completions."""
     calls = [
         {
             "id": f"call_{number}_{n}",
@@ -79,7 +78,6 @@ class World:
     """Tools that say that they only read."""
 
     def call(self, tool: str, given: Mapping[str, Any]) -> str:
-        """Do it."""
         self.asked.append(Wish(tool, dict(given)))
         match tool:
             case "set":
@@ -98,14 +96,12 @@ class World:
         return f"no tool {tool}"
 
     def listed(self) -> list[Json]:
-        """Return what `tools/list` says."""
         names = ("set", "get", "toggle", "count", "look")
         return [
             {"name": name, "inputSchema": {}, "annotations": {"readOnlyHint": name in self.reading}} for name in names
         ]
 
     def answer(self, message: Json) -> Json:
-        """Answer a message of MCP."""
         if message["method"] == "tools/call":
             text = self.call(message["params"]["name"], message["params"].get("arguments", {}))
             result: Json = {"content": [{"type": "text", "text": text}]}
@@ -115,8 +111,6 @@ class World:
 
 
 class Ran(NamedTuple):
-    """What an agent did."""
-
     calls: list[tuple[Wish, str | None]]
     """Calls of tools and what came back; None where our text did."""
     text: str
@@ -240,7 +234,6 @@ class Bench:
         return told
 
     def interactions(self, cassette: str) -> Iterator[Any]:
-        """Return what is recorded in a cassette."""
         store = self.engine.store
         assert store is not None
         return store.iter_interactions(cassette)

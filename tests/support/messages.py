@@ -33,7 +33,6 @@ def result(text: str = '{"temp": 18}', call_id: str = "call_1") -> dict[str, Any
 def used(
     name: str, arguments: Mapping[str, Any] | str, text: str = "ok", call_id: str = "call#1"
 ) -> list[dict[str, Any]]:
-    """Return a call of a tool, and what came back."""
     return [asks(call(name, arguments, call_id)), result(text, call_id)]
 
 

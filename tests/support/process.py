@@ -30,7 +30,6 @@ def free_port() -> int:
 
 
 def until(holds: Callable[[], object], seconds: float = 120) -> None:
-    """Wait for something. Raises AssertionError: it never comes."""
     last = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < last

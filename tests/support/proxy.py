@@ -52,7 +52,6 @@ class Listening:
 
     @property
     def url(self) -> str:
-        """Base URL without a slash at the end; OpenAI's is `url + "/v1"`."""
         return f"http://127.0.0.1:{self.port}"
 
     def session_url(self, name: str) -> str:

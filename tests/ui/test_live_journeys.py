@@ -54,7 +54,6 @@ def upstream() -> Iterator[str]:
 
 
 def ask(px: Proxy, text: str, session: str = "") -> int:
-    """Ask as an agent does; returns the status."""
     return ask_chat(f"{px.session_url(session) if session else px.url}/v1", text)
 
 

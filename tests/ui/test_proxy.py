@@ -48,7 +48,6 @@ class Asker:
         return found.status, found.body.decode()
 
     def get(self, question: str, **query: object) -> Any:
-        """Ask a question; its answer is an object."""
         text = "&".join(f"{name}={value}" for name, value in query.items())
         status, body = self.ask(f"{DATA}{question}?{text}")
         assert status == 200, body

@@ -272,7 +272,6 @@ def other(one: Interaction, text: bytes = b"other") -> Interaction:
 
 
 def fill(path: Path, many: Sequence[Interaction], *, supersede: bool = False, clean: bool = True) -> Path:
-    """Add interactions to a store, as a session that ends."""
     with reopened(path, writable=True) as store:
         for name in dict.fromkeys(each.cassette for each in many):
             store.begin_writing(name, 1, exclusive=True, holder="test")

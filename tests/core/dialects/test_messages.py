@@ -18,7 +18,6 @@ Json = dict[str, Any]
 
 
 def read(operation: str, *values: Json) -> Message:
-    """Return the answer that these values of a response make."""
     draft = Draft()
     for value in values:
         get_codec_or_default(operation).add(draft, value)

@@ -51,12 +51,10 @@ JSON = "application/json"
 
 
 def frame(payload: bytes, **headers: str) -> bytes:
-    """Encode one frame of an AWS event stream."""
     return aws_frame({f":{name.replace('_', '-')}": value for name, value in headers.items()}, payload)
 
 
 def event(kind: str, payload: object) -> bytes:
-    """Encode one event of Bedrock."""
     return frame(json.dumps(payload).encode(), event_type=kind, message_type="event")
 
 

@@ -65,7 +65,6 @@ def ask(made: Engine, text: str = "hi", target: str = CHAT, headers: Headers = (
 
 
 def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}', status: int = 200) -> None:
-    """Return the provider's answer, and store it."""
     exchange.recording.on_head(
         10, status, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
     )

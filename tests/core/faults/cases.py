@@ -9,7 +9,6 @@ from llmproxy.core.traffic.interaction import Chunk, Response
 
 
 def call(**given: Any) -> CandidateCall:
-    """Return a call of an agent to OpenAI."""
     plain: dict[str, Any] = {
         "session": "default", "party": "agent", "provider": "openai", "model": "gpt-4o",
         "operation": "chat.completions", "channel": "llm", "transport": "http", "key": "v2:1", "nth": 1,

@@ -247,7 +247,6 @@ def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
 
 
 def derive(case: Case, tree: object, **style: Any) -> Key:
-    """Return the key of a real request with another body."""
     request, where, _ = case
     data = json.dumps(tree, **style).encode("utf-8", "surrogatepass")
     sent = Request(request.method, where.target, request.headers, data)

@@ -33,7 +33,6 @@ A, B = ("agent", Key("v1:a")), ("agent", Key("v1:b"))
 
 
 def session(mode: Mode = Mode.REPLAY, *, complete: bool = False) -> Session:
-    """Return a session of a cassette that begins with A."""
     return Session("s", "s", 1, SessionSettings(mode), complete=complete, first=A)
 
 

@@ -37,7 +37,6 @@ WORDS = Path(__file__).read_text().split()
 
 @pytest.fixture
 def conn() -> Iterator[sqlite3.Connection]:
-    """Return a database in memory with the store's schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
         upgrade_schema(made)
         made.execute("PRAGMA foreign_keys=ON")

@@ -41,7 +41,6 @@ ANSWERS = {
 
 
 def ask_and_shut(rig: Rig) -> Received:
-    """Ask, say that nothing more will come, and read what does."""
     with rig.client() as c:
         c.send(chat(stream=True))
         c.sock.shutdown(socket.SHUT_WR)

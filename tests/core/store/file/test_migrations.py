@@ -23,7 +23,6 @@ from tests.support.recordings import NOW, run
 
 
 def schema(path: Path) -> str:
-    """Return every statement of a database's schema."""
     with closing(sqlite3.connect(path)) as conn:
         return "\n".join(str(row[0]) for row in conn.execute("SELECT sql FROM sqlite_master ORDER BY name"))
 

@@ -53,7 +53,6 @@ def opened(url: str, folder: Path, *, writable: bool = True, whole: bool = True)
 
 
 def through(network: CutNetwork, url: str) -> str:
-    """Return the URL of a database by way of a network."""
     return f"postgresql://tester@127.0.0.1:{network.port}/{url.partition('?')[0].rpartition('/')[2]}"
 
 
