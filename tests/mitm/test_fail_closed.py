@@ -87,7 +87,7 @@ BEFORE = [
 
 AFTER = [
     ("writer", "store_answer"),
-    *(("outcomes", name) for name in ("record_end", "record_sessionless_refusal")),
+    *(("accounting", name) for name in ("record_end", "record_sessionless_refusal")),
     *(("answering", name) for name in ("serve_recorded", "plan_playback_head")),
     ("misses", "record_miss"),
     *(

@@ -49,11 +49,7 @@ _STATUS = {
 
 
 def evaluate(actual: object, matcher: object, scope: VariableScope, *, negated: bool = False) -> Match:
-    """Return a matcher's combined finding about a value.
-
-    Args:
-        negated: Whether a match may be a failure: then a value of an unsupported type is MISTYPED.
-    """
+    """Return a matcher's finding; `negated`: a match may be a failure, so values of unsupported types are MISTYPED."""
     found = match(matcher, ValueToMatch(actual, scope))
     unfit = found.outcome is MatchKind.UNFIT and actual is not None and actual is not ABSENT
     return replace(found, outcome=MatchKind.MISTYPED) if negated and unfit else found

@@ -33,5 +33,5 @@ def test_a_command_has_the_options_that_have_a_help_for_it(command: str) -> None
 def test_what_is_typed_again_has_each_option_that_says_so() -> None:
     """A switch that is off by default, one that is on, and values that a shell must not part; nothing that was not typed."""
     typed = shlex.split(RunArguments({}, ("x",), GIVEN).run_command_prefix)
-    assert typed == ["llmproxy", "run", "--intercept", "--no-base-urls", "--mcp-config", "a b.json"]
+    assert typed == ["llmproxy", "run", "--intercept", "--no-base-urls", "--var", "a=b", "--mcp-config", "a b.json"]
     assert RunArguments({}, ("x",)).run_command_prefix == "llmproxy run"

@@ -64,7 +64,7 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
     ({"count": 0, "input": {"id": 5, "sure": False}}, [NUMBER], PASSED, ""),
     ({"count": 0, "input": {"id": 5, "sure": 1}}, [NUMBER], ERROR, "mind the quotes"),
     ({"input": {"id": {"not": {"in": [5, 6]}}}}, [NUMBER], ERROR, "cannot be denied"),
-    ({"count": 0, "input": {"sure": True, "id": {"gt": 3}}}, [NUMBER], ERROR, 'expected a number, more than 3; found text'),
+    ({"count": 0, "input": {"sure": True, "id": {"gt": 3}}}, [NUMBER], ERROR, "expected a number, more than 3; found text"),
     ({"count": 0, "input": {"sure": {"gt": 3}, "id": "6"}}, [NUMBER], PASSED, ""),
     ({"count": 0, "input": {"title": {"gt": 3}}}, [NUMBER], PASSED, ""),
     # what cannot be looked into does not lack anything
