@@ -19,7 +19,7 @@ from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.store.reader import Readable, RequestWithUpstream
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, decode_sql_text, to_sql, to_summary
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.store import GOOD, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, remove_prefix
 from llmproxy.parsers import parse_age_seconds
@@ -27,9 +27,9 @@ from llmproxy.protocol import API_KEYS, Channel
 
 
 def count_recordings_live_at_time(store: Store, cassette: str, sample: int, since: float) -> int:
-    """Count the recordings that were live at a time, in Unix seconds."""
-    sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
-        AND (superseded_at IS NULL OR superseded_at >= ?)"""
+    """Count the good recordings that were live at a time, in Unix seconds."""
+    sql = f"""SELECT count(*) FROM interactions AS i WHERE cassette = ? AND sample = ? AND started_at < ?
+        AND (superseded_at IS NULL OR superseded_at >= ?) AND {GOOD.format("i")}"""
     return int(store.query(sql, (to_sql(cassette), sample, since, since))[0][0])
 
 

@@ -32,7 +32,7 @@ from llmproxy.protocol import AUTHENTICATION, TRANSIENT
 from llmproxy.server_store_copies import show_store
 
 _STATUS = f"{{0}}.status < 500 AND {{0}}.status NOT IN ({', '.join(map(str, sorted(TRANSIENT | AUTHENTICATION)))})"
-_GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"
+GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"
 _LEFT_AGAIN = f"""
 i.ending = 'left' AND {_STATUS.format("i")} AND i.occurrence > (SELECT COUNT(*) FROM interactions AS k
     WHERE k.cassette = i.cassette AND k.sample = i.sample AND k.party = i.party AND k.key = i.key
@@ -41,10 +41,10 @@ i.ending = 'left' AND {_STATUS.format("i")} AND i.occurrence > (SELECT COUNT(*) 
 """SQL of `was_left_twice`."""
 UNFINISHED = f"""
 SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL
-    AND NOT ({_GOOD.format("i")}) AND NOT ({_LEFT_AGAIN})
+    AND NOT ({GOOD.format("i")}) AND NOT ({_LEFT_AGAIN})
     AND NOT EXISTS (SELECT 1 FROM interactions AS j WHERE j.cassette = i.cassette AND j.sample = i.sample
         AND j.party = i.party
-        AND j.key = i.key AND j.superseded_at IS NULL AND j.id > i.id AND {_GOOD.format("j")}) LIMIT 1
+        AND j.key = i.key AND j.superseded_at IS NULL AND j.id > i.id AND {GOOD.format("j")}) LIMIT 1
 """
 """Finds a live recording that failed or is cut (not one that was left twice) and has no later good answer."""
 

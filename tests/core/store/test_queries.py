@@ -53,8 +53,10 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert store.count_interactions("default", 1, kind=("openai", "embeddings")) == 1
     assert store.count_interactions("other", 1) == store.count_interactions("other", 2) == 1
     assert store.count_interactions("nobody", 1) == 0
-    assert [count_recordings_live_at_time(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
+    failed = dataclasses.replace(BASE, response=dataclasses.replace(BASE.response, status=401))
+    store.add_interaction(failed, supersede=False)
+    assert [count_recordings_live_at_time(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
 
 
 def test_one_row_in_short(store: Store) -> None:
