@@ -80,9 +80,9 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 def _list_candidates(
     exchange: Exchange, config: Config, store: Store, wording: RecordingRewriter
 ) -> list[tuple[int, Canonical]]:
-    """Return recordings that the request could match, with the canonical form of today's rules."""
-    where, found = exchange.route, list[tuple[int, Canonical]]()
-    for id_ in store.list_candidate_ids(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
+    """Return its party's recordings that the request could match, with the canonical form of today's rules."""
+    place, found = (exchange.session.cassette, exchange.party), list[tuple[int, Canonical]]()
+    for id_ in store.list_candidate_ids(*place, exchange.route.provider.name, exchange.operation, CANDIDATES):
         if (recorded := wording.find_cached_request(id_)) is None:
             try:
                 recorded = canonical_of(store, store.load(id_), config.rules, config.upstreams)

@@ -513,12 +513,12 @@ class Readable:
             return None
         return decode_sql_text(row[0]), self.find_current_key(cassette, sample, row[2], row[1], 0)[0]
 
-    def list_candidate_ids(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
-        """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss."""
+    def list_candidate_ids(self, cassette: str, party: str, provider: str, operation: str, limit: int) -> list[int]:
+        """Return ids of the last `limit` live interactions of a party and operation, oldest first; for a miss."""
         found = self.query(
-            "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS "
-            "NULL ORDER BY id DESC LIMIT ?",
-            (to_sql(cassette), to_sql(provider), to_sql(operation), limit),
+            "SELECT id FROM interactions WHERE cassette = ? AND party = ? AND provider = ? AND operation = ? AND "
+            "superseded_at IS NULL ORDER BY id DESC LIMIT ?",
+            (to_sql(cassette), to_sql(party), to_sql(provider), to_sql(operation), limit),
         )
         return [id_ for (id_,) in reversed(found)]
 

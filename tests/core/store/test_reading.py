@@ -57,14 +57,14 @@ def test_rows_of_a_cassette_are_its_live_ones(store: Store) -> None:
 
 
 def test_candidates_are_the_last_of_the_operation(store: Store) -> None:
-    """The nearest of a miss is looked for among live recordings of the same operation, at most so many."""
+    """The nearest of a miss is looked for among live recordings of its party and operation, at most so many."""
     for n in range(1, 6):
         store.add_interaction(interaction(n), supersede=False)
     store.add_interaction(interaction(6, operation="embeddings"), supersede=False)
     store.add_interaction(interaction(5), supersede=True)
-    assert [store.load(id_).key for id_ in store.list_candidate_ids("default", "openai", "chat.completions", 3)] == [
-        key(3), key(4), key(5),
-    ]  # fmt: skip
+    store.add_interaction(interaction(7, party="judge"), supersede=False)
+    found = store.list_candidate_ids("default", "agent", "openai", "chat.completions", 3)
+    assert [store.load(id_).key for id_ in found] == [key(3), key(4), key(5)]
 
 
 def test_cassettes_are_counted(store: Store) -> None:
