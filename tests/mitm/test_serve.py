@@ -229,6 +229,18 @@ def test_a_full_disk_costs_the_recording_never_the_answer(store: Path) -> None:
     assert recorded(store)[0].response.body.startswith(b"{")
 
 
+def test_a_store_that_takes_no_recording_is_no_success(store: Path) -> None:
+    """Every request is refused before it is sent, and the proxy ends with 3."""
+    FileStore.open(store, writable=True, now=time.time).close()
+    with closing(sqlite3.connect(store)) as conn:
+        conn.execute("CREATE TRIGGER full BEFORE UPDATE ON cassettes BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    p = Provider(Script(()))
+    with connected(p, "record", store) as (rig, c):
+        assert "disk is full" in c.ask(chat("1")).message
+        rig.wait_idle()
+        assert (rig.proxy.losses, p.connections) == (1, 0)
+
+
 def test_idle_connections_go_first_where_descriptors_are_few(store: Path) -> None:
     """Of 40 descriptors, sixty clients that stay: each is answered, the longest idle ones are closed, and that is said."""
     with Provider(Script((Step(Reply("yes"), times=None),))) as p:

@@ -471,6 +471,7 @@ class ReplayLayer(layer.Layer):
             error, family, close=close, method=method, operation=operation, grants=incoming.grants, asked=asked, mcp=mcp
         )
         proxy.released.pop(self.context.client.id, None)
+        proxy.losses += isinstance(error, RecordingError)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
             proxy.report_exchange_end(exchange, status)
