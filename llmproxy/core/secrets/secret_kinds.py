@@ -325,15 +325,17 @@ _BARE_URL = late(
 _BEGINNING = late(r"(?:^|\s)/*$")
 _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 """Words before a colon that make the following address no password."""
+_DIGESTS = frozenset({"sha256", "sha512"})
+"""What follows the tag of an image (``/v2/name:tag@sha256:...``)."""
 
 
 def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
     """Return the spans of passwords in a path or a query that names a host without its scheme.
 
     ``/user:password@host/v1``. Only after a slash, or at the beginning: in running text the same form is an address
-    after a word (``contact:me@example.com``). A host without a dot counts only where a base URL begins, because
-    elsewhere it may be a tag (``/models/name:tag@digest``). `quoted`: the text is not a path but may contain one; names
-    of recordings look alike except for the slash at the beginning of a word.
+    after a word (``contact:me@example.com``). A host without a dot counts only where a base URL begins, or after a
+    random password, because elsewhere it may be a tag (``/models/name:tag@digest``). `quoted`: the text is not a path
+    but may contain one; names of recordings look alike except for the slash at the beginning of a word.
     """
     return [
         match.span("secret")
@@ -341,7 +343,12 @@ def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tu
         if _is_password(match)
         and (not quoted or text[_find_word_start(text, match.start())] == "/")
         and match["user"].lower() not in _NO_USERS
-        and (_BEGINNING.search(text, 0, match.start()) or match["host"] == "localhost" or not match["host"].isalnum())
+        and (
+            _BEGINNING.search(text, 0, match.start())
+            or match["host"] == "localhost"
+            or not match["host"].isalnum()
+            or (match["host"] not in _DIGESTS and is_drawn(match["secret"], 12))
+        )
     ]
 
 

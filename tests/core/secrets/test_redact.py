@@ -205,7 +205,7 @@ BARE = [
     "/https:/user:{}@gw.example.com/v1", "/nobody/knows/user:{}@localhost/v1", "/user%3A{}%40gw.example.com/v1",
     "/user:{}@[::1]:80/v1",
     "/user:{}@10.0.0.7", "/v1/x?proxy=user:{}@proxy.example.com:8080", "/v1/x?a=1&to=user%3A{}%40gw.example.com",
-    "/a:b{}@gw.example.com/",
+    "/a:b{}@gw.example.com/", "/nobody/knows/user:{}Zq8Lr3Xw@db:5432/v1",
 ]  # fmt: skip
 """A base URL that lost its scheme on the way into a path or a query."""
 
@@ -231,7 +231,7 @@ def test_a_name_that_looks_like_a_password_before_a_host_is_printed(text: str) -
 
 @pytest.mark.parametrize("target", [
     "/mailto:bob@example.com", "/v1/x?resource=acct:bob@example.com", "/models/claude-3@20240620:rawPredict",
-    "/v2/llama3:8bit@sha256:abc",
+    "/v2/llama3:8bit@sha256:abc", "/v2/app:3fa85f645717x9@sha256:abc", "/v1/x/npm:@scope/x", "/v1/name:v1.2-rc4@stage",
     "/v2/name:tag@digest/x", "/user:password@localhost/x", "/v1/x?at=12:30@noon", "/a@b.org/c:d",
 ])  # fmt: skip
 def test_what_is_no_password_before_a_host_stays(target: str) -> None:
