@@ -24,7 +24,8 @@ SHORT_HEAD = 4096
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WORD = re.compile(rb"([A-Za-z]+(?:-[A-Za-z]+){0,3}|[0-9]{1,5})(?=[ \t:;,])")
 """The beginning of a line, if it is a name."""
-_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ \x00-\x20\x7f]+) HTTP/1\.([01])")
+_REQUEST_LINE = re.compile(rb"([A-Za-z-]{1,24}) ([^ \x00-\x20\x7f]+) HTTP/1\.([01])")
+"""Longer methods, and such with digits, do not exist: they are keys in the wrong place, and methods are logged."""
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _LENGTH = re.compile(r"[0-9]{1,18}")

@@ -84,6 +84,7 @@ def test_a_head_says_how_the_request_goes_on(lines: tuple[str, ...], first: str,
 
 BAD_HEADS = {
     "no request line": b"hello\r\n\r\n",
+    "a key for a method": b"ghp_0123456789 / HTTP/1.1\r\n\r\n",
     "no version": b"GET /\r\n\r\n",
     "HTTP/2": b"GET / HTTP/2.0\r\n\r\n",
     "h2c": b"PRI * HTTP/2.0\r\n\r\n",
