@@ -71,6 +71,9 @@ class _Verifier:
 
     def verify_store(self, path: Path) -> int:
         """Check a store, print and count the errors. Raises CassetteError."""
+        if path.is_file() and not path.stat().st_size:
+            print_line(f"damaged: {path} is empty (0 bytes). Restore it from version control, or remove it.")
+            return 1
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._is_cassette_stored(database, path):
                 return 0

@@ -81,6 +81,12 @@ def test_a_file_s_slots_are_verified_too(path: Path, tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err.startswith(f"llmproxy: {file}, at `volatile`: volatile field x is of kind 'wat'.")
 
 
+def test_verify_calls_an_emptied_store_damaged(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(b"")
+    code, out = run(capsys, path, "verify")
+    assert (code, out.startswith(f"damaged: {path} is empty")) == (1, True)
+
+
 @pytest.mark.parametrize("words", [["rm", "x"], ["rename", "a", "b"], ["rerecord", "1"], ["fork", "a", "--at", "1"]])
 def test_a_store_that_is_not_there_is_not_made(words: list[str], tmp_path: Path) -> None:
     assert main([*words, "--store", str(tmp_path / "x.db")]) == 3
