@@ -125,9 +125,10 @@ def may_hold_redaction(data: bytes | bytearray) -> bool:
     return DUMMY.encode() in data or _MARKS.search(data) is not None
 
 
-_STANDS_IN = late(
+STANDS_IN = late(
     r"\[REDACTED[\w:-]*\]|REDACTED(?:-\d+)?(?:[:x][\w-]*)?\*+|REDACTEDx[0-9a-f]{12}|REDx[0-9A-Za-z]{3,9}\*+|REDACTE\*"
 )
+"""A placeholder, in a request or in an answer."""
 _SAID = parse_word_set("messages input contents system systemInstruction system_instruction instructions prompt")
 """Members of a request that contain a conversation: quoted text is no credential of the request."""
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
@@ -177,7 +178,7 @@ def _is_placeholder(value: str) -> bool:
             value = base64.b64decode(coded, validate=True).decode("latin-1") if scheme.lower() == "basic" else value
         except ValueError:
             return False
-    return DUMMY in value or _STANDS_IN.search(value) is not None or _ONLY.fullmatch(value.strip()) is not None
+    return DUMMY in value or STANDS_IN.search(value) is not None or _ONLY.fullmatch(value.strip()) is not None
 
 
 class Redactor:

@@ -24,7 +24,7 @@ from llmproxy.suite.checks.tools import (
 )
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
 from llmproxy.suite.matchers.json_equality import Unknown, quote
-from llmproxy.suite.matchers.match import MatchKind
+from llmproxy.suite.matchers.match import MatchKind, explain_replaced_secret
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import HistoryProcessor, MessageProcessing, Usage
 from llmproxy.suite.schema.steps import Talk
@@ -240,6 +240,8 @@ class _MessageProcessingCheck:
             return build_unclear(name, "an empty text is in every text", **about)
         text = "\n".join(finding.summaries)
         holds = (word.casefold() in text.casefold()) is wanted
+        if holds and not wanted and (hidden := explain_replaced_secret(text)):
+            return build_unclear(name, hidden, **about)
         message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {quote(text, 300)}"
         return assertion(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
 

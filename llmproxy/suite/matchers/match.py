@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from llmproxy.core.secrets.redact import STANDS_IN
 from llmproxy.suite.matchers.json_equality import Unknown
 from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
 
@@ -125,6 +126,10 @@ def choose_eq_or_ref(expected: object, scope: VariableScope) -> str:
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
+_UNAFFECTED = frozenset({"anyOf", "allOf", "not", "exists"})
+"""Matchers whose finding a placeholder changes only by the matchers inside, or not."""
+
+
 def apply_named_matcher(name: str, operand: object, seen: ValueToMatch) -> Match:
     known = REGISTRY.get(name)
     if known is None:
@@ -132,11 +137,21 @@ def apply_named_matcher(name: str, operand: object, seen: ValueToMatch) -> Match
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
         return Match(MatchKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
-        return known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
+        found = known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
         return Match(MatchKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
         return Match(MatchKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+    doubtful = MatchKind.HOLDS if name == "notContains" else MatchKind.FAILS
+    if found.outcome is doubtful and name not in _UNAFFECTED and (hidden := explain_replaced_secret(seen.actual)):
+        outcome = MatchKind.UNCLEAR if name == "notContains" else MatchKind.UNFIT
+        return Match(outcome, "; ".join(filter(None, [found.message, hidden])))
+    return found
+
+
+def explain_replaced_secret(value: object) -> str:
+    """Return why it is not known whether a value lacks something: a placeholder is in it; empty if none is."""
+    return "llmproxy replaced a secret here, so a match cannot be ruled out" if STANDS_IN.search(str(value)) else ""
 
 
 _UNDECIDED = (MatchKind.UNCLEAR, MatchKind.UNFIT, MatchKind.MISTYPED)

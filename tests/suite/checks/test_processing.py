@@ -63,4 +63,5 @@ def test_what_nobody_can_read_is_an_error() -> None:
     hidden = active("declared", summaries=None, values={"condensedMessages": None})
     assert check(hidden, summaryContains="x")[-1].status is ERROR
     assert check(hidden, summaryNotContains="x")[-1].status is ERROR
+    assert check(active(summaries=["key [REDACTED]"]), summaryNotContains="ghp_")[-1].status is ERROR
     assert check(hidden, condensedMessages={"lte": 100})[-1].status is ERROR

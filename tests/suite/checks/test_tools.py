@@ -67,6 +67,7 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
     ({"count": 0, "input": {"sure": True, "id": {"gt": 3}}}, [NUMBER], ERROR, "expected a number, more than 3; found text"),
     ({"count": 0, "input": {"sure": {"gt": 3}, "id": "6"}}, [NUMBER], PASSED, ""),
     ({"count": 0, "input": {"title": {"gt": 3}}}, [NUMBER], PASSED, ""),
+    ({"count": 0, "input": {"q": {"contains": "ghp_"}}}, [call("createTask", {"q": "[REDACTED]"}, "c8")], ERROR, "replaced a secret"),
     # what cannot be looked into does not lack anything
     ({"count": 0, "input": {"title": "Buy milk"}}, [BROKEN], ERROR, "not JSON"),
     ({"count": 0, "input": {"title": "Buy milk"}}, [BROKEN, CREATE], FAILED, "should have this input"),

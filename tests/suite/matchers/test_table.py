@@ -29,6 +29,12 @@ def scope() -> VariableScope:
 
 NAN = float("nan")
 TABLE: list[tuple[object, object, Status]] = [
+    # what a placeholder stands for is not known
+    ("REDACTED-1:github*****", {"contains": "ghp_"}, FAILED),
+    ({"a": ["[REDACTED]"]}, {"not": {"json": {"a": ["x"]}}}, ERROR),
+    ("key REDACTED-1:github*****", {"notContains": "ghp_"}, ERROR),
+    ("key REDACTED-1:github*****", {"notContains": "key"}, FAILED),
+    ("key [REDACTED-1:github]", {"contains": "key", "not": {"exists": False}}, PASSED),
     # NaN is not in JSON, and no comparison judges it
     (3, {"not": {"gt": NAN}}, ERROR),
     (3, {"not": NAN}, ERROR),
