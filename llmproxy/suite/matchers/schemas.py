@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from llmproxy.did_you_mean import nearest_word
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.json_equality import ABSENT, name_kind, parse_time, quote
 from llmproxy.suite.matchers.match import Match, MatchKind, ValueToMatch, matcher
@@ -29,14 +29,16 @@ _DURATION = r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)
 _SILENT = frozenset(
     {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
      "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
-     "contentSchema"}
+     "contentSchema", "$recursiveAnchor", "nullable", "example", "discriminator", "xml", "externalDocs"}
 )  # fmt: skip
-"""Keywords of JSON Schema that refuse nothing."""
+"""Keywords of JSON Schema, and of OpenAPI, that refuse nothing."""
 _BESIDE = frozenset({"then", "else", "minContains", "maxContains"})
 """Keywords that only modify others."""
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 """Keywords whose members are schemas under user-defined names."""
-_DATA = frozenset({"const", "enum", "default", "examples"})
+_DATA = frozenset(
+    {"const", "enum", "default", "examples", "example", "discriminator", "xml", "externalDocs", "$vocabulary"}
+)
 """Keywords whose values are data, not schemas."""
 _STEPS = 500_000
 """Maximum rule applications on parts of one value, some seconds; recursive definitions can need any number."""
@@ -94,21 +96,24 @@ def _explain_bad_schema(operand: object) -> str:
     except jsonschema.SchemaError as error:
         return f": this is no JSON Schema: at {error.json_path} {error.message:.200}"
     says = frozenset(base.VALIDATORS)
-    if objection := next(_explain_unchecked_keywords(operand, says, "$"), ""):
+    known = says | _SILENT | _BESIDE | (base.META_SCHEMA["properties"].keys() - {"dependencies"})
+    if objection := next(_explain_unchecked_keywords(operand, known, "$"), ""):
         return f": {objection}"
     return "" if operand.keys() & says else ": this schema holds for every JSON, so it asserts nothing"
 
 
-def _explain_unchecked_keywords(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
-    """Yield schema parts that would not be checked: misspelt keywords, unknown formats."""
+def _explain_unchecked_keywords(schema: object, known: frozenset[str], path: str) -> Iterator[str]:
+    """Yield schema parts that would not be checked: unknown keywords and formats."""
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
-        near = nearest_word(str(key), says | _BESIDE, 0.8)
-        if near and key not in says | _SILENT | _BESIDE and not str(key).startswith("x-"):
+        if str(key).startswith("x-"):
+            continue
+        if key not in known:
+            near = suggest_name(str(key), known, listing=False)
             yield (
-                f"at {path} there is `{key}`, which is no keyword of JSON Schema, so it would assert nothing (did you "
-                f"mean `{near}`?)"
+                f"at {path} there is `{key}`, which is no keyword of this draft of JSON Schema, so it would assert"
+                f" nothing ({near or f'another draft: name it in `$schema`; a note: `x-{key}`'})"
             )
         if key == "format" and value not in _FORMATS:
             yield (
@@ -117,11 +122,11 @@ def _explain_unchecked_keywords(schema: object, says: frozenset[str], path: str)
             )
         if key in _NAMED and isinstance(value, Mapping):
             for name, each in value.items():
-                yield from _explain_unchecked_keywords(each, says, f"{path}.{key}.{name}")
+                yield from _explain_unchecked_keywords(each, known, f"{path}.{key}.{name}")
         elif key not in _DATA:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 yield from _explain_unchecked_keywords(
-                    each, says, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else "")
+                    each, known, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else "")
                 )
 
 

@@ -42,7 +42,9 @@ def test_formats_are_checked(name: str, good: str, bad: str) -> None:
     [
         {"properties": {"requierd": {"type": "string"}}},
         {"const": {"requierd": 1}},
-        {"type": "string", "nullable": True, "x-order": 1},
+        {"type": "string", "nullable": True, "x-order": {"tipe": 1}, "example": {"tipe": 1}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": ["b"], "c": {"type": "null"}}},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "id": "x", "minimum": 1, "exclusiveMinimum": True},
         {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}},
         {"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": False},
     ],
