@@ -176,7 +176,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
         if words_ and count > max_step_repeats:
             loops.append(f"answer {_clip_text(str(words_))!r} x {count}")
     problem = f"The agent repeats itself: {'; '.join(loops)}." if loops else ""
-    return build_result("no_loops", cassette, "no loop", loops or None, problem)
+    return build_result("no_loops", cassette, "no loop", loops or None, problem, counts_all=True)
 
 
 def evaluate(*results: AssertionResult) -> EvalResult:
@@ -203,11 +203,20 @@ def unwrap_cassette(subject: Subject) -> Cassette:
     return found
 
 
-def build_result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:
-    """Return the result of an assertion; `problem` is empty if it holds."""
+def build_result(
+    name: str, subject: Cassette, expected: Any, actual: Any, problem: str, *, counts_all: bool = False
+) -> AssertionResult:
+    """Return the result of an assertion; `problem` is empty if it holds.
+
+    `counts_all`: it holds only if every tool call is known.
+    """
     empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
     if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
         problem = "Nothing was recorded in this trace, so nothing is proven."
+    elif not problem and subject.was_refused:
+        problem = "Every request to a model in this trace got an HTTP error, so nothing is proven."
+    elif not problem and counts_all and (unread := subject.unknown.get("answers")):
+        problem = f"Not all tool calls are known: {unread} answer{'s' * (unread > 1)} could not be read, or broke off."
     return AssertionResult(name, not problem, expected, actual, problem)
 
 
@@ -258,7 +267,8 @@ def tool_called(
             problem = f"{other!r} was never called, so {tool_name!r} was not called {word} it. Called were {sequence}."
         elif tool_name not in sequence or sign * (sequence.index(other) - sequence.index(tool_name)) <= 0:
             problem = f"{tool_name!r} was not first called {word} {other!r}: {sequence}."
-    return build_result(name, cassette, {"tool": tool_name} | conditions, actual, problem)
+    expected = {"tool": tool_name} | conditions
+    return build_result(name, cassette, expected, actual, problem, counts_all=times is not None)
 
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
@@ -266,7 +276,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     cassette = unwrap_cassette(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
     problem = f"Called {_format_call_count(len(called))}: {called}." if called else ""
-    return build_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
+    return build_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem, counts_all=True)
 
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:
@@ -282,7 +292,8 @@ def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False
         rest = iter(sequence)
         lacking = next((tool for tool in expected if tool not in rest), None)  # `in` moves the iterator on
         problem = "" if lacking is None else f"{lacking!r} did not follow in this order: {sequence}."
-    return build_result("tool_order(strict)" if strict else "tool_order", cassette, expected, sequence, problem)
+    name = "tool_order(strict)" if strict else "tool_order"
+    return build_result(name, cassette, expected, sequence, problem, counts_all=strict)
 
 
 def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode = "strict") -> AssertionResult:
@@ -308,7 +319,8 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
     if mode == "superset" and not expected:
         raise ValueError("tool_trajectory(mode='superset') without tools always holds")
     problem = f"Called were {sequence}, expected {expected}: too many {extra}, missing {missing}."
-    return build_result(f"tool_trajectory({mode})", cassette, expected, sequence, problem if problems[mode] else "")
+    problem, exact = problem if problems[mode] else "", mode != "superset"
+    return build_result(f"tool_trajectory({mode})", cassette, expected, sequence, problem, counts_all=exact)
 
 
 def same_tool_calls(
@@ -322,7 +334,8 @@ def same_tool_calls(
     lines = [change.describe() for change in changed]
     if diff.tool_sequence_changed:
         lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
-    return build_result("same_tool_calls", new, diff.old_tool_sequence, diff.new_tool_sequence, "\n".join(lines))
+    sequences = diff.old_tool_sequence, diff.new_tool_sequence
+    return build_result("same_tool_calls", new, *sequences, "\n".join(lines), counts_all=True)
 
 
 def _format_json(value: object) -> str:

@@ -63,6 +63,8 @@ def raise_if_wrong_type(given: object, wanted: type, what: str) -> None:
 
 UNKNOWN = "llmproxy.unknown"
 """Member of a span's metadata in files: names of unknown numbers, which are written as 0."""
+UNREAD = "llmproxy.unread"
+"""Member of an answer's metadata: why it is not known what the answer called."""
 
 
 class SpanKind(StrEnum):

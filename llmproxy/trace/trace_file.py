@@ -40,6 +40,7 @@ from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT
 from llmproxy.trace.spans import (
+    UNREAD,
     Provenance,
     Span,
     SpanKind,
@@ -141,8 +142,11 @@ class Cassette:
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Number of spans that lack a required ``cost``, ``tokens`` or ``duration``, by measure; empty if none."""
-        found = {"cost": 0, "tokens": 0, "duration": 0}
+        """Number of spans that lack a required ``cost``, ``tokens`` or ``duration``, by measure; empty if none.
+
+        ``answers``: the answers whose tool calls are not known.
+        """
+        found = {"cost": 0, "tokens": 0, "duration": 0, "answers": 0}
         requests: dict[str, Span] = {}
         for span in self.spans:
             if span.kind is SpanKind.LLM_REQUEST:
@@ -150,6 +154,7 @@ class Cassette:
             elif span.kind is SpanKind.TOOL_CALL:
                 found["duration"] += span.duration_ms is None
             elif _is_billed_answer(span):
+                found["answers"] += UNREAD in (span.metadata or {})
                 request = requests.pop(span.parent_id or "", None)
                 found["cost"] += span.cost_usd is None and (request is None or request.cost_usd is None)
                 found["tokens"] += not _has_tokens(span) and (request is None or not _has_tokens(request))
@@ -158,6 +163,12 @@ class Cassette:
         for request in requests.values():  # never answered, as far as known; one that was counted should have a price
             found["cost"] += request.token_usage is not None and request.cost_usd is None
         return {name: count for name, count in found.items() if count}
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether every request to a model got an HTTP error."""
+        answers = [span for span in self.spans if span.kind is SpanKind.LLM_RESPONSE]
+        return bool(answers) and not any(map(_is_billed_answer, answers))
 
     def get_tool_calls(self) -> list[Span]:
         return [span for span in self.spans if span.kind is SpanKind.TOOL_CALL]

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import llmproxy.trace
+from llmproxy.core.traffic.interaction import Chunk, Ending
 from llmproxy.trace import (
     AgentRun,
     AssertionResult,
     Cassette,
+    cost_under,
+    latency_under,
+    no_loops,
     no_tool_called,
     same_tool_calls,
+    token_count_under,
     tool_called,
     tool_order,
     tool_trajectory,
 )
 from llmproxy.trace.assertions import matches_partially
-from tests.trace.runs import Json, tools, weather
+from llmproxy.trace.trace_file import from_interactions
+from tests.support.messages import said, user
+from tests.trace.runs import Json, chat, tools, weather
 
 RUN = tools(("a", {"x": 1, "z": {"p": 1, "q": 2}}), "b", ("a", {"x": 2}))
 
@@ -69,6 +77,27 @@ def test_the_table(result: AssertionResult, passed: bool) -> None:
     """What passes and what fails; a failure says something, a success nothing."""
     assert bool(result) is result.passed is passed
     assert bool(result.message) is not passed
+
+
+ASKED = chat(1, [user("hi")], said("x"))
+BODIES = {"garbage": b"x", "empty": b"{}", "no choices": b'{"id": "1", "model": "m"}'}
+
+
+@pytest.mark.parametrize("kind", [*BODIES, "cut", "HTTP 500"])
+def test_an_answer_that_was_not_read_proves_no_absence(kind: str) -> None:
+    """Nobody knows what it called; a refused request proves nothing at all."""
+    response, status, ending = ASKED.response, 200, Ending.COMPLETE
+    if kind in BODIES:
+        response = replace(response, chunks=(Chunk(1, BODIES[kind]),))
+    else:
+        status, ending = (200, Ending.CUT) if kind == "cut" else (500, ending)
+    run = from_interactions([replace(ASKED, response=replace(response, status=status, ending=ending))], "x")
+    results = [no_tool_called(run), no_tool_called(run, "a"), tool_called(run, "a", times=0), no_loops(run)]
+    results += [tool_trajectory(run, [], mode="subset"), tool_order(run, [], strict=True), same_tool_calls(run, run)]
+    results += [cost_under(run, 1), token_count_under(run, 999), latency_under(run, 9e9)] if status == 500 else []
+    assert not any(results)
+    assert all(each.message for each in results)
+    assert no_tool_called(from_interactions([ASKED], "x"))
 
 
 def test_an_assert_shows_what_was_expected() -> None:

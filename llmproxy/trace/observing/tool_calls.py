@@ -25,7 +25,7 @@ from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_answer_replay import list_messages, read_call
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
-from llmproxy.core.traffic.interaction import Interaction, Usage, header
+from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_result_json_or_text
@@ -265,17 +265,6 @@ _LOOKS_LIKE = re.compile(
 """Common traits of answers with tool calls on any path."""
 
 
-def explain_unreadable_answer(exchange: DecodedExchange) -> str:
-    """Describe why a complete answer of a model cannot be read, or not fully; empty if it can."""
-    answer = exchange.answer
-    if answer is None and not exchange.finish_reasons:
-        kind = header(exchange.interaction.response.headers, "content-type") or "no content-type"
-        return f"could not be read as an answer of {exchange.interaction.operation} ({kind})"
-    if answer is not None and answer.unknown:
-        return f"holds what is not known, and may call a tool: {', '.join(answer.unknown)}"
-    return ""
-
-
 def may_contain_tool_calls(operation: str, body: bytes | None) -> bool:
     """Return whether an exchange of an unknown kind may contain tool calls; `body` is its answer, if kept."""
     first = operation.partition("/")[0]
@@ -343,12 +332,12 @@ class WireCall:
         if exchange is None:
             return "was passed through and not recorded" if self.is_complete else ""
         if self.is_complete:
-            return explain_unreadable_answer(exchange)
+            return exchange.unread_reason
         # What the provider ran itself tells nothing about who went on with the answer.
         missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.agent_ran_tool]
         if missing:
             return f"was cut off while it asked for {', '.join(missing)}"
-        return explain_unreadable_answer(exchange) if self.agent_ran_tool else ""
+        return exchange.unread_reason if self.agent_ran_tool else ""
 
     @property
     def is_cut_and_unused(self) -> bool:

@@ -26,7 +26,7 @@ from llmproxy.core.dialects.streams import SSEParser, list_events
 from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage
+from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
 from llmproxy.trace.spans import Span, TokenUsage
 
 _DEPTH = 8
@@ -186,6 +186,16 @@ class DecodedExchange:
         """Whether the answer is incomplete or an error, so that a client would retry."""
         response = self.interaction.response
         return response.status >= CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
+
+    @property
+    def unread_reason(self) -> str:
+        """Why a complete answer of a model cannot be read, or not fully; empty if it can."""
+        if self.answer is None and not self.finish_reasons:
+            kind = header(self.interaction.response.headers, "content-type") or "no content-type"
+            return f"could not be read as an answer of {self.interaction.operation} ({kind})"
+        if self.answer is not None and self.answer.unknown:
+            return f"holds what is not known, and may call a tool: {', '.join(self.answer.unknown)}"
+        return ""
 
     @property
     def cost(self) -> Decimal | None:

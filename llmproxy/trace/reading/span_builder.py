@@ -57,7 +57,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     set_span_arguments,
     to_plain_message,
 )
-from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.spans import UNREAD, Span, SpanKind
 
 _PLAIN = 512
 """Messages that are kept as plain values."""
@@ -315,6 +315,9 @@ class SpanBuilder:
         if exchange.answer is not None:
             span.output = exchange.answer.text or (None if exchange.answer.tool_calls else "")
         span.metadata = build_response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
+        if exchange.interaction.response.status < CLIENT_ERROR:
+            unread = exchange.error if exchange.failed else exchange.unread_reason
+            span.metadata |= {UNREAD: unread} if unread else {}
         _set_usage_and_cost(span, exchange)
         return span
 
