@@ -100,7 +100,7 @@ class _CachedValueWriter:
         if type(value) is dict and all(type(name) is str for name in value):
             members = self.write_members(value, where)
             return {_TYPE: "dict", "is": members} if _TYPE in value else members
-        if isinstance(value, Enum):
+        if isinstance(value, Enum) and value.name is not None:
             return {_TYPE: self.write_class(value, where), "is": value.name}
         return self.write_object(value, where)
 
@@ -117,7 +117,7 @@ class _CachedValueWriter:
         return path
 
     def write_object(self, value: Any, where: str) -> object:
-        """Write a pydantic object or a dataclass; private attributes are ignored."""
+        """Write a pydantic object or a dataclass; private attributes of an SDK's are ignored."""
         members = _find_members(value)
         if members is None:
             raise NotCacheable(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
@@ -132,6 +132,11 @@ class _CachedValueWriter:
 def _find_members(value: Any) -> dict[str, Any] | None:
     """Return the fields of a pydantic object or dataclass without other state; None for any other."""
     if isinstance(value, BaseModel):
+        defaults = {name: each.get_default() for name, each in type(value).__private_attributes__.items()}
+        private = (value.__pydantic_private__ or {}).items()
+        changed = [name for name, each in private if each != defaults[name]]
+        if changed and type(value).__module__.partition(".")[0] not in _KNOWN:
+            raise NotCacheable(f"{_format_kind(value)}: its private attributes are set ({', '.join(changed)})")
         return {name: each for name, each in vars(value).items() if name in type(value).model_fields}
     if not is_dataclass(value) or isinstance(value, (list, dict, tuple, set, str, int, float, type)):
         return None
@@ -206,6 +211,13 @@ def find_class_by_path(path: str) -> type:
     return found
 
 
+def _find_under_its_name(kind: type) -> object:
+    found: object = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
 def _format_kind(value: object) -> str:
     return class_path(type(value)).removeprefix("builtins:")
 
@@ -214,6 +226,8 @@ def _format_kind(value: object) -> str:
 
 _REPR = (dt.date, dt.time, dt.timedelta, dt.tzinfo, Decimal, UUID, PurePath, complex, range, bytes, str, int, float)
 """Types whose `repr` identifies the value; of the last three only subclasses get here."""
+_OWN_REPR = (dt.datetime, *(each for each in _REPR if each is not dt.tzinfo))
+"""Of these a subclass may have a `repr` that leaves the value out."""
 _SECRET_NAMES = frozenset(
     {"accesstoken", "authorization", "authtoken", "bearertoken", "clientsecret", "idtoken", "passwd", "password"}
     | {"privatekey", "refreshtoken", "secretkey"}
@@ -257,7 +271,12 @@ class _KeyWriter(_CachedValueWriter):
         if isinstance(value, (set, frozenset)):
             return {_TYPE: kind, "is": sorted((self.write(each, where) for each in value), key=json.dumps)}
         if isinstance(value, _REPR):
-            return {_TYPE: kind, "is": self.write_text(repr(value))}
+            base = next((each for each in _OWN_REPR if isinstance(value, each)), type(value))
+            return {_TYPE: kind, "is": self.write_text(base.__repr__(value))}
+        if isinstance(value, type) and _find_under_its_name(value) is not value:
+            raise NotCacheable(
+                f"{where} is the class {class_path(value)}, and the module has no such class of this name"
+            )
         if isinstance(value, type) or (isinstance(value, FunctionType) and "<" not in value.__qualname__):
             return {_TYPE: kind, "is": f"{value.__module__}:{value.__qualname__}"}
         if hasattr(type(value), "get_secret_value"):  # pydantic's; a mock of any kind has it too, but not its type

@@ -10,14 +10,14 @@ import sys
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from decimal import Decimal
-from enum import Enum
+from enum import KEEP, Enum, IntFlag
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, strategies as st
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, SecretStr, create_model
 
 from llmproxy.scenario import AgentInput, JudgmentRequest, ModelConfig, ScenarioConfig, ScenarioState
 from llmproxy.scenario.cache import CachedFunction, NotCacheable
@@ -49,6 +49,21 @@ class Model(BaseModel):
     name: str
     api_key: str = ""
     secret: SecretStr = SecretStr("")
+
+
+class Hidden(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "hidden"
+
+
+class Bits(IntFlag, boundary=KEEP):
+    ONE = 1
+
+
+class Private(BaseModel):
+    _mood: str = "calm"
 
 
 @dataclass
@@ -132,7 +147,8 @@ def repr_of(value: object) -> str:
         (Model(name="a"), Model(name="b")),
         (Record(1), Record(2)),
         (Record(1), {"a": 1}),
-        ({"$": "class", "is": "x"}, type("x", (), {})),
+        (Hidden("a"), Hidden("b")),
+        (Bits(8), Bits(16)),
         (Agent, Other),
         (f, g),
     ],
@@ -144,12 +160,31 @@ def test_objects_count_by_their_value(one: object, other: object) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), io.StringIO(), lambda: 1, [1, [object()]], {"a": Agent()}, Record(object()), (x for x in [1]), Mock()],
+    [
+        object(),
+        io.StringIO(),
+        create_model("Model", temp=(int, 0)),
+        lambda: 1,
+        [1, [object()]],
+        {"a": Agent()},
+        Record(object()),
+        (x for x in [1]),
+        Mock(),
+    ],
 )
 def test_what_has_no_value_has_no_key(value: object) -> None:
     """Never `str()` of it: the address in it changes, or it hides a difference. It says where it is."""
     with pytest.raises(NotCacheable, match="argument 'x'"):
         key(value)
+
+
+def test_private_state_has_no_key() -> None:
+    """It would be lost, so it must not be taken for nothing."""
+    model = Private()
+    assert key(model) == key(Private())
+    model._mood = "angry"
+    with pytest.raises(NotCacheable, match="private attributes are set"):
+        key(model)
 
 
 def test_cycles_have_no_key() -> None:
