@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.oracle.rows import Shape, State
+from tests.support.services import QuietHandler, serving
 
 COLUMNS = "title TEXT, status TEXT, owner TEXT"
 TABLES = {
@@ -108,25 +108,13 @@ class Service:
 def served(service: Service) -> Iterator[str]:
     """Let a service be asked over a socket; gives its address."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 - as the library names it
             status, headers, data = service.answer(self.path)
-            self.send_response(status)
-            for name, text in {**headers, "content-length": str(len(data))}.items():
-                self.send_header(name, text)
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(data, status=status, **headers)
 
-        def log_message(self, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url

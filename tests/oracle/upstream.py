@@ -7,11 +7,11 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import ThreadingHTTPServer
 from urllib.parse import quote, urlsplit
 
 from tests.oracle.agents import Exchange
+from tests.support.services import QuietHandler
 
 NAMES = ("openai", "anthropic", "gemini", "ollama", "bedrock")
 PREFIX = {"ollama": "", "gemini": "/gemini", "bedrock": "/bedrock"}
@@ -33,12 +33,12 @@ class Upstream(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Upstream
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - as the library names it
         """Send the pieces, and break off where that is written."""
         exchange = self.server.answers[self.rfile.read(int(self.headers["content-length"]))].popleft()
         exchange.begun.set()
@@ -52,9 +52,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not exchange.cut:
             self.wfile.write(b"0\r\n\r\n")
         self.close_connection = exchange.cut
-
-    def log_message(self, *args: Any) -> None:
-        """Print nothing."""
 
 
 def perform(url: str, session: str, exchanges: Sequence[Exchange]) -> None:

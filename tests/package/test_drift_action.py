@@ -7,9 +7,8 @@ import os
 import runpy
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.support.asking import ASK
 from tests.support.chats import fill
 from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
+from tests.support.services import QuietHandler, serving
 
 from .test_action import git
 
@@ -44,24 +44,15 @@ class GitHub:
         self.closed_to_workflows = False
         github = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def _answer(self) -> None:
                 data = self.rfile.read(int(self.headers.get("content-length") or 0))
                 status, said = github.take(self.command, self.path, dict(self.headers), json.loads(data or "null"))
-                answer = json.dumps(said).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                self.answer(json.dumps(said).encode(), status=status)
 
             do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _answer  # noqa: N815 - http.server's names
 
-            def log_message(self, *_: object) -> None:
-                """Print nothing."""
-
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=[0.02], daemon=True).start()
 
     def take(self, method: str, path: str, headers: dict[str, str], told: Any) -> tuple[int, Any]:
         """Answer as docs.github.com/en/rest/pulls has it."""
@@ -89,9 +80,8 @@ class GitHub:
 def github() -> Iterator[GitHub]:
     """Return a GitHub without a pull request."""
     made = GitHub()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with serving(made.server):
+        yield made
     assert made.refused == []
 
 

@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.error import URLError
 
@@ -23,6 +22,7 @@ from llmproxy.core.faults import KINDS
 from llmproxy.protocol import Channel
 from tests.provider import Provider
 from tests.support import Proxy, proxy
+from tests.support.services import QuietHandler, serving
 
 from .drivers import run, script
 from .matrix import PROVIDERS, Client, environment
@@ -168,24 +168,16 @@ class Conductor:
 
 @contextmanager
 def _conductor(px: Proxy) -> Iterator[Conductor]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802 - as the library names it
             case = self.rfile.read(int(self.headers["content-length"])).decode()
             conductor.announce(self.path.strip("/"), case)
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    conductor = Conductor(px, f"http://127.0.0.1:{server.server_port}")
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        conductor = Conductor(px, url)
         yield conductor
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 # -- what is said of it --------------------------------------------------------------------------------------------------------------

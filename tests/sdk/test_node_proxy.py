@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import shutil
 import subprocess
-import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.provider import Provider, load
 from tests.support import needed
 from tests.support.forked import program
 from tests.support.process import clean_env
+from tests.support.services import QuietHandler, serving
 
 from .environments import NODE
 
@@ -25,34 +25,25 @@ DIALOGUE = {"ordered": False, "steps": [{"user": "hi", "say": "hello", "times": 
 ASKED = ("fetch", "again", "https", "agent", "http")
 
 
-class Here(http.server.BaseHTTPRequestHandler):
+class Here(QuietHandler):
     """A service that NO_PROXY exempts."""
 
-    def do_POST(self) -> None:
-        body = f"as {self.path}".encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Print nothing."""
+    def do_POST(self) -> None:  # noqa: N802 - as the library names it
+        self.answer(f"as {self.path}".encode(), "text/plain")
 
 
 def test_every_way_of_asking_goes_through_the_proxy(tmp_path: Path) -> None:
     """Fetch, node:https with and without an agent of its own, node:http: recorded, replayed; what NO_PROXY exempts is asked itself."""
     if (node := shutil.which("node")) is None:
         needed("Node")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Here) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        exempt = f"http://127.0.0.1:{server.server_port}/mine"
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Here)) as here:
+        exempt = f"{here}/mine"
         with Provider(load(DIALOGUE)) as up:
             recorded = _run(str(node), tmp_path, exempt, up.url, "--mode", "record")
             assert len(up.requests) == len(ASKED), recorded
         replayed = _run(str(node), tmp_path, exempt, DEAD)
         # Here loopback is no exception, so that the preload must not send what it asks the proxy itself through the proxy.
         everything = _run(str(node), tmp_path, exempt, DEAD, "--no-base-urls")
-        server.shutdown()
     for name in ASKED:
         assert (replayed[name]["status"], "hello" in replayed[name]["text"]) == (200, True), replayed
         assert replayed[name] == recorded[name] == everything[name]

@@ -133,16 +133,6 @@ def test_it_ends_and_holds_for_a_client(store: Path) -> None:
         assert [_send(proxy, _ask(EDITED), agent).status for agent in ("codex/1.9", "codex/2.0")] == [404, 200]
 
 
-@pytest.mark.parametrize("more", [{}, {"trial": True}, {"carry": True}, {"overrides": {}}])
-def test_another_model_is_never_carried(store: Path, more: Json) -> None:
-    """Whatever is accepted, and however a session is opened: its miss names both models."""
-    _accept(store, _ask(EDITED))
-    with InProcess(store, "replay") as proxy:
-        assert proxy.control("POST", "sessions", name="c", **more)[0] == 201
-        answer = _send(proxy, _ask(EDITED, model="n"))
-        assert (answer.status, b"model: m -> n" in answer.body) == (404, True), answer.body
-
-
 def _ask_as(
     version: str, question: str = "What do my notes say?", rules: str = "Be brief.", found: str = "Milk.", **more: Json
 ) -> tuple[bytes, str]:
@@ -192,18 +182,24 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
 
 
-@pytest.mark.parametrize(("asked", "status", "said"), [
-    ({"overrides": {}}, 200, b""),
-    ({"fork": {"live": False}}, 200, b""),
-    ({"live": ["mcp"]}, 404, b"a session with live channels carries nothing"),
-    ({"fork": {"live": True}}, 200, b"live"),
+SESSIONS: list[Json] = [{}, {"trial": True}, {"carry": True}, {"overrides": {}}]
+
+
+@pytest.mark.parametrize(("model", "asked", "status", "said"), [
+    ("m", {"overrides": {}}, 200, b""),
+    ("m", {"fork": {"live": False}}, 200, b""),
+    ("m", {"live": ["mcp"]}, 404, b"a session with live channels carries nothing"),
+    ("m", {"fork": {"live": True}}, 200, b"live"),
+    *(("n", more, 404, b"model: m -> n") for more in SESSIONS),
 ])  # fmt: skip
-def test_what_goes_live_carries_nothing(store: Path, asked: Json, status: int, said: bytes) -> None:
+def test_what_goes_live_or_to_another_model_carries_nothing(
+    store: Path, model: str, asked: Json, status: int, said: bytes
+) -> None:
     """A miss says it; a run that forks asks its provider. Overrides, and a fork that is only looked for, carry on."""
     _accept(store, _ask(EDITED))
-    with InProcess(store, "replay", allow_live=True) as proxy:
+    with InProcess(store, "replay", allow_live=model == "m") as proxy:
         assert proxy.control("POST", "sessions", name="c", **asked)[0] == 201
-        answer = _send(proxy, _ask(EDITED))
+        answer = _send(proxy, _ask(EDITED, model=model))
         assert (answer.status, said in answer.body) == (status, True), answer.body
 
 

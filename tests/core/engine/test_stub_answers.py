@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from llmproxy.protocol import DUMMY
 from tests.support import mcp_oauth
 from tests.support.chats import chat, fill
 from tests.support.proxy import Listening, Proxy, near, proxy
+from tests.support.services import QuietHandler
 
 if TYPE_CHECKING:
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
@@ -55,10 +56,10 @@ class Live:
         self.seen: list[bytes] = []
         seen = self.seen
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:
+            def do_POST(self) -> None:  # noqa: N802 - as the library names it
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 seen.append(f"{self.command} {self.path}\n{self.headers}".encode() + body)
                 status, fields = 200, dict[str, str]()
@@ -66,18 +67,9 @@ class Live:
                 if guarded:
                     at, sent = f"http://{self.headers['host']}", {k.lower(): v for k, v in self.headers.items()}
                     status, fields, told = mcp_oauth.answer(at, at, self.path, sent, body)
-                said = json.dumps(told).encode()
-                self.send_response(status)
-                fields |= {"content-type": "application/json", "content-length": str(len(said))}
-                for name, value in fields.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(said)
+                self.answer(json.dumps(told).encode(), status=status, **fields)
 
-            def do_GET(self) -> None:
-                self.do_POST()
-
-            def log_message(self, *_: object) -> None: ...
+            do_GET = do_POST  # noqa: N815 - a name of the library
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]

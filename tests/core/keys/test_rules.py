@@ -65,8 +65,8 @@ def test_members_that_may_name_server_state_are_known() -> None:
     assert not REFERRING.search(b'{"content": "id", "name": 1}')
 
 
-def test_nothing_that_shapes_the_answer_is_ignored() -> None:
-    """What WIRE.md keeps is never in the table of what is left out."""
+def test_nothing_that_shapes_the_answer_is_ignored_and_no_opaque_subtree_entered() -> None:
+    """What WIRE.md keeps is never in the table of what is left out; no shape walks into schemas, tool inputs or tool results."""
     ignored = {name for name, rule in every_rule() if rule.do is Action.IGNORE}
     kept = """model messages input contents system instructions tools tool_choice temperature top_p top_k seed stop n
     max_tokens max_completion_tokens max_output_tokens response_format text output_config reasoning reasoning_effort thinking
@@ -74,10 +74,6 @@ def test_nothing_that_shapes_the_answer_is_ignored() -> None:
     prompt toolConfig safetySettings generationConfig previous_response_id conversation cachedContent container background
     encrypted_content data thoughtSignature arguments args name role content""".split()  # noqa: SIM905
     assert ignored.isdisjoint(kept)
-
-
-def test_opaque_subtrees_are_out_of_reach() -> None:
-    """No shape walks into schemas, tool inputs or tool results of Gemini and Bedrock."""
     walked = {name for name, rule in every_rule() if rule.into is not None}
     opaque = """parameters input_schema parametersJsonSchema parameters_json_schema responseSchema response_schema
     responseJsonSchema schema inputSchema json args response metadata toolChoice tool_choice""".split()  # noqa: SIM905
