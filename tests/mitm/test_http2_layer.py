@@ -23,6 +23,7 @@ from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import body_of, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step
 from tests.support.http2_frames import client as h2_client, hostile
+from tests.support.services import one_connection
 
 STREAM = Answer(
     200, (("content-type", "text/event-stream"),), tuple(Piece(b"data: %d\n\n" % n, 0.002) for n in range(9))
@@ -118,28 +119,22 @@ def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(store: Path) 
 @contextmanager
 def breaking(code: int) -> Iterator[str]:
     """Serve one request over HTTP/2 without TLS: the beginning of a stream, then a reset with this code."""
-    with socket.create_server(("127.0.0.1", 0)) as port:
 
-        def serve() -> None:
-            sock, _ = port.accept()
-            with sock:
-                h2 = H2Connection(H2Configuration(client_side=False))
-                h2.initiate_connection()
-                sock.sendall(h2.data_to_send())
-                while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(take(sock))):
-                    sock.sendall(h2.data_to_send())
-                h2.send_headers(1, [(":status", "200"), ("content-type", "application/grpc")])
-                h2.send_data(1, b"\0\0\0\0\1x")
-                sock.sendall(h2.data_to_send())
-                h2.reset_stream(1, code)
-                sock.sendall(h2.data_to_send())
-                with suppress(OSError):
-                    sock.recv(9999)
+    def serve(sock: socket.socket) -> None:
+        h2 = H2Connection(H2Configuration(client_side=False))
+        h2.initiate_connection()
+        sock.sendall(h2.data_to_send())
+        while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(take(sock))):
+            sock.sendall(h2.data_to_send())
+        h2.send_headers(1, [(":status", "200"), ("content-type", "application/grpc")])
+        h2.send_data(1, b"\0\0\0\0\1x")
+        sock.sendall(h2.data_to_send())
+        h2.reset_stream(1, code)
+        sock.sendall(h2.data_to_send())
+        sock.recv(9999)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"http://127.0.0.1:{port.getsockname()[1]}"
-        thread.join(20)
+    with one_connection(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_an_answer_that_its_server_resets_is_reset_with_the_same_code(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from tests.mitm.test_fail_closed import broken
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step
 from tests.support.process import until
+from tests.support.services import one_connection
 
 OPENAI = "api.openai.com"
 HELLO = Script((Step(Reply("hello"), times=None),))
@@ -101,11 +101,12 @@ def tape(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("mode", ["record", "auto", "passthrough"])
 def test_a_provider_s_host_is_decrypted_and_served(tmp_path: Path, mode: str) -> None:
     """The client sees a certificate for the host by our authority; the request reaches the upstream as the client made it."""
+    body = body_of("exact   spacing \u00fc") + b"  \n"
     with Provider(HELLO) as p, Rig(mode, tmp_path / "x.db", {"openai": p.url}, forward=True) as rig:
         with intercepted(rig) as c:
-            answer = c.ask(say())
+            answer = c.ask(request(body, host=OPENAI))
         assert (answer.status, answer.json["choices"][0]["message"]["content"]) == (200, "hello")
-        assert [seen.target for seen in p.requests] == [CHAT]
+        assert [(seen.target, seen.body) for seen in p.requests] == [(CHAT, body)]
         assert not [name for name in p.header_names() if name.startswith(("proxy-", "x-llmproxy"))]
     if mode != "passthrough":
         assert len(recorded(tmp_path / "x.db")) == 1
@@ -226,9 +227,12 @@ def test_a_proxy_that_is_reached_by_tls(tape: Path) -> None:
 
 
 def tls_inside(ca: str, host: str) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
-    """Prepare TLS that is carried by hand: (the connection, what it sends, what it gets)."""
+    """Begin TLS that is carried by hand: (the connection, what it sends, what it gets)."""
     sent, got = ssl.MemoryBIO(), ssl.MemoryBIO()
-    return trusting(ca).wrap_bio(got, sent, server_hostname=host), sent, got
+    inner = trusting(ca).wrap_bio(got, sent, server_hostname=host)
+    with pytest.raises(ssl.SSLWantReadError):
+        inner.do_handshake()
+    return inner, sent, got
 
 
 def shake(wire: Wire, inner: ssl.SSLObject, sent: ssl.MemoryBIO, got: ssl.MemoryBIO) -> None:
@@ -258,8 +262,6 @@ def test_a_clienthello_split_over_packets(tape: Path) -> None:
     """Byte by byte, it is still recognised, and the host's certificate made from the name in it."""
     with Rig("replay", tape, forward=True) as rig, tunnel(rig) as c:
         inner, sent, got = tls_inside(rig.proxy.ca, OPENAI)
-        with pytest.raises(ssl.SSLWantReadError):
-            inner.do_handshake()
         for byte in (hello := sent.read())[:20]:
             c.send(bytes([byte]))
             time.sleep(0.002)
@@ -275,8 +277,6 @@ def test_connect_and_the_clienthello_in_one_packet(tape: Path) -> None:
     """Some clients do not wait for the 200."""
     with Rig("replay", tape, forward=True) as rig, rig.client() as c:
         inner, sent, got = tls_inside(rig.proxy.ca, OPENAI)
-        with pytest.raises(ssl.SSLWantReadError):
-            inner.do_handshake()
         c.send(connect_bytes(OPENAI, 443) + sent.read())
         assert c.head()[0] == 200
         got.write(c.buffer or c.sock.recv(1 << 16))
@@ -307,33 +307,22 @@ def test_other_hosts_are_tunnelled_untouched(tmp_path: Path, mode: str) -> None:
 
 def test_a_tunnel_carries_any_protocol(tmp_path: Path) -> None:
     """Bytes that are neither TLS nor HTTP pass both ways, and the end of one side reaches the other."""
-    with echo() as port, Rig("record", tmp_path / "x.db", forward=True) as rig, tunnel(rig, "127.0.0.1", port) as c:
+
+    def echo(peer: socket.socket) -> None:
+        while data := peer.recv(1 << 16):
+            peer.sendall(data)
+
+    with (
+        one_connection(echo) as port,
+        Rig("record", tmp_path / "x.db", forward=True) as rig,
+        tunnel(rig, "127.0.0.1", port) as c,
+    ):
         for size in (1, 100, 300_000):
             data = bytes(n % 251 for n in range(size))
             c.send(data)
             assert c.exactly(size) == data
         c.sock.shutdown(socket.SHUT_WR)
         assert c.rest() == b""
-
-
-@contextmanager
-def echo() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            try:
-                peer, _ = server.accept()
-            except OSError:
-                return
-            with peer:
-                while data := peer.recv(1 << 16):
-                    peer.sendall(data)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server.getsockname()[1]
-        server.close()
-        thread.join(5)
 
 
 def test_in_replay_other_hosts_are_refused_by_name(tape: Path) -> None:
@@ -436,7 +425,7 @@ def test_the_proxy_s_user_is_the_session(store: Path, name: str) -> None:
         assert c.ask(chat("hi", f"/s/{quote(name, safe='')}/v1/chat/completions")).status == 200
 
 
-@pytest.mark.parametrize("user", ["a" * 300, "a~0~", "%00"])
+@pytest.mark.parametrize("user", ["a" * 300, "a~0~", "%00", "%ff%fe"])
 def test_a_user_that_can_be_no_session_is_said_inside(tape: Path, user: str) -> None:
     """The client reads why, in the provider's own envelope, or in the refusal of the tunnel."""
     with Rig("replay", tape, forward=True) as rig, rig.client() as c:
@@ -447,12 +436,7 @@ def test_a_user_that_can_be_no_session_is_said_inside(tape: Path, user: str) -> 
             assert "llmproxy" in answer.message
         else:
             assert status == 403
-
-
-def test_a_user_that_nobody_can_read_is_refused(tape: Path) -> None:
-    with Rig("replay", tape, forward=True) as rig:
-        answer = refused(rig, OPENAI, 443, "%ff%fe")
-    assert (answer.status, b"user name" in answer.body) == (403, True)
+        assert user != "%ff%fe" or b"user name" in refused(rig, OPENAI, 443, user).body
 
 
 def test_each_tunnel_keeps_its_own_session(store: Path) -> None:
@@ -593,14 +577,3 @@ def test_what_passes_inside_a_wrong_origin_is_still_the_origin_s(tape: Path) -> 
     with Rig("replay", tape, forward=True) as rig, intercepted(rig) as c:
         assert c.ask(chat("hi", headers={"host": "evil.example"})).status == 200
         assert c.ask(chat("hi", f"https://evil.example{CHAT}")).status == 200
-
-
-def test_body_of_a_request_reaches_the_upstream_as_it_was(tmp_path: Path) -> None:
-    body = body_of("exact   spacing \u00fc") + b"  \n"
-    with (
-        Provider(HELLO) as p,
-        Rig("record", tmp_path / "x.db", {"openai": p.url}, forward=True) as rig,
-        intercepted(rig) as c,
-    ):
-        assert c.ask(request(body, host=OPENAI)).status == 200
-    assert p.requests[0].body == body

@@ -271,21 +271,17 @@ def test_parallel_calls_may_come_in_any_order(tape_mcp_http: Tape, tmp_path: Pat
     assert runs == [tape_mcp_http.together] * 10
 
 
-def test_consent_declined_is_never_served_the_consented_result(tape_mcp_http: Tape, tmp_path: Path) -> None:
-    """The client said another thing than while it was recorded: the tool's result is an error with our text."""
+@pytest.mark.parametrize(("call", "other", "said"), [
+    (5, {"consent": "decline"}, '$.result.action: "accept" -> "decline"'), (6, {"poem": "violets"}, "violets"),
+])  # fmt: skip
+def test_what_the_client_or_its_model_said_otherwise_counts(
+    tape_mcp_http: Tape, tmp_path: Path, call: int, other: dict[str, Any], said: str
+) -> None:
+    """Consent that is declined is never served the consented result, nor a poem another one's: the tool's result is an error with our text."""
     with Rig("replay", tape_mcp_http.store, {"tools": DEAD}) as rig:
-        ((answer,),) = use([f"{rig.url}/s/alone/tools/mcp"], cwd=tmp_path, calls=[ALONE[5]], consent="decline")
-    assert answer["error"] is True
-    assert '$.result.action: "accept" -> "decline"' in answer["text"]
+        ((answer,),) = use([f"{rig.url}/s/alone/tools/mcp"], cwd=tmp_path, calls=[ALONE[call]], **other)
+    assert (answer["error"], said in answer["text"]) == (True, True)
     assert "everything is deleted" not in answer["text"]
-
-
-def test_what_the_client_s_model_wrote_counts(tape_mcp_http: Tape, tmp_path: Path) -> None:
-    """Another poem is another result, which nobody has recorded."""
-    with Rig("replay", tape_mcp_http.store, {"tools": DEAD}) as rig:
-        ((answer,),) = use([f"{rig.url}/s/alone/tools/mcp"], cwd=tmp_path, calls=[ALONE[6]], poem="violets")
-    assert answer["error"] is True
-    assert "violets" in answer["text"]
 
 
 def test_a_changed_argument_is_an_error_of_the_tool(tape_mcp_http: Tape, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +16,14 @@ from mitmproxy import http
 
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import parse_recorded_frames
-from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.websocket_recorder import is_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded
+from tests.mitm.test_intercept import intercepted, secure
 from tests.mitm.wire import request
 from tests.provider.websocket import Client, Gone, Peer, Upstream
 from tests.support.process import until
+from tests.support.services import one_connection
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 
@@ -271,44 +271,27 @@ def test_over_https_both_ways(tmp_path: Path) -> None:
     with Upstream(answering, tls=True) as upstream, pytest.MonkeyPatch.context() as environment:
         environment.setenv("SSL_CERT_FILE", str(upstream.ca_pem))
         with Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
-            assert record(rig, {"type": "a"}, sock=encrypted(rig.port))[0]["of"] == {"type": "a"}
+            assert record(rig, {"type": "a"}, sock=encrypted(rig))[0]["of"] == {"type": "a"}
             rig.wait_outcomes(1)
-    with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port, sock=encrypted(rig.port)) as client:
+    with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port, sock=encrypted(rig)) as client:
         assert client.say({"type": "a"}).hear()["of"] == {"type": "a"}
 
 
-def encrypted(port: int, sock: socket.socket | None = None, name: str = "localhost") -> ssl.SSLSocket:
-    context = ssl.create_default_context(cafile=confdir() / CERTIFICATE)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context.wrap_socket(sock or socket.create_connection(("127.0.0.1", port), timeout=10), server_hostname=name)
-
-
-def tunnel(port: int, host: str, user: str = "") -> socket.socket:
-    import base64
-
-    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
-    auth = f"Proxy-Authorization: Basic {base64.b64encode(f'{user}:'.encode()).decode()}\r\n" if user else ""
-    sock.sendall(f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n{auth}\r\n".encode())
-    assert b" 200 " in sock.recv(4096)
-    return sock
+def encrypted(rig: Rig) -> socket.socket:
+    return secure(rig.client(10), "localhost", rig.proxy.ca).sock
 
 
 def test_through_interception_and_back_by_base_url(tmp_path: Path) -> None:
     """CONNECT, TLS, upgrade: recorded under the session of the proxy's user, and replayed either way."""
-    path, host = tmp_path / "x.db", "api.openai.com"
-
-    def connect(rig: Rig) -> Client:
-        sock = encrypted(rig.port, tunnel(rig.port, host, "mine"), host)
-        return Client(rig.port, "/v1/realtime?model=m", sock=sock)
-
+    path, target = tmp_path / "x.db", "/v1/realtime?model=m"
     with Upstream(answering) as upstream, Rig("record", path, {"openai": upstream.url}, forward=True) as rig:
-        with connect(rig) as client:
+        with intercepted(rig, user="mine") as c, Client(rig.port, target, sock=c.sock) as client:
             client.say({"type": "a"}).next()
         rig.wait_outcomes(1)
     with Rig("replay", path, forward=True) as rig:
-        with connect(rig) as client:
+        with intercepted(rig, user="mine") as c, Client(rig.port, target, sock=c.sock) as client:
             assert client.say({"type": "a"}).hear()["of"] == {"type": "a"}
-        with Client(rig.port, "/s/mine/v1/realtime?model=m") as client:
+        with Client(rig.port, f"/s/mine{target}") as client:
             assert client.say({"type": "a"}).hear()["of"] == {"type": "a"}
         rig.wait_idle()
         assert [each.decision for each in rig.outcomes] == ["REPLAY"] * 2
@@ -367,25 +350,18 @@ def test_a_message_that_could_not_be_noted_is_relayed_and_the_loss_is_said(
 @pytest.mark.parametrize("upgrade", [b"", b"upgrade: h2c\r\n", b"upgrade: websocket\r\n"])
 def test_a_switch_that_nobody_asked_for_goes_nowhere(tmp_path: Path, upgrade: bytes) -> None:
     """101 to a plain request would be a tunnel past us: refused, nothing recorded."""
-    server = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        sock, _ = server.accept()
+    def serve(sock: socket.socket) -> None:
         sock.recv(4096)
         sock.sendall(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n" + upgrade + b"\r\nraw bytes")
         sock.recv(4096)
-        sock.close()
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with Rig("record", tmp_path / "x.db", {"openai": f"http://127.0.0.1:{server.getsockname()[1]}"}) as rig:
+    with one_connection(serve) as port, Rig("record", tmp_path / "x.db", {"openai": f"http://127.0.0.1:{port}"}) as rig:
         with rig.client() as wire:
             answer = wire.ask(request(b"", "/v1/models", "GET", content_length=""))
             assert answer.status >= 500
             assert b"raw bytes" not in answer.body
         rig.wait_idle()
-    thread.join(5)
-    server.close()
     assert recorded(tmp_path / "x.db") == []
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,22 @@ def serving(server: HTTPServer) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+@contextmanager
+def one_connection(talk: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Accept one connection at a free port of loopback, and let `talk` have it on a thread; yields the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError), server.accept()[0] as peer:
+                talk(peer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        server.close()
+        thread.join(20)
 
 
 class CountingService:
