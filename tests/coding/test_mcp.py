@@ -19,10 +19,11 @@ STDIO = ("stdio", "over stdio, behind `llmproxy mcp`", (), (", 0 misses",))
 FORGOTTEN = ("--faults", "mcp-gone@1"), ("(1 bound: tool_wall_time), 0 misses", "1 injected fault")
 
 
-@pytest.mark.parametrize(("agent", "over", "behind", "options", "told"), [
-    pytest.param(CLAUDE, *STDIO, id=CLAUDE.name), pytest.param(CODEX, *STDIO, id=CODEX.name),
-    pytest.param(CODEX, "http", "over HTTP, behind the proxy", *FORGOTTEN, id="codex begins anew at a server that forgot it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("agent", "over", "behind", "options", "told"),
+    [(CLAUDE, *STDIO), (CODEX, *STDIO), (CODEX, "http", "over HTTP, behind the proxy", *FORGOTTEN)],
+    ids=[CLAUDE.name, CODEX.name, "codex begins anew at a server that forgot it"],
+)
 def test_an_agent_s_own_servers_are_recorded_and_never_started_again(
     agent: Agent, over: str, behind: str, options: tuple[str, ...], told: tuple[str, ...], tmp_path: Path
 ) -> None:

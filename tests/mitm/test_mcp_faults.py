@@ -271,9 +271,10 @@ def test_parallel_calls_may_come_in_any_order(tape_mcp_http: Tape, tmp_path: Pat
     assert runs == [tape_mcp_http.together] * 10
 
 
-@pytest.mark.parametrize(("call", "other", "said"), [
-    (5, {"consent": "decline"}, '$.result.action: "accept" -> "decline"'), (6, {"poem": "violets"}, "violets"),
-])  # fmt: skip
+DECLINED = (5, {"consent": "decline"}, '$.result.action: "accept" -> "decline"')
+
+
+@pytest.mark.parametrize(("call", "other", "said"), [DECLINED, (6, {"poem": "violets"}, "violets")])
 def test_what_the_client_or_its_model_said_otherwise_counts(
     tape_mcp_http: Tape, tmp_path: Path, call: int, other: dict[str, Any], said: str
 ) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -65,8 +66,7 @@ def test_what_was_never_answered_is_no_loss_when_the_proxy_ends(tmp_path: Path) 
             for each in (one, two):
                 each.send(chat("hello"))
                 upstream.enter_context(silent.accept()[0])  # it went upstream
-            px.popen.send_signal(signal.SIGTERM)
-            assert px.wait(15) == 0, px.stdout + px.stderr
+            assert px.end(signal.SIGTERM) == 0, px.stdout + px.stderr
     assert "NOT RECORDED" not in px.stdout + px.stderr
     assert "Traceback" not in px.stderr
 
@@ -221,8 +221,7 @@ def test_a_full_disk_costs_the_recording_never_the_answer(store: Path) -> None:
             for n in range(4):
                 got = c.ask(chat(f"big {n}", stream=bool(n % 2)))
                 assert (got.status, got.whole) == (200, True)
-        px.popen.send_signal(signal.SIGTERM)
-        assert px.wait(15) == 3, px.stdout + px.stderr
+        assert px.end(signal.SIGTERM) == 3, px.stdout + px.stderr
     assert "NOT RECORDED" in px.stdout
     assert "could not be recorded" in px.stdout
     assert "Traceback" not in px.stderr
@@ -248,8 +247,7 @@ def test_idle_connections_go_first_where_descriptors_are_few(store: Path) -> Non
         with ExitStack() as stay:
             for n in range(60):
                 assert stay.enter_context(Wire(px.port)).ask(chat(f"the same {n % 20}")).status == 200
-        px.popen.send_signal(signal.SIGTERM)
-        assert px.wait(15) == 0, px.stdout + px.stderr
+        assert px.end(signal.SIGTERM) == 0, px.stdout + px.stderr
     assert "idle connections are closed, the longest idle first" in px.stdout + px.stderr
     assert "Traceback" not in px.stdout + px.stderr
 
@@ -259,42 +257,34 @@ def refused(store: Path, *options: str, mode: str = "record") -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=clean_env())
 
 
-def newer(path: Path) -> None:
+def make_foreign(path: Path) -> Path:
+    path.write_bytes(b"- request: this is a YAML file\n" * 100)
+    return path
+
+
+def make_newer(path: Path) -> Path:
     FileStore.open(path, writable=True, now=time.time).close()
-    with closing(sqlite3.connect(path)) as conn:
-        (table,) = conn.execute("SELECT name FROM sqlite_master WHERE name LIKE '%migrations%'").fetchone()
-        names = [row[1] for row in conn.execute(f"PRAGMA table_info({table})")]
-        row = list(conn.execute(f"SELECT * FROM {table} LIMIT 1").fetchone())
-        row = [
-            9999 if isinstance(v, int) else "m9999_later" if n == "name" else v for n, v in zip(names, row, strict=True)
-        ]
-        conn.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-        conn.commit()
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute("UPDATE _sqlite_migrations SET name = 'm9999_later' WHERE name LIKE 'm001%'")
+    return path
 
 
-@pytest.mark.parametrize("mode", ["replay", "record", "auto", "once"])
-def test_a_store_that_is_none_is_refused_and_left_alone(store: Path, mode: str) -> None:
-    store.write_bytes(b"- request: this is a YAML file\n" * 100)
-    done = refused(store, mode=mode)
-    assert done.returncode == 3
-    assert "is not an llmproxy store" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert store.read_bytes() == b"- request: this is a YAML file\n" * 100
-
-
-def test_a_newer_store_is_refused(tmp_path: Path) -> None:
-    newer(tmp_path / "x.db")
-    done = refused(tmp_path / "x.db")
-    assert done.returncode == 3
-    assert "newer llmproxy" in done.stderr
-
-
-def test_a_store_in_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    """A file where a folder is needed; also root may not."""
-    (tmp_path / "file").write_text("x")
-    done = refused(tmp_path / "file" / "x.db")
-    assert done.returncode == 3, done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("make", "mode", "said"),
+    [
+        *((make_foreign, mode, "is not an llmproxy store") for mode in ("replay", "record", "auto", "once")),
+        (make_newer, "record", "newer llmproxy"),
+        (lambda path: make_foreign(path) / "x.db", "record", ""),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_refused_and_left_alone(
+    store: Path, make: Callable[[Path], Path], mode: str, said: str
+) -> None:
+    """Another program's file, a newer store, and a file where a folder is needed; also root may not."""
+    asked, before = make(store), store.read_bytes()
+    done = refused(asked, mode=mode)
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (3, True, False), done.stderr
+    assert store.read_bytes() == before
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -308,8 +298,7 @@ def test_a_store_that_is_emptied_under_a_recorder_is_no_success(store: Path, mor
             os.truncate(store, 0)
             if more:
                 assert c.ask(chat("one more")).status == 200
-        px.popen.send_signal(signal.SIGINT)
-        assert px.wait(15) == 3, px.stdout + px.stderr
+        assert px.end() == 3, px.stdout + px.stderr
     said = px.stdout + px.stderr
     assert "was cut, emptied or replaced" in said or "is damaged" in said
     assert "Traceback" not in px.stdout + px.stderr
@@ -336,8 +325,7 @@ def test_a_locked_store_costs_the_recording_never_the_answer(store: Path) -> Non
             px.wait_until(lambda: "NOT RECORDED" in px.stdout)
             other.execute("ROLLBACK")
             assert c.ask(chat("3")).status == 200
-        px.popen.send_signal(signal.SIGTERM)
-        assert px.wait(15) == 3
+        assert px.end(signal.SIGTERM) == 3
     assert len(recorded(store)) == 2
 
 

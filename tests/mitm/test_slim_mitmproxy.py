@@ -20,21 +20,8 @@ from llmproxy.settings import load
 UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ruamel.yaml.main", "unittest")
 
 
-def said(code: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def test_a_server_imports_nothing_that_it_never_uses() -> None:
-    """Neither mitmproxy's own addons nor QUIC nor its YAML nor the parser of its console come with our server."""
-    code = f"import llmproxy.mitm.serve, sys; print(*[name for name in {UNUSED!r} if name in sys.modules])"
-    assert said(code) == []
-
-
-def test_who_asks_for_all_addons_gets_them() -> None:
-    """The package runs its own code when something is wanted that it would have brought; then it is an ordinary module."""
-    code = """
+# the package runs its own code when something is wanted that it would have brought; then it is an ordinary module
+ALL_ADDONS = """
 import llmproxy.mitm, sys
 from mitmproxy.addons import core, default_addons
 import mitmproxy.addons
@@ -42,60 +29,56 @@ assert core is sys.modules["mitmproxy.addons.core"]
 assert type(mitmproxy.addons) is type(sys)
 print(len(default_addons()) > 20, "mitmproxy.addons.onboarding" in sys.modules)
 """
-    assert said(code) == ["True", "True"]
-
-
-def test_yaml_is_the_real_one_when_it_is_used() -> None:
-    """Mitmproxy's options can still be read from YAML."""
-    code = """
+YAML = """
 import llmproxy.mitm
 from mitmproxy import options, optmanager
 given = options.Options()
 optmanager.load(given, "listen_port: 4711")
 print(given.listen_port)
 """
-    assert said(code) == ["4711"]
-
-
-def test_a_command_of_mitmproxys_is_parsed_when_one_is_called() -> None:
-    """By the real parser: words in quotes are one, and lose them."""
-    code = """
+# by the real parser: words in quotes are one, and lose them
+COMMAND = """
 import llmproxy.mitm
 from mitmproxy import command, command_lexer
 print(command.unquote("'a b'"), command.unquote is command_lexer.unquote)
 print(*command_lexer.expr.parse_string("view.flows 'a b'", parse_all=True), type(command_lexer).__name__)
 """
-    assert said(code) == ["a", "b", "False", "view.flows", "'a", "b'", "module"]
-
-
-@pytest.mark.parametrize("name", ["nothing_of_the_kind", "__wrapped__"])
-def test_what_is_not_there_is_not_invented(name: str) -> None:
-    """A package that is put off has no attributes that the real one has not."""
-    assert said(f"import llmproxy.mitm, mitmproxy.addons as a; print(hasattr(a, {name!r}))") == ["False"]
-
-
-@pytest.mark.slow
-def test_where_mitmproxy_was_first_nothing_changes() -> None:
-    """In somebody's mitmdump everything is its own, QUIC too."""
-    code = """
+# in somebody's mitmdump everything is its own, QUIC too
+MITMPROXY_FIRST = """
 import mitmproxy.tools.main, mitmproxy.tools.dump, sys
 before = {name: id(module) for name, module in sys.modules.items() if name.startswith(("mitmproxy", "ruamel"))}
 import llmproxy.mitm.addon
 from llmproxy.mitm.slim_mitmproxy import slim_mitmproxy
 print(slim_mitmproxy(), all(id(sys.modules[name]) == one for name, one in before.items()), "aioquic.tls" in sys.modules)
 """
-    assert said(code) == ["False", "True", "True"]
-
-
-def test_without_mitmproxy_nothing_is_put_anywhere() -> None:
-    """The extra may be missing: then the import that needs it says so."""
-    code = """
+# the extra may be missing: then the import that needs it says so
+NO_MITMPROXY = """
 import sys
 sys.modules["mitmproxy"] = None
 from llmproxy.mitm.slim_mitmproxy import slim_mitmproxy
 print(slim_mitmproxy(), "mitmproxy.addons" in sys.modules)
 """
-    assert said(code) == ["False", "False"]
+IMPORTS = f"import llmproxy.mitm.serve, sys; print(*[name for name in {UNUSED!r} if name in sys.modules])"
+HAS = "import llmproxy.mitm, mitmproxy.addons as a; print(hasattr(a, {!r}))"
+
+
+PRINTED = {
+    "a server imports nothing that it never uses": (IMPORTS, ""),
+    "who asks for all addons gets them": (ALL_ADDONS, "True True"),
+    "yaml is the real one when it is used": (YAML, "4711"),
+    "a command of mitmproxy's is parsed when one is called": (COMMAND, "a b False view.flows 'a b' module"),
+    "what is not there is not invented": (HAS.format("nothing_of_the_kind"), "False"),
+    "nor what hides its name": (HAS.format("__wrapped__"), "False"),
+    "without mitmproxy nothing is put anywhere": (NO_MITMPROXY, "False False"),
+}
+FIRST = pytest.param(MITMPROXY_FIRST, "False True True", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("code", "printed"), [*PRINTED.values(), FIRST], ids=[*PRINTED, "mitmproxy first"])
+def test_what_is_not_used_is_put_off_and_is_the_real_one_when_it_is(code: str, printed: str) -> None:
+    """Neither addons nor QUIC, YAML or the console's parser come with our server; a package that is put off has no attributes of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, printed.split()), done.stderr
 
 
 def test_an_absent_class_has_no_instances() -> None:
