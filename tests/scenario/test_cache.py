@@ -343,6 +343,22 @@ def test_row_10_strict_replay_statistics_and_single_flight(monkeypatch: pytest.M
 # -- beyond them
 
 
+class Holder:
+    @cache
+    @staticmethod
+    def fixed(x: int) -> int:
+        return x
+
+    @classmethod
+    @cache()
+    def named(cls, x: int) -> str:
+        return f"{cls.__name__}{x}"
+
+
+class Heir(Holder):
+    pass
+
+
 def test_both_ways_of_writing_it_keep_the_function() -> None:
     """With and without parentheses; name, docstring and kind stay; classmethods and staticmethods too."""
 
@@ -354,20 +370,6 @@ def test_both_ways_of_writing_it_keep_the_function() -> None:
     @scenario_cache()
     async def g() -> int:
         return 1
-
-    class Holder:
-        @cache
-        @staticmethod
-        def fixed(x: int) -> int:
-            return x
-
-        @classmethod
-        @cache()
-        def named(cls, x: int) -> str:
-            return f"{cls.__name__}{x}"
-
-    class Heir(Holder):
-        pass
 
     scenario.configure(cache_key="k")
     assert (f.__name__, f.__doc__, asyncio.iscoroutinefunction(f)) == ("f", "Say what it does.", False)

@@ -189,7 +189,7 @@ class DecodedExchange:
 
     @property
     def unread_reason(self) -> str:
-        """Why a complete answer of a model cannot be read, or not fully; empty if it can."""
+        """Reason why a complete answer of a model cannot be read, or not fully; empty if it can."""
         if self.answer is None and not self.finish_reasons:
             kind = header(self.interaction.response.headers, "content-type") or "no content-type"
             return f"could not be read as an answer of {self.interaction.operation} ({kind})"
