@@ -16,7 +16,7 @@ from tests.mitm.rig import Rig
 from tests.sdk.environments import build, python_environment
 from tests.support import needed
 from tests.support.forked import forking, program
-from tests.support.process import clean_env, free_port, listening
+from tests.support.process import clean_env, free_port, serving
 
 pytestmark = pytest.mark.sdk
 
@@ -41,15 +41,9 @@ def built() -> None:
 def server(log: Path) -> Iterator[str]:
     """Run the server over HTTP for the block; its origin."""
     port = free_port()
-    with (log.parent / "server.out").open("wb") as out:
-        command = [forking(PYTHON), str(HERE / "server.py"), "http", str(port), str(log)]
-        running = subprocess.Popen(command, cwd=log.parent, env=clean_env(), stdout=out, stderr=out)
-    try:
-        listening(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        running.kill()
-        running.wait()
+    command = [forking(PYTHON), str(HERE / "server.py"), "http", str(port), str(log)]
+    with serving(command, port, log.parent / "server.out", cwd=log.parent) as origin:
+        yield origin
 
 
 def use(where: Sequence[str], cwd: Path, calls: Sequence[Any], **plan: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.sdk.environments import Environment, build
 from tests.support.forked import program
-from tests.support.process import clean_env, free_port, listening
+from tests.support.process import clean_env, free_port, serving
 from tests.support.tools import HERE as SUPPORT, SERVER as PYTHON_SERVER
 
 from .environments import HERE
@@ -169,16 +169,9 @@ def _do(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> tuple[list
 def everything_over_http(base: Path) -> Iterator[str]:
     """Run `server-everything` over HTTP for the block; its origin."""
     port = free_port()
-    with (base / "everything.out").open("wb") as out:
-        command = (*_node("mcp-server-everything"), "streamableHttp")
-        env = {**clean_env(), "PORT": str(port), "PATH": os.environ["PATH"]}
-        server = subprocess.Popen(command, cwd=base, env=env, stdout=out, stderr=out)
-    try:
-        listening(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
+    command, env = (*_node("mcp-server-everything"), "streamableHttp"), {"PORT": str(port), "PATH": os.environ["PATH"]}
+    with serving(command, port, base / "everything.out", cwd=base, **env) as origin:
+        yield origin
 
 
 def differences(recorded: Sequence[Any], replayed: Sequence[Any], was: Path, now: Path) -> list[str]:

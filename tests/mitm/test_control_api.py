@@ -7,7 +7,9 @@ import json
 import random
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
@@ -258,6 +260,17 @@ def slow(wait: float) -> Answer:
     return Answer(200, SSE, (Piece(SAID), Piece(DONE), Piece(b": bye\n\n", wait)), "chunked")
 
 
+@contextmanager
+def under_way(store: Path, wait: float, *more: Step, mark: bytes = DONE) -> Iterator[tuple[Rig, Wire]]:
+    """Record in a session `a` whose agent has come to `mark` in an answer that goes on for `wait` seconds."""
+    with Provider((Step(slow(wait)), *more)) as p, Rig("record", store, {"openai": p.url}) as rig:
+        ask(rig, "POST", "sessions", {"name": "a"})
+        with rig.client() as agent:
+            agent.send(in_session("a", "hi", stream=True)).head()
+            agent.until(mark)
+            yield rig, agent
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a question about a session wait a quarter of a second for its open calls."""
@@ -266,12 +279,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_call_that_has_just_ended_counts(store: Path) -> None:
     """SDKs stop reading at the last event, before we have stored it; a close right then still counts the recording."""
-    with Provider((Step(slow(0.3)),)) as p, Rig("record", store, {"openai": p.url}) as rig:
-        ask(rig, "POST", "sessions", {"name": "a"})
-        with rig.client() as agent:
-            agent.send(in_session("a", "hi", stream=True)).head()
-            agent.until(DONE)
-            closed = ask(rig, "POST", "sessions/a/close").json
+    with under_way(store, 0.3) as (rig, _):
+        closed = ask(rig, "POST", "sessions/a/close").json
         assert (closed["recorded"], closed["unused"]) == (1, [])
         assert [each.cassette for each in recorded(store)] == ["a"]
 
@@ -279,11 +288,8 @@ def test_a_call_that_has_just_ended_counts(store: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_call_that_outlives_its_session_is_recorded(store: Path) -> None:
     """The close does not wait for ever, nor lose it: the answer reaches its client, is stored, and the cassette is complete."""
-    with Provider((Step(slow(1.75)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
-        ask(rig, "POST", "sessions", {"name": "a"})
-        with rig.client() as agent, rig.client() as c:
-            agent.send(in_session("a", "hi", stream=True)).head()
-            agent.until(DONE)
+    with under_way(store, 1.75, Step(Reply("next"))) as (rig, agent):
+        with rig.client() as c:
             assert c.ask(control("POST", "sessions/a/close")).json["recorded"] == 0, (
                 "it was closed before the answer ended"
             )
@@ -301,11 +307,8 @@ def test_a_call_that_outlives_its_session_is_recorded(store: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_closing_and_opening_in_mid_flight_mixes_nothing(store: Path) -> None:
     """The next session of the name begins at its start; the late answer belongs to the session that asked."""
-    with Provider((Step(slow(1)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
-        with rig.client() as agent, rig.client() as c:
-            c.ask(control("POST", "sessions", {"name": "a"}))
-            agent.send(in_session("a", "hi", stream=True)).head()
-            agent.until(DONE)
+    with under_way(store, 1, Step(Reply("next"))) as (rig, agent):
+        with rig.client() as c:
             c.ask(control("POST", "sessions/a/close"))
             assert c.ask(control("POST", "sessions", {"name": "a"})).json["recorded"] == 0
             assert said(c.ask(in_session("a", "bye"))) == "next"
@@ -333,42 +336,32 @@ def test_a_paced_replay_goes_on_when_its_session_closes(store: Path) -> None:
 
 def test_who_asks_and_leaves_does_no_harm(tmp_path: Path) -> None:
     """A client that hangs up while its question waits for open calls; the session is still there to be closed."""
-    with Provider((Step(slow(0.6)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
-        ask(rig, "POST", "sessions", {"name": "a"})
-        with rig.client() as agent:
-            agent.send(in_session("a", "hi", stream=True)).head()
-            with rig.client() as c:
-                c.send(control("POST", "sessions/a/close"))
-                time.sleep(0.05)
-                c.reset()
-            agent.until(b"0\r\n\r\n")
+    with under_way(tmp_path / "x.db", 0.6, mark=b"") as (rig, agent):
+        with rig.client() as c:
+            c.send(control("POST", "sessions/a/close"))
+            time.sleep(0.05)
+            c.reset()
+        agent.until(b"0\r\n\r\n")
         rig.wait_idle()
         assert ask(rig, "POST", "sessions/a/close").json["recorded"] == 1
 
 
 def test_a_walk_waits_for_the_calls_under_way(tmp_path: Path) -> None:
     """An SDK leaves its stream at the last event, before the answer is stored; then the call is told whole, and its spans."""
-    with Provider((Step(slow(0.6)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
-        ask(rig, "POST", "sessions", {"name": "a"})
-        with rig.client() as agent:
-            agent.send(in_session("a", "hi", stream=True)).head()
-            agent.until(DONE)
-            (call,) = ask(rig, "GET", "calls?session=a").json["calls"]
-            assert (call["seq"], call["decision"], call["recording"]["recorded"]["ending"]) == (1, "RECORD", "complete")
-            assert "agent_output" in {span["kind"] for span in ask(rig, "GET", "spans?session=a").json["spans"]}
-            agent.until(b"0\r\n\r\n")
+    with under_way(tmp_path / "x.db", 0.6) as (rig, agent):
+        (call,) = ask(rig, "GET", "calls?session=a").json["calls"]
+        assert (call["seq"], call["decision"], call["recording"]["recorded"]["ending"]) == (1, "RECORD", "complete")
+        assert "agent_output" in {span["kind"] for span in ask(rig, "GET", "spans?session=a").json["spans"]}
+        agent.until(b"0\r\n\r\n")
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_walk_that_cannot_wait_any_longer_says_how_many_are_open(tmp_path: Path) -> None:
     """A call of minutes holds nobody up; it is told when it is over."""
-    with Provider((Step(slow(1)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
-        ask(rig, "POST", "sessions", {"name": "a"})
-        with rig.client() as agent:
-            agent.send(in_session("a", "hi", stream=True)).head()
-            told = ask(rig, "GET", "calls?session=a").json
-            assert (told["arrived"], told["open"], told["calls"]) == (1, 1, [])
-            agent.until(b"0\r\n\r\n")
+    with under_way(tmp_path / "x.db", 1, mark=b"") as (rig, agent):
+        told = ask(rig, "GET", "calls?session=a").json
+        assert (told["arrived"], told["open"], told["calls"]) == (1, 1, [])
+        agent.until(b"0\r\n\r\n")
         rig.wait_idle()
         assert ask(rig, "GET", "calls?session=a&after=0").json["calls"][0]["seq"] == 1
         for query in ("calls", "calls?session=", "calls?session=a&after=x", "spans"):

@@ -40,6 +40,14 @@ def upstream(*answers: Answer | Reply) -> Provider:
     return Provider(Script(tuple(Step(answer) for answer in answers)))
 
 
+def leave(rig: Rig, mark: bytes = EVENTS[0]) -> None:
+    """Ask for a stream, and leave once `mark` came."""
+    with rig.client() as c:
+        c.send(chat(stream=True)).until(mark)
+    rig.wait_outcomes(1)
+    rig.wait_idle()
+
+
 # --- the body, as it comes ------------------------------------------------------------------------------------------------
 
 
@@ -349,10 +357,7 @@ def test_an_answer_that_its_client_always_leaves_is_asked_live_twice_and_one_tha
     with upstream(*[sse(*EVENTS, wait=0.3)] * 3) as p:
         for run in range(1, 5):
             with Rig(mode, store, {"openai": p.url}) as rig:
-                with rig.client() as c:
-                    c.send(chat(stream=True)).until(EVENTS[0])
-                rig.wait_outcomes(1)
-                rig.wait_idle()
+                leave(rig)
             assert len(p.requests) == min(run, 2)
             (made,) = recorded(store)
             assert (made.response.body, made.response.ending) == left
@@ -396,10 +401,7 @@ def test_who_reads_on_after_an_interrupted_run_gets_the_answer_live(store: Path,
     """An answer that was left once is no recording of what the agent reads."""
     with upstream(*[sse(*EVENTS, wait=0.3)] * 2) as p:
         with Rig(mode, store, {"openai": p.url}) as rig:
-            with rig.client() as c:
-                c.send(chat(stream=True)).until(EVENTS[0])
-            rig.wait_outcomes(1)
-            rig.wait_idle()
+            leave(rig)
         for _ in range(2):
             with Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:
                 assert c.ask(chat(stream=True)).body == b"".join(EVENTS)
@@ -412,10 +414,7 @@ def test_a_client_that_closes_at_the_terminator_has_a_complete_recording(store: 
     """openai-python closes right after [DONE], before HTTP says that the answer is over."""
     slow = Answer(200, SSE, (*map(Piece, EVENTS), Piece(b"\n", 0.5)), "chunked")
     with upstream(slow) as p, Rig("record", store, {"openai": p.url}) as rig:
-        with rig.client() as c:
-            c.send(chat(stream=True)).until(DONE)
-        rig.wait_outcomes(1)
-        rig.wait_idle()
+        leave(rig, DONE)
     (made,) = recorded(store)
     assert (made.response.body, made.response.ending) == (b"".join(EVENTS), Ending.COMPLETE)
 
@@ -438,16 +437,15 @@ def test_a_client_that_leaves_before_the_answer_leaves_nothing_behind(store: Pat
 @pytest.mark.parametrize("mode", ["record", "auto", "passthrough"])
 def test_an_unreachable_upstream_is_a_readable_502(tmp_path: Path, mode: str, headers: dict[str, str]) -> None:
     """Host and cause, in the provider's own envelope, and nothing is recorded."""
-    store, port = tmp_path / "x.db", free_port()
-    with Rig(mode, store, {"openai": f"http://127.0.0.1:{port}"}) as rig, rig.client() as c:
+    store, url = tmp_path / "x.db", f"http://127.0.0.1:{free_port()}"
+    with Rig(mode, store, {"openai": url}) as rig, rig.client() as c:
         head, body = chat(headers=headers)[: -len(body_of())], body_of()
         if headers:
             assert c.ask(head).status == 100
             head = b""
         got = c.ask(head + body)
         assert got.status == 502
-        assert f"http://127.0.0.1:{port}" in got.message
-        why = f"openai at http://127.0.0.1:{port} could not be reached: Connection refused"
+        why = f"openai at {url} could not be reached: Connection refused"
         assert got.message.startswith(f"llmproxy: {why}\n")
         assert got.headers["x-should-retry"] == "false"
         rig.wait_idle()

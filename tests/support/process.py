@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -89,6 +90,19 @@ def llmproxy(
     return subprocess.run(
         command, cwd=cwd, env=clean_env(env), input=text, capture_output=True, text=True, timeout=240, check=False
     )
+
+
+@contextmanager
+def serving(command: Sequence[str], port: int, out: Path, *, cwd: Path, **more: str) -> Iterator[str]:
+    """Run a server over HTTP for the block, with `more` variables, its output in `out`; gives its origin."""
+    with out.open("wb") as said:
+        server = subprocess.Popen(command, cwd=cwd, env=clean_env(more), stdout=said, stderr=said)
+    try:
+        listening(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
 
 
 class Process:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.forked import PYTHON, program
-from tests.support.process import clean_env, free_port, listening, python
+from tests.support.process import clean_env, free_port, python, serving
 
 HERE = Path(__file__).resolve().parent
 SERVER = (python(), str(HERE / "mcp_server.py"))
@@ -22,14 +22,8 @@ def http_server(log: Path, cwd: Path) -> Iterator[str]:
     """Run the server over HTTP for the block; give its origin. Each call of a tool adds a line to `log`."""
     port = free_port()
     command = [sys.executable, *SERVER[1:], "http", str(port), str(log)]  # killed, it is gone
-    with (log.parent / "server.out").open("wb") as out:
-        server = subprocess.Popen(command, cwd=cwd, env=clean_env(), stdout=out, stderr=out)
-    try:
-        listening(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
+    with serving(command, port, log.parent / "server.out", cwd=cwd) as origin:
+        yield origin
 
 
 def use(where: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, **plan: Any) -> Any:
