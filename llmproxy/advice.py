@@ -36,6 +36,8 @@ LONGEST = 700
 _MODE = "{mode}"
 PYTEST_MODE = f"--llmproxy-mode {_MODE}"
 """Part of the start command of pytest's plugin, and of no other."""
+SUITE_MODE = f" --mode {_MODE}"
+"""End of the start command of `llmproxy test`."""
 _NPM_MODE = f"LLMPROXY_MODE={_MODE} "
 """Beginning of the start command of the npm package."""
 _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "allow_live", "forward"})
@@ -72,6 +74,10 @@ class StartCommand:
     def is_pytest(self) -> bool:
         return PYTEST_MODE in self.start
 
+    @property
+    def is_suite(self) -> bool:
+        return self.start.endswith(SUITE_MODE)
+
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:
@@ -97,6 +103,8 @@ class StartCommand:
         """Return the command that lists, offline, what changed; empty if the command of the run is unknown."""
         if self.is_pytest:
             return self.start.replace(PYTEST_MODE, "--llmproxy-changes")
+        if self.is_suite:
+            return self.start.replace(SUITE_MODE, " --changes")
         if self.is_test_runner:  # each of its tests names its own cassette
             cassette, start, rest = "", "llmproxy changes", f" -- {self.start.removeprefix(_NPM_MODE)}"
         elif self.start.startswith("llmproxy run"):

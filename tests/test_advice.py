@@ -165,6 +165,7 @@ def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
      "llmproxy changes --var 'order=a b' --mcp-config t.json --cassette c --cassette-dir d -- COMMAND"),
     ("LLMPROXY_MODE={mode} npx vitest run", "llmproxy changes --cassette-dir d -- npx vitest run"),
     ("pytest -x --llmproxy-mode {mode}", "pytest -x --llmproxy-changes"),
+    ("llmproxy test shop.yaml --mode {mode}", "llmproxy test shop.yaml --changes"),
     ("", ""),
 ])  # fmt: skip
 def test_changes_are_listed_of_the_command_that_was_typed(started_by: str, typed: str) -> None:

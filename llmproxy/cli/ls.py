@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from llmproxy.advice import format_command
 from llmproxy.amount_formatting import number, when
 from llmproxy.cli.parts.binding_texts import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
@@ -218,4 +219,5 @@ def why(
             print_line(advise_missing_store(resolve_store_path(store)))
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {when(missed.at)}")
-        print_line(escape_lines(missed.text))
+        here = f"{format_command('why', str(missed.data.get('store', '')))}   "  # before the command that shows more
+        print_line(escape_lines(missed.text.replace(here, "")))

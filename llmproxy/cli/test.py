@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.advice import SUITE_MODE
 from llmproxy.cli.parts.live_comparison import LiveTestComparer
 from llmproxy.cli.parts.options import (
     CASSETTES,
@@ -182,11 +183,8 @@ def _run_tests_listing_changes(asked: TestOptions) -> int:
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = load_settings(flags)
-    store, folder = (
-        find_tests_store(loaded),
-        loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None),
-    )
-    found = summarize_recent_trials(store, since)
+    folder = loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
+    found = summarize_recent_trials(store := find_tests_store(loaded), since)
     return print_changes_and_choose_exit(
         store, replace(found, counts={**found.counts, **count_last_report_outcomes(since)}), code, folder=folder
     )
@@ -360,9 +358,10 @@ class TestOptions:
         options = [] if read_env_proxy_url(env) else build_proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
+        typed = self.base_command + SUITE_MODE
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
-            ensure_proxy(options, env, log=Path(folder) / "proxy.log") as proxy,
+            ensure_proxy(options, env, log=Path(folder) / "proxy.log", started_by=typed) as proxy,
         ):
             mode = mode or proxy.control.health().mode
             run_context = self.make_run_context(proxy, handlers, mode, part)

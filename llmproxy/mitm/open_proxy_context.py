@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmproxy.advice import StartCommand
+from llmproxy.advice import SUITE_MODE, StartCommand
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
@@ -141,7 +141,8 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], own: StartComman
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
         options = tuple(each for each in options if each != ("port", "0"))
-        return StartCommand(typed, " -- COMMAND", options) if typed else replace(own, options=options)
+        rest = "" if typed.endswith(SUITE_MODE) else " -- COMMAND"
+        return StartCommand(typed, rest, options) if typed else replace(own, options=options)
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)
     port = 0 if own.in_mitmproxy else loaded.settings.port

@@ -268,6 +268,11 @@ def test_a_suite_on_trial_says_where_its_files_are(tmp_path: Path) -> None:
     with provider("Yes.") as up:
         recorded = llmproxy("test", "shop.yaml", "--mode", "record", cwd=tmp_path, up=up)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    missed = llmproxy("test", "shop.yaml", cwd=tmp_path, TOOL="1").stdout
+    assert "record what is missing: llmproxy test shop.yaml --id lamps --mode auto" in missed
+    why = llmproxy("why", "--store", ".llmproxy/llmproxy.db", cwd=tmp_path).stdout
+    assert "record what is missing: llmproxy test shop.yaml --mode auto\n" in why
+    assert "look closer: llmproxy show 1 --store" in why
     found = llmproxy("test", "shop.yaml", "--changes", cwd=tmp_path, TOOL="1")
     told = "tool search: parameter limit is new   4 calls"
     assert (found.returncode, told in found.stdout) == (6, True), found.stdout

@@ -239,6 +239,8 @@ def _advise_other_recording(miss: ExplainedMiss) -> list[_Advice]:
             typed = _build_start_command(miss, "replay", there.cassette)
         elif context.again.is_pytest:  # in a test, a cassette's name is no option
             typed = f"@pytest.mark.llmproxy(cassette={json.dumps(there.cassette)})"
+        elif context.again.is_suite:
+            typed = "a scenario has one of its own"
         else:
             typed = f"session({{ cassette: {json.dumps(there.cassette)} }})"
         step = _Advice("use that cassette", [typed])
