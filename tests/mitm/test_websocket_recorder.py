@@ -16,6 +16,7 @@ from mitmproxy import http
 
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import parse_recorded_frames
+from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.websocket_recorder import is_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded
@@ -278,7 +279,7 @@ def test_over_https_both_ways(tmp_path: Path) -> None:
 
 
 def encrypted(rig: Rig) -> socket.socket:
-    return secure(rig.client(10), "localhost", rig.proxy.ca).sock
+    return secure(rig.client(10), "localhost", confdir() / CERTIFICATE).sock
 
 
 def test_through_interception_and_back_by_base_url(tmp_path: Path) -> None:
