@@ -33,7 +33,6 @@ Call = list[Any]
 
 @cache
 def problem() -> str:
-    """Build the environment of servers and the Node client; returns why it cannot be."""
     quiet = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error")
     install = ("npm", "ci", *quiet, "--prefix", str(FOLDER))
     return build(Environment("servers", FOLDER / "node_modules", FOLDER / "package-lock.json", "npm", (install,)))
@@ -123,7 +122,6 @@ class ToolLab:
         return len(note.read_text().splitlines()) if note.exists() else 0
 
     def place(self, name: str) -> Path:
-        """Make a folder with notes."""
         folder = self.base / name
         folder.mkdir(exist_ok=True)
         (folder / "notes.txt").write_text("buy milk\n")

@@ -131,7 +131,6 @@ class AgentWithTools:
         (work / ".mcp.json").write_text(json.dumps({"mcpServers": {"tools": {**kind, **server}}}))
 
     def record(self) -> subprocess.CompletedProcess[str]:
-        """Record it; the model calls the tool, and says what came."""
         steps = [{"times": None, **aside} for aside in self.agent.aside]
         call = {"name": self.tool, "arguments": {"text": "hello"}}
         steps += [{"results": 0, "stream": self.agent.stream, "call": [call]}]

@@ -106,7 +106,6 @@ class Rig:
         return self.outcomes
 
     def start(self) -> Self:
-        """Serve; returns when it listens."""
         self._thread.start()
         assert self._ready.wait(120), "the proxy did not start"
         if self._failure is not None:

@@ -82,7 +82,6 @@ def refused(rig: Rig, host: str, port: int, user: str | None = None) -> Received
 
 
 def say(text: str = "hi") -> bytes:
-    """Format a chat request to OpenAI's own host."""
     return chat(text, headers={"host": OPENAI})
 
 
@@ -484,7 +483,6 @@ def test_we_know_ourselves() -> None:
 
 
 def from_afar(host: str, port: int, password: str = "") -> http.HTTPFlow:
-    """Make the CONNECT of a client on another machine."""
     flow = http.HTTPFlow(client("10.0.0.2", "10.0.0.1"), Server(address=None))
     flow.request = http.Request.make("CONNECT", f"http://{host}:{port}/")
     word = base64.b64encode(f"s:{password}".encode()).decode()

@@ -31,7 +31,6 @@ console.log((await answer.json()).choices?.[0].message.content ?? "refused");
 
 
 def block(info: str) -> str:
-    """Return the page's first block of this kind."""
     (text, *_) = re.findall(rf"^```{info}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(text)
 

@@ -78,7 +78,6 @@ class GitHub:
 
 @pytest.fixture
 def github() -> Iterator[GitHub]:
-    """Return a GitHub without a pull request."""
     made = GitHub()
     with serving(made.server):
         yield made

@@ -140,6 +140,5 @@ def throttled(seconds: float = 1, message: str = "Rate limit reached, please wai
 
 
 def failed(status: int = 500, message: str = "The server had an error") -> Answer:
-    """Answer with an error of the server's own."""
     error = {"type": "server_error", "message": message, "code": None, "param": None}
     return json_answer({"type": "error", "error": error}, status)

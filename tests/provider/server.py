@@ -84,7 +84,6 @@ class Provider:
         assert not left, f"{len(left)} steps of the dialogue were not played, first: {left[0]}"
 
     def check_refused(self) -> None:
-        """Raise AssertionError if a request was not expected."""
         texts = [f"{seen.method} {seen.target}\n{seen.refused}" for seen in self.refused]
         assert not texts, "the provider refused what it did not expect:\n" + "\n".join(texts)
 

@@ -245,8 +245,6 @@ class Upstream:
 
 
 class Client:
-    """A blocking WebSocket client."""
-
     def __init__(
         self,
         port: int,

@@ -49,7 +49,6 @@ def total(*trials: TrialSessionResult, after: dict[int, float | None] | None = N
 
 
 def row(number: int, cost: float | None) -> RowSummary:
-    """Return a recording of Claude Code."""
     place = (number, "refund", 1, "agent", number, 1)
     head = (*place, Key(f"v2:{number}"), "anthropic", "messages", "m", True, "POST", "/v1")
     return RowSummary(

@@ -103,7 +103,6 @@ class SdkLab:
     folder: Path
 
     def record(self) -> Ran:
-        """Record it in A."""
         with Provider(script(), check=False) as up:
             ran = self._run("a", up.url, "run", "--mode", "record")
             ran.upstream = len(up.requests)
@@ -116,7 +115,6 @@ class SdkLab:
         return self._run("trial", DEAD, "learn", self.agent.name, "--accept", *taken)
 
     def replay(self) -> Ran:
-        """Replay it in B."""
         return self._run("b-of-another-length", DEAD, "run")
 
     def _run(self, place: str, upstream: str, *words: str) -> Ran:

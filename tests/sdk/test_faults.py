@@ -20,7 +20,6 @@ KINDS_HERE = ("http-429", "http-500", "reset", "refused", "cut-frame", "early-en
 
 
 def page_rows() -> dict[str, list[str]]:
-    """Return the rows of the page's tables of SDKs, by their first cell."""
     page = (ROOT / "docs" / "fault-kinds.md").read_text("utf-8")
     made = re.search(r"<!-- sdks: .*?-->\n(.*?)<!-- /sdks -->", page, re.DOTALL)
     assert made is not None

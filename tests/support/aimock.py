@@ -28,7 +28,6 @@ class Aimock(Process):
             return False
 
     def journal(self) -> list[dict[str, Any]]:
-        """Every request that it got, in order, as it tells it."""
         with DIRECT.open(f"{self.url}/v1/_requests", timeout=60) as answer:
             told: list[dict[str, Any]] = json.loads(answer.read())
         return told

@@ -166,7 +166,6 @@ class Echo:
 
 @contextmanager
 def echo() -> Iterator[Provider]:
-    """Run a provider that plays `Echo`."""
     up = Provider()
     up.play = cast("Play", Echo())
     with up:

@@ -50,7 +50,6 @@ class Grown:
             out.write(text)
 
     def python(self, code: str, *words: str) -> str:
-        """Run code with the copy, and return what it printed."""
         (file := self.folder / "asked.py").write_text(code)
         command = [str(self.programs / "python"), str(file), *words]
         return subprocess.run(

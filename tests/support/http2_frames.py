@@ -60,7 +60,6 @@ def hostile(seed: int) -> bytes:
 
 
 def client() -> h2.connection.H2Connection:
-    """Return a client of HTTP/2 that has said its preface."""
     made = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
     made.initiate_connection()
     return made

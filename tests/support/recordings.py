@@ -42,7 +42,6 @@ def reopened(path: Path, *, writable: bool = False) -> Store:
 
 
 def look(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Return names, contents and modification times of everything in a folder."""
     return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in sorted(folder.iterdir())}
 
 

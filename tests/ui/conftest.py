@@ -34,7 +34,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Return a browser; skips where there is none."""
     with Browser() as running:
         yield running
 

@@ -55,7 +55,6 @@ def trace(session: Session) -> object:
 
 
 def decisions(store: Path) -> list[tuple[object, ...]]:
-    """Return what the journal noted in each run, less its ids."""
     with closing(sqlite3.connect(f"{store}.state.db")) as conn:
         return [row[2:] for row in conn.execute("SELECT * FROM decisions ORDER BY id")]
 

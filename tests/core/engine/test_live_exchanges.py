@@ -21,7 +21,6 @@ TALE = [Turn((GET,)), Turn((SET,)), Turn((GET,)), Turn((TOGGLE,)), Turn((TOGGLE,
 
 
 def record(store: Path, turns: list[Turn]) -> list[str | None]:
-    """Record a run; returns what the tools said."""
     with Bench(store, "record", model=scripted(turns), tools=World()) as bench:
         return [got for _, got in bench.run("do it").calls]
 

@@ -24,7 +24,6 @@ PIECE = 16_384
 
 
 def body_of(kind: str, size: int) -> tuple[bytes, str]:
-    """Return (body, content type)."""
     chance = random.Random(1)
     if kind == "image":
         return json.dumps(
@@ -36,7 +35,6 @@ def body_of(kind: str, size: int) -> tuple[bytes, str]:
 
 
 def record(store: Path, question: str, path: Path, content_type: str) -> None:
-    """Record what is read from a file piece by piece."""
     with engine(store) as made, path.open("rb") as file:
         exchange = ask(made, question)
         exchange.recording.on_head(1, 200, "OK", (("content-type", content_type),))

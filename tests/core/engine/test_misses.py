@@ -25,7 +25,6 @@ from tests.support.chats import NOW, chat, chat_exchange, fill
 
 
 def missed(store: Path, text: str, target: str = "/v1/chat/completions", **config: Any) -> str:
-    """Ask in replay and return the text of the miss."""
     with engine(store, Mode.REPLAY, **config) as made:
         error = ask(made, text, target).error
         assert isinstance(error, MissError)

@@ -219,7 +219,6 @@ MADE = {
 
 
 def walked(tree: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
-    """Apply a shape; return the tree and the references met."""
     walk = ShapeWalk(MADE.get)
     walk.apply_shape(tree, shape)
     return tree, walk.refs

@@ -44,7 +44,6 @@ def conn() -> Iterator[sqlite3.Connection]:
 
 
 def put(conn: sqlite3.Connection, writer: DeltaBodyWriter, content: bytes) -> int:
-    """Store a content as `Store.add_interaction` does."""
     prepared = writer.prepare_body(conn, content, GROUP)
     with write_transaction(conn):
         stored = writer.store_body(conn, prepared)
