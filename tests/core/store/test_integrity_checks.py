@@ -86,16 +86,12 @@ def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
 
 
 def test_a_recorder_goes_on_after_a_prune(path: Path) -> None:
-    """What a writer remembered as bases is forgotten with them."""
+    """What a writer remembered as bases is forgotten with them; a store that is open for replay refuses."""
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store, pytest.raises(StoreReadOnly):
+        store.delete_interactions({1})
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         wanted = store.load(30)
         store.delete_interactions(range(1, 31))
         new = store.add_interaction(wanted, supersede=False)
         assert new == 31
         assert store.load(new).request == wanted.request
-
-
-def test_replay_prunes_nothing(path: Path) -> None:
-    """A store that is open for replay refuses."""
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store, pytest.raises(StoreReadOnly):
-        store.delete_interactions({1})
