@@ -328,16 +328,6 @@ def test_git_shows_a_store(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n-" not in diff.replace("\n---", "")
 
 
-@pytest.mark.slow
-def test_real_traffic(traffic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All real cassettes are imported, every exchange of them."""
-    assert run("import", traffic) == 0
-    out = capsys.readouterr().out
-    exchanges, imported = map(int, re.findall(r"total +(\d+) +(\d+)", out)[0])
-    assert exchanges == imported > 700
-    assert "skipped" not in out
-
-
 def test_a_host_that_was_not_known_is_named_later(capsys: pytest.CaptureFixture[str]) -> None:
     """It says how, and what was imported as nobody's is replaced."""
     assert run("import", FORMATS / "mitmproxy.har") == 0

@@ -68,20 +68,6 @@ def test_a_program_replays_byte_for_byte(language: str, tmp_path: Path) -> None:
     assert all("✓" in text for name, _, text in lines if name not in ("stream", "east", "west", "error"))
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_language_that_is_required_may_not_be_absent(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails by its name, however the list is spelled; by `all`, or without a list, it is skipped loudly."""
-    monkeypatch.setenv("PATH", "")
-    for asked in (f"all, {language}", ",".join(LANGUAGES)):
-        monkeypatch.setenv("LLMPROXY_TEST_REQUIRE", asked)
-        with pytest.raises(pytest.fail.Exception, match=f"no {language} on this machine"):
-            command_of(language)
-    for asked in ("", "all", "cobol"):
-        monkeypatch.setenv("LLMPROXY_TEST_REQUIRE", asked)
-        with pytest.raises(pytest.skip.Exception, match="NOT RUN"):
-            command_of(language)
-
-
 def _run(command: list[str], folder: Path, upstream: str, *options: str) -> subprocess.CompletedProcess[bytes]:
     asked = ["--store", str(folder / "x.db"), "--upstream", f"openai={upstream}"]
     whole = [*program("llmproxy"), "run", *options, *asked, "--", *command]
