@@ -126,7 +126,7 @@ def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> N
     """Another word in the result is no value that a tool made: a miss, said, and exit code 4; so is a mistyped name."""
     done = llmproxy("learn", "tasks", "--accept", *agent("urgent"), cwd=recorded, code=4)
     assert "could not be served, even on trial" in done.stderr
-    assert "llmproxy run --mode auto --cassette tasks -- COMMAND" in llmproxy("why", cwd=recorded).stdout
+    assert "llmproxy run --mode auto --cassette tasks --upstream openai=http" in llmproxy("why", cwd=recorded).stdout
     mistyped = llmproxy("learn", "taks", *agent(), cwd=recorded, code=3)
     assert "Cassettes there: tasks.\nRecord it first: llmproxy run --mode record --cassette taks" in mistyped.stderr
     assert slots(recorded) == []
