@@ -5,6 +5,7 @@ Two of them here, one in Python and one in Node; `scripts/lab/sdk-agents` runs o
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_every_call_is_a_hit_after_one_recording_and_one_trial(
     lab = SdkLab(agent, tmp_path)
     recorded = lab.record()
     assert (recorded.code, recorded.count("recorded")) == (0, recorded.upstream), recorded.stderr
+    time.sleep(1)  # the agent's clock tells seconds: in the same one nothing could be learned of it
     tried = lab.learn()
     assert tried.code == 0, tried.stderr
     assert "14 hits, 0 misses" in tried.stderr
