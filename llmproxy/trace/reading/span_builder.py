@@ -315,9 +315,9 @@ class SpanBuilder:
         if exchange.answer is not None:
             span.output = exchange.answer.text or (None if exchange.answer.tool_calls else "")
         span.metadata = build_response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
-        if exchange.interaction.response.status < CLIENT_ERROR:
-            unread = exchange.error if exchange.failed else exchange.unread_reason
-            span.metadata |= {UNREAD: unread} if unread else {}
+        unread = exchange.error if exchange.failed else exchange.unread_reason
+        if unread and exchange.interaction.response.status < CLIENT_ERROR:
+            span.metadata[UNREAD] = unread
         _set_usage_and_cost(span, exchange)
         return span
 
