@@ -198,9 +198,9 @@ def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
     found = read_accepted_changes_by_cassette(loaded)
     known = {each.name for accepted in found.values() for each in accepted}
     unknown = next((name for name in names if name not in known), None)
-    if unknown or not names:
+    if unknown is not None or not names:
         raise SettingsError(
-            f"no change {unknown} is accepted." if unknown else "drop needs the name of an accepted change.",
+            f"no change {unknown} is accepted." if names else "drop needs the name of an accepted change.",
             hint=f"Accepted: {', '.join(sorted(known)) or 'none'}. Nothing was written.",
         )
     left = {

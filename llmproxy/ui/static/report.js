@@ -200,7 +200,7 @@ function Run({ run, show }) {
     ${(run.finished?.misses || []).map((text, n) => html`<pre key=${n} class="text code miss">${visible(text)}</pre>`)}
     ${run.status === "running" && html`<p class="soft">… and it goes on, <${Since} at=${run.started.at} /></p>`}
     ${run.finished && html`<dl class="times">${Object.entries(run.finished.usage || {}).map(([party, use]) => html`<div key=${party}><dt>${visible(party)}</dt> <dd>${counted(use.calls, "call")}, ${number(use.input_tokens)} → ${number(use.output_tokens)} tokens, ${use.cost_usd === null ? "price unknown" : money(Number(use.cost_usd))}</dd></div>`)}</dl>`}
-    ${run.started.rerun && html`<${Command} about="run only this again" text=${run.started.rerun} />`}`;
+    ${(run.finished?.rerun || run.started.rerun) && html`<${Command} about="run only this again" text=${run.finished?.rerun || run.started.rerun} />`}`;
 }
 
 function Criterion({ criterion, run }) {
