@@ -67,6 +67,11 @@ class StartCommand:
         return bool(self.rest)
 
     @property
+    def is_begun_anew(self) -> bool:
+        """Whether each run starts a proxy of its own, so that nobody starts it by hand."""
+        return self.is_for_one_command or self.is_test_runner
+
+    @property
     def is_test_runner(self) -> bool:
         return _MODE in self.start
 

@@ -194,11 +194,7 @@ def _build_start_command(miss: ExplainedMiss, mode: str, cassette: str = "") -> 
 
 
 def _advise_record(miss: ExplainedMiss) -> list[_Advice]:
-    then = (
-        ""
-        if miss.context.again.is_for_one_command or miss.context.again.is_test_runner
-        else ", and then run the agent once"
-    )
+    then = "" if miss.context.again.is_begun_anew else ", and then run the agent once"
     return [_Advice(f"record what is missing{then}", [_build_start_command(miss, "auto")])]
 
 
@@ -257,7 +253,7 @@ def _advise_declaring_day(miss: ExplainedMiss) -> _Advice:
     context = miss.context
     by_run = (
         context.again
-        if context.again.is_for_one_command
+        if context.again.is_begun_anew
         else context.again.for_other_command("llmproxy run", " -- YOUR COMMAND")
     )
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
@@ -272,7 +268,7 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Advice]:
     rule = suggestion.toml.replace("\n", "   ")
     many = "differences" if suggestion.left > 1 else "difference"
     rest = f"; {suggestion.left} other {many} would stay" if suggestion.left else ""
-    again = "" if miss.context.again.is_for_one_command else ", and start the proxy again"
+    again = "" if miss.context.again.is_begun_anew else ", and start the proxy again"
     step = _Advice(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
         [format_command("verify --rekey", miss.context.store)],
