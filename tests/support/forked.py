@@ -54,7 +54,6 @@ STARTED = ("llmproxy", "pytest", PYTHON)
 """What is started as by Python: ``-m llmproxy``, ``-m pytest``, or a file or ``-c`` with code."""
 
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT", "LLMPROXY_COMMAND")
-"""Variables of ours that a child gets."""
 
 SHIM = """#!{python} -IS
 import _signal, _socket, marshal, posix, sys

@@ -20,7 +20,6 @@ import pytest
 from .forked import KEPT, PYTHON, program
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Variables of this environment that a child gets; everything else (keys, base URLs, proxies) is given explicitly. The last one is ours, see tests/conftest.py."""
 
 
 def free_port() -> int:

@@ -13,7 +13,7 @@ import pytest
 from tests.coding.lab import AWAY, can_cut_off
 from tests.support import Process
 from tests.support.forked import program, python_itself
-from tests.support.process import clean_env
+from tests.support.process import clean_env, needed
 
 
 def python(code: str, folder: Path) -> Process:
@@ -73,3 +73,10 @@ def test_a_forked_program_is_in_the_network_of_who_asks() -> None:
         for away, ended in (((), 3), (AWAY, 7)):
             done = subprocess.run([*away, *program("python"), "-c", code], env=clean_env(), timeout=120, check=False)
             assert done.returncode == ended
+
+
+@pytest.mark.parametrize(("asked", "fails"), [("all, go", 1), ("go,java", 1), ("", 0), ("all", 0), ("cobol", 0)])
+def test_what_is_required_by_name_may_not_be_absent(asked: str, fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMPROXY_TEST_REQUIRE", asked)
+    with pytest.raises((pytest.fail if fails else pytest.skip).Exception, match="no go on this machine"):
+        needed("no go on this machine", "go", rare=True)
