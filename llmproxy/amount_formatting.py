@@ -41,6 +41,11 @@ def sum_if_all_known[Number: (int, float, Decimal)](values: Iterable[Number | No
     return total
 
 
+def sum_known[Number: (int, float, Decimal)](values: Iterable[Number | None]) -> Number | None:
+    """Return the sum of what is known; None if nothing is."""
+    return sum_if_all_known(each for each in values if each is not None)
+
+
 def mean_if_all_known[Number: (float, Decimal)](values: Sequence[Number | None]) -> Number | None:
     total = sum_if_all_known(values)
     return None if total is None else total / len(values)

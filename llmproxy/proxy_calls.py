@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
-from llmproxy.amount_formatting import format_count, name_some
+from llmproxy.amount_formatting import format_count, name_some, sum_known
 from llmproxy.errors import Exit, UpstreamError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision
 
@@ -179,7 +179,9 @@ class Use:
 
     def _add_known(self, other: Call | Use) -> None:
         for name in ("input", "output", "cost"):
-            setattr(self, name, _sum_known((getattr(self, name), getattr(other, name))))
+            if (more := getattr(other, name)) is not None:
+                known = getattr(self, name)
+                setattr(self, name, more if known is None else known + more)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; money is a number, so that clients can compare it."""
@@ -189,12 +191,6 @@ class Use:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         calls, unpriced = (int(value.get(name) or 0) for name in ("calls", "unpriced"))
         return cls(calls, value.get("input"), value.get("output"), _read_money(value.get("cost")), unpriced)
-
-
-def _sum_known(values: Iterable[Any]) -> Any:
-    """Return the sum of what is known; None if nothing is."""
-    known = [each for each in values if each is not None]
-    return sum(known[1:], known[0]) if known else None
 
 
 _COUNTS = (
@@ -318,7 +314,7 @@ class Totals:
         return {
             **{name: count for name, count in counts.items() if count or name not in self.RARE},
             "tokens": {
-                name: _sum_known(getattr(use, name) for use in self.parties.values()) if self.parties else 0
+                name: sum_known(getattr(use, name) for use in self.parties.values()) if self.parties else 0
                 for name in ("input", "output")
             },
             "cost_not_spent": self.saved.to_json()["cost"],

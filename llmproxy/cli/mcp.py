@@ -17,7 +17,6 @@ from typer.core import TyperGroup
 from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_given_run_options, load_settings
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.client.tools.mcp_shim.command import ShimOptions, run_shim
-from llmproxy.client.tools.mcp_tool_commands import McpServeOptions
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
 from llmproxy.server_store_copies import is_server
@@ -93,6 +92,7 @@ def serve(
     after --.
     """
     from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
+    from llmproxy.client.tools.mcp_tool_commands import McpServeOptions
 
     is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:

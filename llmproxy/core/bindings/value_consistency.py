@@ -147,8 +147,8 @@ class ValueConsistency:
     def _find_present_in_recorded(self, text: str, moved: Collection[str]) -> Iterator[tuple[int, int, str]]:
         for spot in self._bindings.forms_of_present_values.find_matches(text) if moved else ():
             name = next((each.name for each in spot.forms if each.name in moved), None)
-            before = [text for each in spot.forms if each.name == name for text in each.present]
-            if name is not None and text[spot.start : spot.end] not in before:
+            found = text[spot.start : spot.end]
+            if name is not None and not any(each.name == name and found in each.present for each in spot.forms):
                 yield spot.start, spot.end, name
         for token in self._tokens.find_matches(text):
             yield token.start, token.end, token.identity.name

@@ -230,8 +230,8 @@ def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
         recorded, present = ([format_dates(day) for day in days] for days in sides)
     except ValueError:
         return
-    both = [*product(recorded, present)]
-    ways = [zip(recorded, present, strict=True)] if len(recorded) == len(present) else [[each] for each in both]
+    same = len(recorded) == len(present)
+    ways = [[*zip(recorded, present, strict=True)]] if same else [[each] for each in product(recorded, present)]
     for way, days in enumerate(ways):
         for text, now in chain.from_iterable(zip(*each, strict=True) for each in days):
             yield ValueForm(pair.name, text, (now,), is_isolated, FormScope.AGENT, in_answers=False, way=way)

@@ -12,7 +12,7 @@ from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.keys.normalize import list_newly_created_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import is_good_response
 from llmproxy.core.store.rows import Described, extract_texts_and_cost
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import (
@@ -49,7 +49,8 @@ class AnswerWriter:
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [extract_texts_and_cost(one) for _, one in kept]
         first = [
-            exchange.session.claim_superseding(exchange.party_and_key, good=_is_good(one)) for exchange, one in kept
+            exchange.session.claim_superseding(exchange.party_and_key, good=is_good_response(one.response))
+            for exchange, one in kept
         ]
         additions = [
             Addition(one, supersede, exchange.session.position.failed, exchange.kept.instead, told)
@@ -89,7 +90,7 @@ class AnswerWriter:
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)
         exchange.session.served.add(stored)
-        if not _is_good(made):
+        if not is_good_response(made.response):
             exchange.session.position.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
@@ -164,10 +165,6 @@ class InteractionBuilder:
             return store.load(call.interaction)
         except CassetteNotFound:
             return None
-
-
-def _is_good(made: Interaction) -> bool:
-    return KeyedRecording(0, 0, made.response.status, made.response.ending).is_good_answer
 
 
 def _restore_upstream_host(upstream: str, request: Request) -> Request:

@@ -21,7 +21,7 @@ from llmproxy.core.providers.routing import changes_server_state
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import PartyKey, Session
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording, is_good_response
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import Channel, Decision
@@ -54,7 +54,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     @override
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         store, got = self._state.stores.opened, made.response
-        if store is None or not KeyedRecording(0, 0, got.status, got.ending).is_good_answer:
+        if store is None or not is_good_response(got):
             return
         with self._lock:
             crowd = self._open.get(call.party_and_key, [])

@@ -128,8 +128,7 @@ class KeyedRecording:
 
     @property
     def is_good_answer(self) -> bool:
-        """Whether it is complete, may be replayed in `auto` and `once`, and may be repeated as the last."""
-        return self.ending is Ending.COMPLETE and is_replayable_status(self.status)
+        return is_good_response(self)
 
     @property
     def was_left(self) -> bool:
@@ -154,6 +153,11 @@ def find_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecord
         for turn, each in enumerate(slots, 1)
         if each.id in behind and each.was_left and not was_left_twice(each, turn)
     ]
+
+
+def is_good_response(made: Response | KeyedRecording) -> bool:
+    """Return whether an answer is complete, may be replayed in `auto` and `once`, and may be repeated as the last."""
+    return made.ending is Ending.COMPLETE and is_replayable_status(made.status)
 
 
 def find_trailing_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:

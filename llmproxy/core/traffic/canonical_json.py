@@ -53,12 +53,13 @@ def reject_duplicate_members(pairs: list[tuple[str, object]]) -> dict[str, objec
     return members
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinities, as `parse_constant`. Raises LossyJson."""
     raise LossyJson(f"{name} is not JSON")
 
 
 _decoder = json.JSONDecoder(
-    object_pairs_hook=reject_duplicate_members, parse_float=_parse_exact_number, parse_constant=_refuse_constant
+    object_pairs_hook=reject_duplicate_members, parse_float=_parse_exact_number, parse_constant=refuse_constant
 )
 _encoder = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
-from llmproxy.amount_formatting import sum_if_all_known
+from llmproxy.amount_formatting import sum_if_all_known, sum_known
 from llmproxy.errors import MissError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import Interval
@@ -177,7 +177,7 @@ def _build_repeat_result(
     return RepeatResult(
         success=enough and status in {Status.PASSED, Status.FLAKY}, status=status, messages=shown.messages,
         reasoning="\n".join(lines), **_merge_criteria_verdicts(counted), total_time=seconds,
-        agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=usage,
+        agent_time=sum_known(each.result.agent_time for each in samples), usage=usage,
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
         bound=sum_if_all_known(each.result.bound for each in samples),
@@ -185,7 +185,7 @@ def _build_repeat_result(
         carried=sum(each.result.carried for each in samples),
         carried_names=tuple(sorted({name for each in samples for name in each.result.carried_names})),
         bound_names=tuple(sorted({name for each in samples for name in each.result.bound_names})),
-        waited=_sum_known_floats(each.result.waited for each in samples),
+        waited=sum_known(each.result.waited for each in samples),
         labels=tuple(dict.fromkeys(label for each in samples for label in each.result.labels)),
         error=next((each.error for each in samples if each.error), ""), runs=runs, samples=samples,
         threshold=threshold, verdicts=found, recorded_at=recorded_at if replayed else None,
@@ -201,11 +201,6 @@ def _merge_criteria_verdicts(counted: Sequence[SampleResult]) -> dict[str, Any]:
     passed = [text for text in texts if all(text in each.passed_criteria for each in results)]
     others = [text for text in texts if text not in failed and text not in passed]
     return {"passed_criteria": passed, "failed_criteria": failed, "inconclusive_criteria": others}
-
-
-def _sum_known_floats(values: Iterable[float | None]) -> float | None:
-    found = [each for each in values if each is not None]
-    return sum(found) if found else None
 
 
 def _shorten_reason(reason: str) -> str:

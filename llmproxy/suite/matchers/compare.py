@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from llmproxy.core.traffic.canonical_json import refuse_constant
 from llmproxy.core.traffic.json_diff import list_differences
 from llmproxy.suite.matchers.json_equality import (
     ABSENT,
@@ -195,16 +196,12 @@ def strip_fence(text: str) -> str:
     return text
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
 def parse_json(actual: object) -> object:
     """Return a value, with a text parsed as JSON; ValueError if invalid."""
     if not isinstance(actual, str):
         return to_json(actual)
     try:
-        return json.loads(strip_fence(actual), parse_constant=_refuse_constant)
+        return json.loads(strip_fence(actual), parse_constant=refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

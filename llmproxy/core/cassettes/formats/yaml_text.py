@@ -19,9 +19,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-from llmproxy.core.traffic.canonical_json import is_too_deep
+from llmproxy.core.traffic.canonical_json import is_too_deep, refuse_constant
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.lazy_regex import late
 
@@ -239,7 +239,7 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
     if not 2 <= len(body) <= MAX_BYTES or body[:1] not in (b"{", b"["):
         return None
     try:
-        tree = json.loads(body, parse_constant=_refuse_constant)
+        tree = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
     if is_too_deep(tree, _DEPTH):
@@ -251,10 +251,6 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
         except (ValueError, TypeError, RecursionError):
             return None
     return None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _candidate_json_styles(body: bytes) -> Iterator[str]:
