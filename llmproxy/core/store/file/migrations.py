@@ -1,4 +1,4 @@
-"""The schema of the store: functions in order, each run and recorded in a transaction of its own.
+"""The schema of the store: functions in order, run and recorded in one transaction.
 
 sqlite-utils keeps the record (table ``_sqlite_migrations``, set ``llmproxy``). A store with an unknown migration was
 written by a newer llmproxy and is refused; one that lacks some is upgraded when it is opened for writing. A released
@@ -144,7 +144,7 @@ CREATE TABLE declared (
 CREATE TABLE volatile_fields (
     cassette TEXT NOT NULL,
     position INTEGER NOT NULL,
-    slot TEXT NOT NULL,                        -- JSON: a place whose value is known to vary
+    field TEXT NOT NULL,                       -- JSON: a place whose value is known to vary
     PRIMARY KEY (cassette, position)
 ) WITHOUT ROWID;
 """
@@ -183,12 +183,13 @@ def m004_files(db: Database) -> None:
 
 
 def m005_words(db: Database) -> None:
-    """Rename the tables of bindings in a store in which m003 gave them other names."""
+    """Rename the tables and columns of bindings in a store in which m003 gave them other names."""
     if "slots" in db.table_names():
         db.conn.execute("ALTER TABLE circumstances RENAME TO run_variables")
         db.conn.execute("ALTER TABLE declared RENAME COLUMN circumstances TO run_variables")
         db.conn.execute("ALTER TABLE slots RENAME TO volatile_fields")
-    db.conn.execute("ALTER TABLE volatile_fields RENAME COLUMN slot TO field")
+    if "slot" in db["volatile_fields"].columns_dict:  # not always: SQLite parses the whole schema anew
+        db.conn.execute("ALTER TABLE volatile_fields RENAME COLUMN slot TO field")
 
 
 def m006_live(db: Database) -> None:
@@ -206,14 +207,13 @@ def list_applied_migrations(conn: sqlite3.Connection) -> tuple[str, ...]:
 
 
 def upgrade_schema(conn: sqlite3.Connection) -> None:
-    """Apply missing migrations, one transaction each; safe for concurrent processes."""
+    """Apply missing migrations in one transaction; safe for concurrent processes."""
     from sqlite_utils import Database, Migrations  # late: reading never needs it
 
     db = Database(conn, execute_plugins=False)
     steps = Migrations(MIGRATION_SET)
     for name in NAMES:
         steps(name=name)(globals()[name])
-    while steps.pending(db):
+    if steps.pending(db):
         with write_transaction(conn):
-            # Another process may have been first: check for pending ones under the lock.
-            steps.apply(db, stop_before=[step.name for step in steps.pending(db)][1:])
+            steps.apply(db)  # what another process did not apply before us
