@@ -251,11 +251,11 @@ class ServedProxy:
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)
-        self._server, self._tls, self._forward = FrontedProxyserver(proxy, front), LazyTlsConfig(), settings.intercepts
+        self._server = FrontedProxyserver(proxy, front)
         # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
         proxy.sockets = IdleConnectionCloser(lambda: self._server)
         ours = ours or (NextLayerChoice(proxy), ConnectInterceptor(proxy, forward=settings.intercepts), Recorder(proxy))
-        addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)
+        addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), LazyTlsConfig())
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         listening = {"listen_host": settings.host, "listen_port": settings.port}
         given = OPTIONS | listening | {"confdir": str(self.authority.folder)}
@@ -276,8 +276,6 @@ class ServedProxy:
         await self._master.running()
         if self._proxy.sockets is not None:
             self._proxy.sockets.make_room_on_accept_errors(asyncio.get_running_loop(), self._proxy.fronts.values())
-        if self._forward:
-            self._tls.get_config()
         port: int = self._server.listen_addrs()[0][1]
         return port
 
