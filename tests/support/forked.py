@@ -44,9 +44,9 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = (
-    "_pytest", "llmproxy.cli", "llmproxy.client", "llmproxy.core", "llmproxy.mitm", "llmproxy.pytest",
+    "_pytest", "anyio._backends._asyncio", "llmproxy.cli", "llmproxy.client", "llmproxy.core", "llmproxy.mitm", "llmproxy.pytest",
     "llmproxy.report", "llmproxy.suite", "llmproxy.scenario", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.server.fastmcp",
-    "openai.resources", "stringprep", "vcr", "yaml",
+    "openai.resources", "resource", "sqlite_utils", "stringprep", "typer._adapters", "typer._click.decorators", "vcr", "yaml",
 )  # fmt: skip
 """What commands and clients of tools load, some of it late."""
 PYTHON = "python"
@@ -153,6 +153,7 @@ def main(address: str, others: str = "") -> None:
         for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             with contextlib.suppress(ImportError):
                 importlib.import_module(each.name)
+    _compile_late_patterns()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
@@ -177,6 +178,14 @@ def main(address: str, others: str = "") -> None:
             _call(conn, fds, *asked)
         for fd in (*fds, conn.detach()):
             os.close(fd)
+
+
+def _compile_late_patterns() -> None:
+    """Do once what each process would do at the first use of an expression."""
+    late = sys.modules.get("llmproxy.lazy_regex")
+    for each in gc.get_objects() if late else ():
+        if isinstance(each, late._LazyPattern | late.RustPattern):
+            _ = each.holds if isinstance(each, late.RustPattern) else each.search
 
 
 def _hear(conn: socket.socket) -> tuple[list[int], Any]:
