@@ -1,19 +1,10 @@
 """Sessions with live and replayed channels: a new model with recorded tools (``--live llm``), or live tools.
 
-    LiveChannels            the user's choice: which are live, and how a tool call without a recording is answered
-    RecordedToolSequence    the recorded tool calls in order, which of them change state, and each one's state
-    LiveSession             one such run: the recorded changes that it has made, and the cassette that records it
-
 A tool has a state that the proxy cannot see. A recorded result is served only if this run has made exactly those calls
-before it that may have changed something, in the recorded order. Others are refused; refused calls change nothing.
-
-A call *changes* something unless it is known not to: GET, HEAD and similar methods; a tool that its server declares
-read-only (`readOnlyHint` of `tools/list`); calls that the user declares read-only (``--read-only``). The state in which
-a call was answered is the sequence of changes before it, of all tools together, since two servers may share a database.
-Calls that ran at the same time as a change were answered in an unknown state.
-
-Live calls are recorded in a cassette of their own, together with served and refused ones, so that the whole run can be
-replayed. Pure: no store, no clock.
+before it that may have changed something, in the recorded order. A call *changes* something unless it is known not to:
+GET, HEAD and similar methods; a tool that its server declares read-only (`readOnlyHint` of `tools/list`); calls that
+the user declares read-only (``--read-only``). The state is the sequence of changes of all tools together, since two
+servers may share a database; of calls that ran at the same time as a change it is unknown. Pure: no store, no clock.
 """
 
 from __future__ import annotations
@@ -161,7 +152,6 @@ def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[
 
 
 def _find_overlapping_changes(found: Sequence[tuple[RowSummary, bool]], at: int) -> tuple[int, ...]:
-    """Return the changes that overlap a call in time."""
     row = found[at][0]
     begun, over = row.started_at, _get_end_time(row)
     return tuple(
@@ -188,9 +178,7 @@ def is_requested_tool_call(request: bytes, name: str, arguments: str) -> bool:
 
 
 _NAMED = 3
-"""Maximum number of changes named in a text."""
 MOST_TOLD = 100
-"""Maximum number of unanswered calls named in a report."""
 
 
 class RequestedTool(NamedTuple):
@@ -200,8 +188,6 @@ class RequestedTool(NamedTuple):
 
 
 class ChosenRecording(NamedTuple):
-    """The recording that answers a call, or the reason why none does."""
-
     recording: KeyedRecording | None = None
     why: str = ""
     """Empty if there are no recordings at all, or if one was chosen."""
@@ -225,10 +211,8 @@ class LiveSession:
     waiting: deque[Interaction] = field(default_factory=deque)
     """Interactions to be stored in the child together with its next stored answer."""
     announced: tuple[RequestedTool, ...] = ()
-    """The tool calls that the model requested last."""
     served: int = 0
     unknown: list[str] = field(default_factory=list)
-    """Names of calls that could not be answered."""
     begun: bool = False
     """Whether some call belongs to the current child."""
     again: bool = False
@@ -236,11 +220,9 @@ class LiveSession:
     _read: Counter[tuple[Key, int]] = field(default_factory=Counter)
 
     def is_channel_live(self, channel: Channel) -> bool:
-        """Return whether a channel goes to its real providers or tools."""
         return channel in self.asked.channels
 
     def restart(self) -> None:
-        """Restart the session: tools are in their initial state."""
         self.again = self.again or self.begun
         self.done.clear()
         self.parted = ""
@@ -287,7 +269,6 @@ class LiveSession:
     def _explain_unusable_recording(
         self, path: RecordedToolSequence, id_: int, step: RecordedCallState, announced: Callable[[int], bool]
     ) -> str:
-        """Describe why a recording is not valid in this state; empty if it is."""
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"
         if id_ in self.done:
@@ -304,7 +285,6 @@ class LiveSession:
         return ""
 
     def record_unanswered(self, name: str) -> None:
-        """Record a call that could not be answered."""
         if len(self.unknown) < MOST_TOLD:
             self.unknown.append(name)
 
@@ -316,7 +296,6 @@ class LiveSession:
         return taken
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values for the session's report."""
         return {
             **self.asked.to_json(),
             "parent": self.parent[0],

@@ -1,18 +1,9 @@
 """Replay of recorded MCP messages (the agent's tools) to another client in another run. Keys: `core.keys.mcp`.
 
-A request without a recording is answered so that the client's user can read the proxy's text (`build_refusal`):
-
-    tools/call               a result that is an error: every client shows it to its model
-    any other request        a JSON-RPC error
-    a notification, a reply  202: the client does not wait for an answer
-    a stream, an end         405: "no such stream here"; 200
-
-The HTTP status is 200 if there is a text to read: after a 404 clients start a new session (eight times). Messages that
-request nothing and the probe of the stateless protocol version are no misses (`may_ignore_unrecorded`).
-
-A recorded answer gets the present JSON-RPC id and progress token (`adapt_ids`); all its other bytes stay. It is sent in
-parts (`AnswerPart`): a server may send requests while it answers (sampling, elicitation, roots), and the next part is
-sent only after the client answered as recorded. Pure: no socket, no process, no store.
+A request without a recording is answered so that the client's user can read the proxy's text (`build_refusal`), mostly
+with status 200: after a 404 clients start a new session (eight times). A recorded answer gets the present JSON-RPC id
+and progress token; all its other bytes stay. It is sent in parts: a server may send requests while it answers
+(sampling, elicitation, roots), and the next part is sent only after the client answered as recorded.
 """
 
 from __future__ import annotations
@@ -55,7 +46,6 @@ def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
 
 
 def answers(response: Response, asked: bytes) -> bool:
-    """Return whether an answer contains a request's result or error."""
     id_ = parse_message(asked).get("id")
     found = (part.value for part in list_messages(response) if isinstance(part.value, dict))
     return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
@@ -174,12 +164,10 @@ def _find_event_end(body: bytes, at: int) -> int:
 
 
 def write_sse_event(message: dict[str, object]) -> bytes:
-    """Write one of the proxy's own messages as a server-sent event."""
     return b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
 
 
 def frame_http_chunk(data: bytes, *, chunked: bool) -> bytes:
-    """Return a part of a body, as an HTTP chunk if `chunked`."""
     return b"%x\r\n%b\r\n" % (len(data), data) if chunked and data else data
 
 
@@ -207,7 +195,6 @@ def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers,
 
 
 def build_error_message(body: bytes, text: str) -> dict[str, Any]:
-    """Return the proxy's error message that answers the request `body`."""
     asked = parse_message(body)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     params = asked.get("params")

@@ -1,10 +1,8 @@
-"""Replay of a recorded WebSocket conversation to a live client, message by message.
-
-    (the client's message) -> the server's next messages, each with its delay; or a mismatch
+"""Replay of a recorded WebSocket conversation to a live client, message by message. No I/O and no clock here.
 
 The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). The
 server's messages between the recorded client messages n and n+1 are due after message n has matched, with the recorded
-delays. No I/O and no clock here: the proxy sends the messages that are due (`mitm.websocket_replay`).
+delays.
 """
 
 from __future__ import annotations
@@ -73,7 +71,6 @@ class FrameCanon:
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
     def __call__(self, data: str | bytes) -> CanonicalFrame:
-        """Return the canonical form of the next message (redacted)."""
         try:
             tree = parse(data)
         except LossyJson:
@@ -88,13 +85,9 @@ class FrameCanon:
 
 @dataclass(frozen=True, slots=True)
 class FrameMismatch:
-    """A client's message that differs from the recorded one at its position."""
-
     number: int
-    """Number of the client's message, from 1."""
     form: CanonicalFrame
     expected: int
-    """Number of the client's recorded messages."""
     nearest: int | None
     """Number of the most similar recorded message; None if none was recorded."""
     differences: tuple[Difference, ...]
@@ -102,14 +95,11 @@ class FrameMismatch:
 
 
 class FramePlayer:
-    """Plays one recorded conversation to one client."""
-
     def __init__(self, frames: Sequence[Frame], canon: Callable[[], FrameCanon]) -> None:
         self._frames, self._canon = frames, canon
         self._there, self._here = canon(), canon()
         self._at = 0
         self.heard = 0
-        """Number of the client's messages that matched."""
 
     @property
     def recorded_client_message_count(self) -> int:
@@ -171,10 +161,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class FrameMiss:
-    """An explained mismatch."""
-
     reason: str
-    """Text for the close frame."""
     text: str
     data: dict[str, object]
     """Plain values for the journal."""
@@ -287,7 +274,6 @@ class FrameRecorder(Recording):
 
     @property
     def is_whole(self) -> bool:
-        """Whether only the end is missing."""
         return self.is_closing()
 
     next_piece_may_be_last = is_whole
@@ -301,7 +287,6 @@ class FrameRecorder(Recording):
         self._frames.append(Frame(offset, client, data))
 
     def record_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
-        """Record the close and the side that began it."""
         self._frames.append(Frame(offset, client, reason, code))
 
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
@@ -318,7 +303,6 @@ class FrameRecorder(Recording):
         )
 
     def _redact_frames(self, frames: list[Frame]) -> list[Frame]:
-        """Remove the secrets from the client's messages, and the same secrets from the server's."""
         kept, secrets = [], dict[str, None]()
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data

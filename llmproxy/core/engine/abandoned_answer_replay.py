@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 LEAVING = 1_000_000
 """Microseconds that a client has to leave where the recorded one left, before the connection breaks."""
 _HOLDER = "llmproxy, late"
-"""Name of the holder of a cassette's lease while a recording is marked."""
 
 
 class AbandonedAnswerInterceptor(Interceptor[Exchange]):
@@ -36,14 +35,12 @@ class AbandonedAnswerInterceptor(Interceptor[Exchange]):
         self._sessions = parts.state.sessions
 
     def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
-        """Send the answer as far as the recorded client read it, then wait for this client to leave."""
         if not _is_abandoned(call):
             return laid
         last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
         return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Request it live instead of repeating it."""
         left = decided.recording is not None and decided.recording.was_left and call.channel is not Channel.MCP
         repeated = call.nth > len(found.recordings) and call.session.settings.exhausted is Exhausted.LAST
         return Decided(Decision.RECORD) if left and repeated else decided
@@ -55,7 +52,6 @@ class AbandonedAnswerInterceptor(Interceptor[Exchange]):
         return self._build_mark_abandoned_job(call.session, call.slot.id)
 
     def _build_mark_abandoned_job(self, session: Session, recording: int) -> Callable[[], None]:
-        """Return a job that marks a recording as left once; the job blocks."""
         store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
         rows = store.list_keys(*place) if store is not None else []
         mine = next((each for each in rows if each.id == recording), None)
@@ -78,13 +74,10 @@ class AbandonedAnswerInterceptor(Interceptor[Exchange]):
 
 
 def _is_abandoned(call: Exchange) -> bool:
-    """Return whether an answer ends where its recorded client left."""
     return call.slot is not None and call.slot.was_left and call.channel is not Channel.MCP
 
 
 class AbandonedFeature(Feature):
-    """Handling of abandoned answers, for cassettes with some in modes that can request them live."""
-
     kind = AbandonedAnswerInterceptor
 
     @override

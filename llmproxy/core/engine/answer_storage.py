@@ -117,8 +117,6 @@ class AnswerWriter:
 
 
 class InteractionBuilder:
-    """Builds the interactions of one engine's exchanges, and finds them again."""
-
     def __init__(self, state: EngineState, keying: KeyDeriver) -> None:
         self._state, self._keying = state, keying
 

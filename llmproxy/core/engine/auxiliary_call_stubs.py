@@ -1,9 +1,8 @@
 """Auxiliary calls, such as sign-ins: answered by a stub in offline sessions, otherwise forwarded.
 
-`core.providers.stubs` defines these calls and their answers. They get no key, count neither as hit nor as miss, and are
-not stored when they are forwarded. Lists of models are recorded like any call; a stub handles them only if the cassette
-has none. Then a recording of the same request in another cassette answers it (the first test requested it, and its
-program cached it), otherwise a stub.
+They get no key, count neither as hit nor as miss, and are not stored. Lists of models are recorded like any call; if
+the cassette has none, a recording of the same request in another cassette answers it (the first test requested it, and
+its program cached it), otherwise a stub.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ class StubInterceptor(Interceptor[Exchange]):
         return self._answer_from_other_cassette(call, stub) or self._answer_with_stub(call, stub, asked)
 
     def _answer_from_other_cassette(self, call: Exchange, stub: Stub) -> bool:
-        """Answer with a recording of another cassette that has an equal request, if there is one."""
         store, key = self._state.stores.current, call.key
         if store is None or key is None or call.method != "GET":
             return False
@@ -111,8 +109,6 @@ class StubInterceptor(Interceptor[Exchange]):
 
 
 class StubFeature(Feature):
-    """Stubs for auxiliary calls without a recording."""
-
     kind = StubInterceptor
 
     @override

@@ -1,11 +1,8 @@
 """Bound hits: a request without its own recording is compared with candidate recordings, with this run's values.
 
-    call, canonical request -> the recording that fits (`BoundRecording`), or why none does
-    the recording that was chosen -> its answer with this run's values (`BoundAnswer`)
-
 The exact key is always looked up first. Candidates have the same bound key; each is compared (`bindings.fit_request`).
-If two fit, their answers are compared after binding. If those still differ, the replay position decides, else nothing
-is served: the proxy never guesses one of two.
+If two fit and their answers differ after binding, the replay position decides, else nothing is served: the proxy never
+guesses one of two.
 """
 
 from __future__ import annotations
@@ -86,14 +83,12 @@ _Index = dict[str, dict[Key, list[int]]]
 @dataclass(frozen=True, slots=True)
 class BoundRecording:
     key: Key
-    """Exact key of the recordings."""
     slots: tuple[KeyedRecording, ...]
     fit: Fit
     table: Bindings
 
 
 def _explain_unlearned(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
-    """Explain why nothing is learned from a request: which recordings would fit, or where the nearest one differs."""
     if teaching:
         return (
             f"recordings #{teaching[0]} and #{teaching[1]} would both fit: nothing is learned where that is not clear"
@@ -113,11 +108,9 @@ class RecordedRequestCache:
         self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
         self._requests = RowCache[Canonical](REMEMBERED_BYTES)
         self.find_cached = self._requests.get
-        """Returns the canonical request of a recording that was compared not long ago."""
         self.clear()
 
     def clear(self) -> None:
-        """Drop everything; ids belong to another store from now on."""
         self.declared_of.cache_clear()
         self._bound_key.cache_clear()
         self._requests.clear()
@@ -181,8 +174,6 @@ class RecordedRequestCache:
 
 
 class _RecordingRestater(RecordingRewriter):
-    """Rewriter of recordings with this run's values, so that run variables are no difference."""
-
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
         self._messages: dict[tuple[Bindings, int], tuple[object, object]] = {}
@@ -211,7 +202,6 @@ class _RecordingRestater(RecordingRewriter):
         return recorded if renamed == self._wanted.tree else replace(recorded, tree=renamed)
 
     def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
-        """Return the whole rewritten recording; rewritten messages are reused."""
         member, said = find_messages_member(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
             return rewrite_recorded(table, recorded.tree)
@@ -236,23 +226,17 @@ class _RecordingRestater(RecordingRewriter):
         return CandidateInRunValues(replace(whole, tree=said.tree), said.bound, varying)
 
     def _build_recording_bindings(self, id_: int) -> Bindings:
-        """Return the bindings of a recording in this session."""
         return self._bound.build_bindings(self._requests.declared_of(self._store, id_))
 
 
 @dataclass(slots=True)
 class _UnboundReason:
-    """Result of comparing a call with recordings that do not fit."""
-
     why: str = ""
-    """Reason why the nearest one does not fit."""
     at: str = ""
     """JSON path of the different value, if that is the only reason."""
 
 
 class BindingInterceptor(Interceptor[Exchange]):
-    """Bindings of one session: run variables, the cassette's volatile fields, ids that tools created so far."""
-
     def __init__(self, parts: EngineParts, requests: RecordedRequestCache, bound: SessionBindings) -> None:
         self._parts, self._requests, self.bound = parts, requests, bound
         self._said: tuple[str, int, str] = ("", 0, "")
@@ -265,7 +249,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         self.bound.forget_id_pairs()
 
     def build_report(self) -> Mapping[str, Any]:
-        """Return the scope and the run variables, with secrets redacted."""
         text = self._parts.state.redactor.text
         declared = [
             {name: text(said) for name, said in each.to_dict().items()} for each in self.bound.declared.values()
@@ -275,7 +258,6 @@ class BindingInterceptor(Interceptor[Exchange]):
     # -- a call
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        """Look for a recording that fits a request without its own."""
         store = self._parts.state.stores.current
         if found.recordings or store is None:
             return found
@@ -285,7 +267,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         return found._replace(key=other.key, recordings=other.slots)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Rewrite a hit's answer with this run's values; if that is impossible, it is a miss."""
         slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(BoundRecording)
         if slot is None or store is None:
             return decided
@@ -305,14 +286,12 @@ class BindingInterceptor(Interceptor[Exchange]):
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
-        """Record the pairs of ids in a served answer and its request."""
         if (answer := call.state.get(BoundAnswer)) is not None:
             self.bound.add_id_pairs(answer.fit.identities, answer.fit.below)
         return response
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
-        """Add the session's run variables to a recording, with secrets redacted."""
         said, redactor = self.bound.dump_declared_variables, self._parts.state.redactor
         if self._said[:2] != (said, redactor.epoch.count):
             self._said = said, redactor.epoch.count, redactor.text(said)
@@ -376,7 +355,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         return self._choose_between_fitting_recordings(call, store, fitting) if fitting else None
 
     def _suggest_volatile_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
-        """Describe which recording would be a hit if some tools' values were volatile fields; empty for none."""
         session, bound = call.session, self.bound
         if bound.scope is not BindScope.ALL:
             return ""
@@ -434,7 +412,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         return list(islice(fresh, _MOST_COMPARED))
 
     def _iter_unserved(self, call: Exchange, store: Store, wanted: Canonical) -> Iterator[tuple[Key, int, Canonical]]:
-        """Yield those that the session did not play yet, with what they asked."""
         for key, (id_, *_) in self._list_candidates(call, store, wanted):
             if id_ not in call.session.served and (recorded := self._requests.load_canonical(store, id_)) is not None:
                 yield key, id_, recorded
@@ -460,7 +437,6 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     @staticmethod
     def _find_next_recorded_key(call: Exchange, store: Store) -> Key | None:
-        """Return the key of the recording after the last one that this session was served."""
         session = call.session
         order = list_keys_of_party(store, (session.cassette, session.sample), call.party)
         last = session.get_last_key_if_of_party(call.party)
@@ -500,8 +476,6 @@ class BindingInterceptor(Interceptor[Exchange]):
 
 
 class BindingFeature(Feature):
-    """Bound hits: requests of another run (folder, day, id) are answered by this cassette's recordings."""
-
     kind = BindingInterceptor
 
     def __init__(self, parts: EngineParts) -> None:

@@ -49,7 +49,6 @@ class RecordedCostCache:
         """Drops everything; ids belong to another store from now on."""
 
     def find(self, store: Store | None, interaction: int) -> CallUsageAndCost:
-        """Return the usage and cost of a recording."""
         with suppress(CassetteError):  # damaged or gone since it was served: what it used is unknown
             return _UNKNOWN if store is None else self._read(store, interaction)
         return _UNKNOWN
@@ -107,8 +106,6 @@ STRAYS, LONGEST_STRAY = 200, 200
 
 
 class CallAccounting:
-    """Records the outcomes of one engine's requests: for its journal, sessions and reporters."""
-
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self.prices = RecordedCostCache()
@@ -117,7 +114,6 @@ class CallAccounting:
         """The last requests that were refused before a session was found."""
 
     def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
-        """Summarize an exchange that is over, and write it into the journal."""
         replayed = exchange.decision is Decision.REPLAY and exchange.kept.interaction is not None
         call = build_call(
             exchange, status, target=self.redact_target(exchange.route.target),
@@ -155,7 +151,6 @@ class CallAccounting:
         return text
 
     def record_sessionless_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
-        """Summarize a request that belongs to no session."""
         call = Call(
             decision=Decision.REFUSE, method=method, target=self._state.redactor.redact_target(target), status=status,
             note=self._state.redactor.text(error.message), at=self._state.now(),

@@ -1,12 +1,8 @@
 """Carried answers: a request with changed segments gets the answer that was recorded at its place.
 
-    call without a recording -> the recording at its place, and the changes between the two (`core.changes`)
-
-In a session whose cassette has accepted changes, the answer is served if every change is accepted, literally. In a
-session on trial it is served under any changes that may be offered, and reported (`report()["trial"]`). Calls that
-follow a refusal in its thread are skipped, since the program diverged there. The request itself is never carried.
-
-One recording answers one request of a run: if another request got it already, it is not served again.
+In a session whose cassette has accepted changes, the answer is served if every change is accepted, literally; in a
+session on trial, under any changes that may be offered, and reported. Calls that follow a refusal in its thread are
+skipped, since the program diverged there. One recording answers one request of a run.
 """
 
 from __future__ import annotations
@@ -83,7 +79,6 @@ class CarryOutcome(NamedTuple):
 @dataclass(slots=True)
 class CarriedAndRefusedRequests:
     results: dict[str, set[str]] = field(default_factory=dict)
-    """Results by tool."""
     given: dict[Key, Key] = field(default_factory=dict)
     """Key of the request that got a carried recording, by the recording's key."""
     refused: dict[tuple[str, ...], Key] = field(default_factory=dict)
@@ -126,7 +121,6 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        """Explain why the recording at its place was not served."""
         looked = call.state.get(CarryOutcome)
         if looked is None or looked.refusal is None or context.state:
             return context
@@ -154,7 +148,6 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Record under which changes an answer was served; on trial, also record the call."""
         looked = call.state.get(CarryOutcome)
         if looked is None:
             return record
@@ -258,7 +251,6 @@ class CarryInterceptor(Interceptor[Exchange]):
         return looked or _build_carry_refusal(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
     def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
-        """Return a refusal for the first change that nobody accepted, or whose acceptance has expired."""
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
             covering = [each for each in self._accepted if each.covers_change(change, client)]
@@ -320,7 +312,6 @@ def _read_history_call_ids(canonical: Canonical, body: bytes) -> list[str]:
 
 
 def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
-    """Return a recording's answer; None if it failed or broke off."""
     response = each.response
     if not is_success(response.status) or response.ending is not Ending.COMPLETE:
         return None
@@ -330,7 +321,6 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
 def _rewrite_carried_answer(
     call: Exchange, looked: CarryOutcome, bindings: Bindings, response: Response
 ) -> Response | Mismatch:
-    """Return a recorded answer as it would be for the recorded request with this run's values (folders)."""
     binding = call.session.find_interceptor(BindingInterceptor)
     if binding is None or looked.placed is None:
         return response
@@ -340,7 +330,6 @@ def _rewrite_carried_answer(
 
 
 def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadVolatile | None:
-    """Return a function that finds a session's volatile fields in results; None if it has no bindings."""
     if (binding := session.find_interceptor(BindingInterceptor)) is None:
         return None
     declared = [*binding.bound.declared.values()]
@@ -375,8 +364,6 @@ def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 class AcceptedChangesFeature(Feature):
-    """Carried answers for accepted changes, and trials that find the changes."""
-
     kind = CarryInterceptor
 
     @override

@@ -1,12 +1,7 @@
 """Coalescing of equal concurrent requests to models: they share one answer while it is recorded (`--coalesce`).
 
-    first     sent ------------------- answer, stored
-    second         waits ------------- the same answer, stored as its own
-    third                waits ------- likewise
-
 Each keeps a recording of its own, so that a replay that sends them one after the other has one for each. An answer that
-failed, was cut or left is not shared: the next request is then sent. Only requests to models are shared (no tools, no
-uploads).
+failed, was cut or left is not shared: the next request is then sent. Neither tools nor uploads are shared.
 """
 
 from __future__ import annotations
@@ -79,8 +74,6 @@ class CoalesceInterceptor(Interceptor[Exchange]):
 
 
 class CoalesceFeature(Feature):
-    """One shared answer for equal requests that are recorded at the same time."""
-
     kind = CoalesceInterceptor
 
     @override

@@ -178,7 +178,6 @@ def _reorder_close_ends(
 
 
 def build_citation_finder(store: Store) -> _Cites:
-    """Return the function that finds where a recorded request cites a recorded answer; it reads each once."""
     requests: dict[int, bytes] = {}
     answers: dict[int, re.Pattern[bytes] | None] = {}
     size = 0
@@ -197,7 +196,6 @@ def build_citation_finder(store: Store) -> _Cites:
 
 
 def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
-    """Return a pattern that matches the beginning of an answer in JSON, or the id of its first tool call."""
     if (said := read_interaction_message(made)) is None:
         return None
     words = said.text.strip().partition("\n")[0].strip()[:_LONGEST_CITED]
@@ -249,17 +247,13 @@ class _CallProgress:
 class _ConcurrentGroup:
     members: list[_CallProgress]
     pause: float
-    """Seconds between two ends."""
     first: int = 0
     """Index of the first member that is not over."""
 
 
 @dataclass(slots=True)
 class EndOrder:
-    """Progress of one replay of a cassette, as far as its calls overlapped."""
-
     calls: Sequence[Sequence[RecordedCall]]
-    """Groups as returned by `group_concurrent`."""
     patience: float
     """Seconds to wait for an event without progress."""
     expired: int = 0
@@ -267,13 +261,10 @@ class EndOrder:
     guessed: int = 0
     """Number of times that a request expected before an end did not come."""
     dealt: frozenset[int] = frozenset()
-    """Recordings as returned by `find_ambiguous_duplicates`."""
     _last_end: float = -math.inf
     """Monotonic time when an end was last sent, or was still unread by its client."""
     _last_client: ClientEnds = None
-    """Client that got it."""
     _moved: float = -math.inf
-    """Monotonic time of the last event."""
     _unfinished: list[_CallProgress] = field(default_factory=list)
     _by_id: dict[int, tuple[_ConcurrentGroup, _CallProgress]] = field(default_factory=dict)
 
@@ -307,7 +298,6 @@ class EndOrder:
         return True
 
     def on_call_end(self, recording: int, now: float, client: ClientEnds = None) -> None:
-        """Handle that the end of an answer was sent, or that its client left."""
         group, progress = self._by_id[recording]
         progress.is_over, self._last_end, self._last_client, self._moved = True, now, client, now
         if progress in self._unfinished:
@@ -369,8 +359,6 @@ class EndOrder:
 
 
 class _HeldAnswer(NamedTuple):
-    """A call whose answer waits for its place in the order."""
-
     recording: int
     dealt: bool = False
     """Whether only the order of arrival chose its recording."""
@@ -378,12 +366,9 @@ class _HeldAnswer(NamedTuple):
 
 
 class OrderInterceptor(Interceptor[Exchange]):
-    """Completion order of the concurrent calls of one session."""
-
     def __init__(self, parts: EngineParts, order: EndOrder) -> None:
         self._clock, self._stores, self.order = parts.state.clock, parts.state.stores, order
         self._given = set[int]()
-        """Overlapping duplicates that were served already."""
 
     def on_restart(self) -> None:
         self.order.restart()
@@ -391,7 +376,6 @@ class OrderInterceptor(Interceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Record that a recording is requested; a WebSocket has its own timing."""
         chosen = decided.recording
         if chosen is None or chosen.status == SWITCHING:
             return decided
@@ -448,8 +432,6 @@ class OrderInterceptor(Interceptor[Exchange]):
 
 
 class OrderFeature(Feature):
-    """Concurrent answers end in the order in which they ended when they were recorded."""
-
     kind = OrderInterceptor
 
     def on_replay_begin(self, session: Session, store: Store) -> None:

@@ -30,7 +30,6 @@ _FAILED = 400
 @dataclass(slots=True)
 class CostMeter:
     most: Decimal | None
-    """Limit in US dollars; None: no limit."""
     spent: Decimal = Decimal(0)
     reserved: dict[int, Decimal] = field(default_factory=dict)
     """Maximum cost of open calls, by `id` of the call."""

@@ -1,9 +1,8 @@
 """The decision on hits and misses: one pure function (`decide`), driven by the row of the mode (`protocol.Mode`).
 
-The n-th request of a key in a session gets its n-th recording. The mode determines which recordings count: if it plays
-all, failures and cut answers count too. If it plays only good ones, the answer that it forwards replaces the failure
-(`store.reader.find_trailing_failures`). An answer that its client left, and left again when it was requested live once
-more, is good as far as it goes; a client that reads on and repeats the request gets it live.
+The n-th request of a key in a session gets its n-th recording. If the mode plays only good recordings, the answer that
+it forwards replaces a failure. An answer that its client left, and left again when it was requested live once more, is
+good as far as it goes; a client that reads on and repeats the request gets it live.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def count_arrival(call: Exchange, found: Lookup) -> None:
 
 
 def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
-    """Return the mode's decision on the `nth` arrival of a call."""
     session, place = call.session, call.place
     chosen = session.settings.exhausted
     exhausted = decide_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
@@ -102,7 +100,6 @@ _SAID: dict[Ending, str] = {
 
 
 def describe_recorded_failure(recording: KeyedRecording) -> str:
-    """Return a short description of the failure in a recorded answer that is served; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
     return "" if is_replayable_status(recording.status) else f"a recorded failure: {recording.status}"

@@ -2,14 +2,9 @@
 
     bytes in -> request -> redact -> normalize -> key -> decide -> (recording out | upstream -> recording in)
 
-The parts share one `EngineState`: sessions, occurrences, served recordings, a cache of keys. The engine does no network
-I/O and reads only the clocks that it is given. `mitm` makes three calls for each request and obeys their results:
-
-    begin_exchange(...)                the head is here: where does it belong, and may the body stream through at once?
-    stages.identify_and_decide(...)    the body is here: what is its key, and what is the decision?
-    writer.store_answer(...)           the provider's answer is here: store it (slow: from a writer's thread)
-
-The cache maps a digest of the received request to the *key*, never to an answer; recordings are looked up every time.
+It does no network I/O and reads only the clocks that it is given. For each request `mitm` calls `begin_exchange` (its
+head is here), `stages.identify_and_decide` (its body), and `writer.store_answer` (the provider's answer; slow: from a
+writer's thread), and obeys the results. No answer is cached by a request, only its *key*.
 """
 
 from __future__ import annotations
@@ -54,8 +49,6 @@ class EngineComponentClasses:
 
 
 class Engine:
-    """All sessions of one proxy over one store."""
-
     parts = EngineComponentClasses()
 
     def __init__(
@@ -86,9 +79,7 @@ class Engine:
         shared = EngineParts(state, keying, self.builder, misses, self.accounting)
         self.sessions.features = tuple(feature(shared) for feature in FEATURES)
         self.fast_path = FastPath(state, self.accounting)
-        """Fast path for whole requests."""
         self.trials = TrialStore(config.store, now)
-        """Results of sessions on trial."""
         stores.open_at_start()
 
     def get_feature[F: Feature](self, kind: type[F]) -> F:
@@ -100,7 +91,6 @@ class Engine:
         return self._state.stores.current
 
     def _clear_caches(self) -> None:
-        """Drop everything cached by id: the store's path may now be another file, with other ids."""
         self._state.plans.clear()
         self.fast_path.clear_cache()
         self.accounting.prices.forget()
@@ -115,7 +105,6 @@ class Engine:
         return self.stages.begin_exchange(self.dispatcher.place_request(method, target, host, headers))
 
     def may_pass_unrecorded(self, exchange: Exchange) -> bool:
-        """Return whether a request that cannot be matched may go upstream unrecorded."""
         session, policy = exchange.session, exchange.session.policy
         unseen = policy.writes and not policy.alone and not any(each.rewrites for each in session.interceptors)
         allowed = unseen and bool(exchange.route.upstream)
@@ -134,7 +123,6 @@ class Engine:
             store.wait_for_server()
 
     def close(self) -> None:
-        """End all sessions cleanly and close the store."""
         if self._state.stores.opened is None:
             return
         for session in list(self.sessions.open_sessions.values()):
@@ -148,7 +136,6 @@ class Engine:
     # --- queries -----------------------------------------------------------------------------------------------------
 
     def notes(self) -> list[str]:
-        """Return notes for the user before the first request."""
         store, cassette = self._state.stores.current, self._state.config.cassette
         if self._state.config.mode not in OFFLINE:
             return []
@@ -187,7 +174,6 @@ class Engine:
         return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
 
     def list_recording_summaries(self, name: str | None, limit: int) -> list[RowSummary]:
-        """Return the last live interactions, of one session's cassette if it is named."""
         store = self._state.stores.current
         if store is None:
             return []

@@ -63,13 +63,10 @@ class PendingRecordings:
 
 
 class EngineStore:
-    """The store of one engine, possibly not yet open."""
-
     def __init__(self, config: Config, now: Callable[[], float], forget: Callable[[], None]) -> None:
         """Create without opening; `now` returns Unix time, `forget` is called when ids refer to other recordings."""
         self._config, self._now, self._forget = config, now, forget
         self.opened: Store | None = None
-        """The store if it is open already."""
 
     def open_at_start(self) -> None:
         """Open (or, to record, create) the store, so that damage is reported at the start, not at the first request."""
@@ -134,8 +131,6 @@ class EngineStore:
 
 @dataclass(slots=True)
 class EngineState:
-    """Settings, clocks and caches that outlive a request; each part of an engine takes what it needs."""
-
     config: Config
     redactor: Redactor
     journal: Journal

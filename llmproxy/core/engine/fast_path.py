@@ -1,10 +1,8 @@
 """The fast path: a request identical to an earlier one that is recorded is answered in few steps.
 
-It serves sessions without interceptors (`Session.is_plain_replay`) and makes the checks of the full path, with the same
-parts (session, key cache, current store, `decide`), but builds no `Exchange`. It caches its findings on a request
-(`CachedRequest`) as long as their inputs are unchanged: the head, the session, its mode, the store's generation, and no
-new credential that changes anything. Only the arrival is counted per request. Nothing is counted before the hit is
-certain: otherwise `find_answer` returns None, and the request takes the full path as if nothing had happened.
+It serves sessions without interceptors, makes the checks of the full path with the same parts, and caches its findings
+(`CachedRequest`) as long as their inputs are unchanged. Nothing is counted before the hit is certain: otherwise
+`find_answer` returns None, and the request takes the full path as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -43,9 +41,7 @@ class Hit:
 
     data: bytes
     close: bool
-    """Whether to close the connection after it."""
     call: Call
-    """Record of the call, without time and numbers."""
     session: Session
     seq: int
     """Number of the call in its session."""
@@ -66,7 +62,6 @@ class CachedRequest:
     """Identifies the session without keeping it and its calls alive after its close."""
     settings: SessionSettings
     generation: tuple[int, int]
-    """Generation of the store with these recordings."""
     learned: int
     """Number of credentials known when the findings were last valid."""
     known: CachedKeyEntry
@@ -78,7 +73,6 @@ class CachedRequest:
     last: int
     """Arrival, from 1, from which on all decisions are equal."""
     calls: dict[int, Call] = field(default_factory=dict)
-    """Records of calls by arrival, without time and numbers."""
 
 
 class FastPath:
@@ -88,7 +82,6 @@ class FastPath:
         self._kept = 0
 
     def clear_cache(self) -> None:
-        """Drop everything; ids belong to another store from now on."""
         self._asked.clear()
         self._kept = 0
 
@@ -141,7 +134,6 @@ class FastPath:
     def _build_cached_request(
         self, place: RoutedRequestHead, session: Session, store: Store, digest: bytes
     ) -> CachedRequest | None:
-        """Return the findings on a request; None if it is not for the fast path."""
         state, learned = self._state, self._state.redactor.epoch
         if session.first is None or decide_from_head(place, session) is not None:
             return None
@@ -164,7 +156,6 @@ class FastPath:
         return made
 
     def _build_turn_record(self, asked: CachedRequest, turn: int, session: Session, store: Store) -> Call | None:
-        """Return the record of a request's n-th arrival; None if it is no hit."""
         slot = decide(asked.policy, asked.slots, turn, asked.repeats, recorded_here=False).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.was_left:
             return None
@@ -192,7 +183,6 @@ class FastPath:
             self.clear_cache()
 
     def record_hit(self, hit: Hit) -> Call:
-        """Summarize a hit that was sent, and write it into the journal."""
         ms = (self._state.clock() - hit.arrived) * 1000
         call = hit.call._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
         self._accounting.record_call(hit.session, call)

@@ -1,9 +1,8 @@
 """Injection of faults: which calls get one, and which answer their clients then get.
 
-A fault is chosen before the arrival is counted, so a call with a fault uses up no occurrence and its retry gets the
-recorded answer. A call that the session would refuse gets no fault: a miss stays a miss. The call with which a run
-forks is a live one. A fault that changes an answer needs the provider's if none is recorded; that answer is not
-recorded either (PASS), but its retry is.
+A fault is chosen before the arrival is counted, so its retry gets the recorded answer. A call that the session would
+refuse gets no fault: a miss stays a miss. A fault that changes an answer needs the provider's if none is recorded; that
+answer is not recorded either (PASS), but its retry is.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class FaultInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self.faulting: Faulting | None = None
-        """Current faults; None after they were removed."""
         self.aside: list[Faulting] = []
         """Earlier sets of faults of this session, which continue at their state if they are set again."""
 
@@ -73,14 +71,12 @@ class FaultInterceptor(Interceptor[Exchange]):
         return {} if self.faulting is None else {"faults": self.faulting.to_json()}
 
     def set_faults(self, faults: Faulting | None) -> None:
-        """Replace the session's faults from its next call on."""
         if self.faulting is not None:
             self.aside = [*self.aside[-MOST_ASIDE:], self.faulting]
         self.aside = [each for each in self.aside if each is not faults]
         self.faulting, self.sees_whole = faults, faults is not None
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        """Decide a call that gets a fault; it is not counted then."""
         session, party_key = call.session, (call.party, found.key)
         if self.faulting is None:
             return found
@@ -112,7 +108,6 @@ class FaultInterceptor(Interceptor[Exchange]):
     def _build_fault_target(
         self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
     ) -> CandidateCall:
-        """Return the values that rules match; `made` is another interceptor's answer in place of a recording."""
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
 
@@ -159,7 +154,6 @@ class FaultInterceptor(Interceptor[Exchange]):
             call.answer.made, call.answer.told, call.state = kept, told, state
 
     def _keep_faulty_answer_for_report(self, call: Exchange) -> None:
-        """Keep the faulty answer of a call, so that the session can show it; it is not stored."""
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
             response, redacted = self._parts.state.redactor.redact_response(response)
@@ -184,7 +178,6 @@ class FaultInterceptor(Interceptor[Exchange]):
             self.faulting.undo_injection(injected)
 
     def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
-        """End the connection as the fault requires."""
         injected = call.state.get(InjectedFault)
         if injected is None or injected.broken is None:
             return laid
@@ -266,7 +259,6 @@ class FaultFeature(Feature):
         return call
 
     def explain_idle_rules(self, session: Session | None = None) -> dict[int, str]:
-        """Explain by rule number why a rule met no call, for a session's faults or the proxy's."""
         state = self.parts.state
         faults, strikes, walks = state.config.faults, self._strikes, list(state.sessions.open_sessions.values())
         if session is not None:
@@ -289,14 +281,12 @@ class FaultFeature(Feature):
 
 
 def load_recordings_as_fault_targets(store: Store, cassette: str, sample: int) -> list[CandidateCall]:
-    """Return the last `MOST_READ` recordings of a cassette as calls that rules can match."""
     rows = sorted(row.id for row in store.list_summaries(cassette, sample, limit=MOST_READ))
     return [build_fault_target(store.load(row)) for row in rows]
 
 
 _HOSTS = "; hosts that are no model provider's are met where --record-host names them"
 _SHOWN = 5
-"""Maximum names that are shown."""
 
 
 def explain_idle_by_rule(

@@ -1,7 +1,4 @@
-"""Contract of a feature of one engine: an interceptor for some sessions, and the state that they share.
-
-`core.sessions.interceptor` describes how to write an interceptor. The rows are in `engine.interceptor_order`.
-"""
+"""Contract of a feature: an interceptor for some sessions (`core.sessions.interceptor`), and the state they share."""
 
 from __future__ import annotations
 
@@ -16,8 +13,6 @@ from llmproxy.core.sessions.session import SessionFeature
 
 
 class EngineParts(NamedTuple):
-    """Parts of the engine that features may use."""
-
     state: EngineState
     keying: KeyDeriver
     builder: InteractionBuilder
@@ -26,7 +21,5 @@ class EngineParts(NamedTuple):
 
 
 class Feature(SessionFeature):
-    """A feature of one engine, with the state that its sessions share."""
-
     def __init__(self, parts: EngineParts) -> None:
         self.parts = parts

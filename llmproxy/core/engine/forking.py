@@ -1,12 +1,8 @@
 """A session whose agent deviates from its recording: overrides of results and answers, and the fork from the parent.
 
-    requests like the parent's      answered from the parent's recording
-    an overridden answer            sent instead of the recorded one
-    the first other request         the run *forks*: refused and explained, or (live) sent upstream and recorded in a
-                                    child from here on
-
-Until it forks, the session is a replay of its parent; then it records its child. Any later replay of a child replaces
-tool results as its row in `forks` states (`inherited`).
+The first request that is neither the parent's nor overridden *forks* the run: it is refused and explained, or (live)
+sent upstream and recorded in a child from here on. Until it forks, the session is a replay of its parent; then it
+records its child. Any later replay of a child replaces tool results as its row in `forks` states.
 """
 
 from __future__ import annotations
@@ -71,7 +67,6 @@ class ForkState:
     requests: int = 0
     llm_calls: int = 0
     shared: list[CopiedRecording] = field(default_factory=list)
-    """Recordings played before the fork."""
     made: dict[int, Interaction] = field(default_factory=dict)
     """Answers from overrides, by number of the call in the session."""
     _used: Counter[str] = field(default_factory=Counter)
@@ -86,7 +81,6 @@ class ForkState:
 
     @property
     def is_forked(self) -> bool:
-        """Whether the child is being recorded."""
         return self.fork is not None and bool(self.fork.cassette)
 
     def restart(self) -> None:
@@ -99,7 +93,6 @@ class ForkState:
     # -- a request
 
     def override_results(self, call: Exchange, body: bytes, known: Known) -> bytes:
-        """Return the body with overridden results, and record the tools seen."""
         if not self.overrides.tools:
             return body
         done = swap_results(body, self.overrides, lambda id_: self.calls.get(id_) or known(id_))
@@ -178,7 +171,6 @@ class ForkState:
         return self.live and not self.is_forked and (not hit or numbered.number == self.at)
 
     def build_fork(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
-        """Return the fork that begins (or would begin) with this request."""
         near = miss.nearest if miss is not None else None
         differs = " and ".join(self._causes) or "the agent asked something else by itself"
         return Fork(
@@ -209,8 +201,6 @@ class ForkState:
 
 
 class ForkInterceptor(Interceptor[Exchange]):
-    """Overrides results and answers in one session, and forks its run."""
-
     sees_whole = rewrites = True
 
     def __init__(self, parts: EngineParts, session: Session, forking: ForkState) -> None:
@@ -236,7 +226,6 @@ class ForkInterceptor(Interceptor[Exchange]):
     # -- a call
 
     def before_key(self, call: Exchange, body: bytes) -> bytes:
-        """Return the body with overridden results; refuse a request whose results cannot be identified."""
         if not _is_agent_request(call):
             return body
         try:
@@ -262,7 +251,6 @@ class ForkInterceptor(Interceptor[Exchange]):
                 return body
 
         def find_place(call_id: str) -> NumberedCall | None:
-            """Search for an id in the agent's answers since the last search."""
             calls = call.session.calls.list_calls_after(forking.scanned)
             forking.scanned = call.session.calls.arrived
             for each in calls:
@@ -275,7 +263,6 @@ class ForkInterceptor(Interceptor[Exchange]):
         return changed if call.request.rewritten else body
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        """Answer a call with an overridden answer; only requests to the model count for its number."""
         if not _is_agent_question(call):
             return found
         count_arrival(call, found)
@@ -301,7 +288,6 @@ class ForkInterceptor(Interceptor[Exchange]):
         return _is_agent_question(call) and self.forking.should_fork_at(self.forking.peek_number(call), hit=hit)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Fork the run at a call; it and all following calls are recorded in the child."""
         forking, recording = self.forking, decided.recording
         if _is_agent_question(call) and forking.should_fork_at(_get_numbered_request(call), hit=recording is not None):
             self._fork_run(call, decided.reason, len(found.recordings))
@@ -350,8 +336,6 @@ def _is_agent_question(call: Exchange) -> bool:
 
 
 class ForkFeature(Feature):
-    """Overrides of tool results and of answers, and forks of runs."""
-
     kind = ForkInterceptor
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:

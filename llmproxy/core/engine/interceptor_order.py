@@ -1,7 +1,6 @@
-"""Features of an engine, one row each, in the order in which their interceptors handle a request.
+"""Features of an engine in the order in which their interceptors handle a request; answers pass them in reverse.
 
-Answers pass them in reverse order, so that the first one to change a request is the last to change its answer. A
-session's options are checked in that order, too.
+A session's options are checked in that order, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Learning of volatile fields from a cassette, and the recordings that a volatile field would merge.
 
 Store queries for `llmproxy learn` and `run`.
-
-recordings of several runs -> the values that vary between them (`LearnedField`s)
-volatile fields -> the recordings of which one would answer the other's request in other words (`InterchangeablePair`s)
 """
 
 from __future__ import annotations
@@ -52,7 +49,6 @@ class InterchangeablePair(NamedTuple):
     """Two recordings of which one would be served for the other's request."""
 
     volatile: tuple[str, ...]
-    """Names of the volatile fields that cause it."""
     first: int
     second: int
     alike: bool
@@ -125,7 +121,6 @@ def _may_hold_fields(fields: Sequence[VolatileField], body: bytes) -> bool:
 def _group_comparable_recordings(
     store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> dict[tuple[object, ...], list[_RecordingWithCanonical]]:
-    """Return the live recordings of a cassette that may answer each other, in the order of recording."""
     groups: dict[tuple[object, ...], list[_RecordingWithCanonical]] = defaultdict(list)
     for row in sorted(store.list_summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]:
         try:
@@ -159,8 +154,6 @@ def _read_comparable_answer(row: Interaction, response: Response | None = None) 
 
 
 class RestatedRun(NamedTuple):
-    """Recordings with the values of another run."""
-
     interactions: list[Interaction]
     names: tuple[str, ...]
     """Run variables and volatile fields that were replaced, sorted."""

@@ -57,8 +57,6 @@ Asked = tuple[str, str]
 
 @dataclass(slots=True)
 class ClientReply:
-    """Answer of an MCP client to a question of a recorded server."""
-
     key: Key | None
     """Key of the equal recorded answer; None if it was never recorded."""
     text: str = ""
@@ -75,8 +73,6 @@ def _was_answered_during_call(answer: RowSummary, call: RowSummary) -> bool:
 
 
 class RecordedAnswerPlayback:
-    """Playback of one recorded answer to the present client."""
-
     def __init__(
         self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, ClientReply | None]
     ) -> None:
@@ -116,7 +112,6 @@ class RecordedAnswerPlayback:
         return "ndjson" in self.response.mime_type
 
     def _list_server_recordings(self) -> Iterator[RowSummary]:
-        """Yield the recordings of this server in this cassette, in order."""
         session, provider = self._exchange.session, self._exchange.route.provider.name
         rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
@@ -172,7 +167,6 @@ class RecordedAnswerPlayback:
         }
 
     def _build_refusal(self, text: str) -> bytes:
-        """Return the end of an answer that must not be sent: an error in place of the result."""
         message = build_error_message(self._exchange.request.data, text)
         return json.dumps(message).encode() + b"\n" if self._is_ndjson else write_sse_event(message)
 
@@ -202,7 +196,6 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         return decided
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
-        """Adapt the answer to this client's request, and to the waits for its client."""
         if (store := self._parts.state.stores.opened) is None:
             return response
         made = RecordedAnswerPlayback(store, call, response, self._questions)
@@ -222,15 +215,12 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Keep the reason why a client's reply to a question was refused."""
         if (reply := call.state.get(ClientReply)) is not None and call.error is not None:
             reply.text = call.error.message
         return record
 
 
 class PlaybackFeature(Feature):
-    """Playback of recorded MCP servers, for any session."""
-
     kind = PlaybackInterceptor
 
     @override

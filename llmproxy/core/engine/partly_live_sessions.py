@@ -1,7 +1,4 @@
-"""Sessions with live and recorded channels: the parts of a request's handling that differ there.
-
-The state is `live_or_recorded.LiveSession`.
-"""
+"""Sessions with live and recorded channels (`live_or_recorded.LiveSession`): what differs in handling a request."""
 
 from __future__ import annotations
 
@@ -54,8 +51,6 @@ class NoRecordingsToServe(RefusedError):
 
 
 class _NoMatch(NamedTuple):
-    """Result for a call that no recording answers."""
-
     state: str = ""
     """Reason why none matches the state of the tools, if there are recordings."""
     is_error: bool = False
@@ -63,8 +58,6 @@ class _NoMatch(NamedTuple):
 
 
 class LiveInterceptor(Interceptor[Exchange]):
-    """Live channels of one session, and the cassette that records it."""
-
     reads_answers = True
 
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannels) -> None:
@@ -105,7 +98,6 @@ class LiveInterceptor(Interceptor[Exchange]):
             raise RefusedError("llmproxy: live channels and injected faults exclude each other.", hint="Give either.")
 
     def on_session_end(self) -> None:
-        """Store pending interactions; delete the child's row if it is empty."""
         if (store := self._parts.state.stores.opened) is not None:
             self._store_waiting(store)
             if not store.has_recordings(self.live_session.child, 1):
@@ -144,7 +136,6 @@ class LiveInterceptor(Interceptor[Exchange]):
         return found
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Choose the recording of a tool's call by its state; other calls are decided as in every replay."""
         channel, operation, store = call.channel, call.operation, self._parts.state.stores.current
         lists = channel is Channel.MCP and operation in LISTS
         if store is None or channel is Channel.LLM or not (lists or may_depend_on_state(channel, operation)):
@@ -165,7 +156,6 @@ class LiveInterceptor(Interceptor[Exchange]):
         return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
 
     def _send_live(self, call: Exchange) -> None:
-        """Send a call to its real provider or tool, and store the answer in the session's child."""
         session = call.session
         call.nth = session.count_arrival(call.party_and_key, 1)
         self._record_in_child_cassette(call)
@@ -184,7 +174,6 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
-        """Refuse a call without a recording; a tool's call as the user chose (`unknown`)."""
         if call.channel is Channel.LLM:
             return False
         live_session = self.live_session
@@ -214,12 +203,10 @@ class LiveInterceptor(Interceptor[Exchange]):
         ) and not self.live_session.asked.is_user_declared_read_only(_name_call(call))
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        """Explain that a tool's call occurred next to live channels."""
         refused, named = call.state.get(_NoMatch) or _NoMatch(), "" if call.channel is Channel.LLM else _name_call(call)
         return replace(context, elsewhere=(), beside_live=named, state=refused.state)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
-        """Queue a served answer for the child."""
         if call.slot is not None and (store := self._parts.state.stores.opened) is not None:
             self._record_in_child_cassette(call)
             recorded = store.load(call.slot.id)
@@ -243,7 +230,6 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._record_requested_tools(call, made.response)
 
     def _record_requested_tools(self, call: Exchange, response: Response) -> None:
-        """Record the tool calls in the answer of the agent's model."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
         if (message := read_response_message(call.operation, response)) is not None:
@@ -251,8 +237,6 @@ class LiveInterceptor(Interceptor[Exchange]):
 
 
 class LiveFeature(Feature):
-    """Some channels go live, the others are served from the recording."""
-
     kind = LiveInterceptor
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
@@ -280,14 +264,12 @@ class LiveFeature(Feature):
         return None if chosen is None else LiveInterceptor(self.parts, session, chosen)
 
     def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannels | None:
-        """Return the live channels of a session: its own, else the proxy's."""
         given: LiveChannels | None = asked.get("live")
         chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
         return chosen if chosen is not None and chosen.channels else None
 
 
 def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | None) -> Response:
-    """Return the error response for a tool's caller, as it is sent."""
     if exchange.channel is Channel.MCP:
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
     else:
@@ -311,7 +293,6 @@ def _build_recorded_tool_sequence(live_session: LiveSession, store: Store) -> Re
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
-    """Return by server the tools that every listing declares read-only."""
     found: dict[str, frozenset[str]] = {}
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
@@ -338,7 +319,6 @@ def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
 
 
 def _is_requested_by_model(live_session: LiveSession, store: Store, id_: int) -> bool:
-    """Return whether the model's last answer requested a recorded call."""
     if not live_session.announced:
         return False
     request = store.load(id_).request.body

@@ -1,16 +1,9 @@
 """Replacement of recordings by newer ones, all at once, when the session that recorded these is closed.
 
-    recorded in the session      stored in `NAME@new` for now, like every answer before its client sees its end
-    closed, nothing failed       one transaction: the old recordings are superseded, the new ones belong to `NAME`
-    closed, something failed     `NAME` is unchanged; `NAME@new` can be inspected until the next such session
-    killed, interrupted          the same
-
-So a wrong key, a bad day or a kill at any moment loses no recording. Recordings of several sessions of one proxy in one
-cassette (tests that share it) accumulate, as they do without this feature.
-
-`all`: a session in mode `record` replaces all recordings of its cassette. `changed`: a replay requests anew the calls
-that the trial (`engine.carried_answers`) finds changed, and calls that depend on a changed answer; it replaces their
-recordings, and the recordings that depended on those.
+Its answers are stored in `NAME@new`. If nothing failed, one transaction supersedes the old recordings at its close;
+otherwise `NAME` is unchanged: a wrong key, a bad day or a kill at any moment loses no recording. Recordings of several
+sessions of one proxy in one cassette accumulate. `--update all`: a session in mode `record` replaces all. `changed`: a
+replay requests anew the calls that the trial (`engine.carried_answers`) finds changed, and those that depend on them.
 """
 
 from __future__ import annotations
@@ -48,7 +41,6 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         """Begin with an empty stage; `ours`: recordings that this proxy put in place before. Raises CassetteBusy."""
         self._state, self._session, self._ours = parts.state, session, ours
         self.replaced = False
-        """Whether the new recordings replaced the old ones."""
         self.staged: Place = f"{session.cassette}{STAGED}", session.sample
         self.save_target = self.leased_cassette = self.staged
         store = self._state.sessions.store(Mode.RECORD)
@@ -64,7 +56,6 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         return self._session.cassette, self._session.sample
 
     def on_session_end(self) -> None:
-        """Replace the old recordings if the session was closed by its opener and nothing in it failed."""
         store = self._state.stores.opened
         if store is None or not self._session.is_over or self._explain_no_replacement(store):
             return
@@ -83,15 +74,12 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             ours.update(row.id for row in made)
 
     def will_be_complete(self, store: Store) -> bool:
-        """Return whether the cassette is complete afterwards."""
         return self._session.sealed is not False
 
     def replaces_recording(self, recording: int) -> bool:
-        """Return whether a recording of the cassette is superseded by the new ones."""
         return True
 
     def _explain_no_replacement(self, store: Store) -> str:
-        """Return the reason why the old recordings stay; empty if they do not."""
         totals = self._session.calls.totals
         if not store.list_keys(*self.staged):
             return "nothing was recorded"
@@ -126,8 +114,6 @@ def _compute_maximum_prompt_tokens(body: bytes, recorded: Interaction | None, lo
 
 
 class ReaskInterceptor(ReplacementInterceptor):
-    """For a replay: sends changed or chosen requests anew, and their dependents; replays all others."""
-
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: CostMeter) -> None:
         super().__init__(parts, session, ours)
         self._spending, self._keying = spending, parts.keying
@@ -140,7 +126,6 @@ class ReaskInterceptor(ReplacementInterceptor):
         self._stopped = False
         """Whether a call was not sent, since --max-cost might not be enough."""
         self._new: list[Message] = []
-        """New answers."""
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
@@ -174,7 +159,6 @@ class ReaskInterceptor(ReplacementInterceptor):
         return found
 
     def _must_ask_live(self, call: Exchange, looked: CarryOutcome) -> bool:
-        """Return whether a call without a recording of its own is to be sent."""
         if call.key in self._asked:
             return True
         if looked.refusal is None:
@@ -209,7 +193,6 @@ class ReaskInterceptor(ReplacementInterceptor):
         self._state.stores.write_cassette_file(self._session)
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
-        """Yield unserved recordings whose history contains an answer that was replaced by a different one."""
         for row in store.list_summaries(*self.old_cassette_place) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
@@ -248,7 +231,6 @@ class ReaskInterceptor(ReplacementInterceptor):
 
 
 def _has_answer_in_history(body: bytes, answers: Sequence[Message]) -> bool:
-    """Return whether a request's history contains one of these answers."""
     return any(_is_message_this_answer(answer, sent) for sent in read_request_messages(body) for answer in answers)
 
 
@@ -265,8 +247,6 @@ def _get_answer_content(answer: Message) -> object:
 
 
 class ReplacementFeature(Feature):
-    """Replaces recordings at once when a session ends well: all of them, or those of changed requests, sent anew."""
-
     kind = ReplacementInterceptor
 
     def __init__(self, parts: EngineParts) -> None:

@@ -1,9 +1,8 @@
 """Identification of requests: session, party, provider and upstream by the head, the key by the body.
 
-With `--match-credential` the client's credential is part of the key, so that a test with a wrong key does not get the
-right key's answer: the request's identity then contains an HMAC of the credential with a secret file next to the store
-(``<store>.secret``). The credential itself is never stored, and without that file the fingerprint is meaningless; keep
-it with the store when recordings are shared.
+With `--match-credential` the request's identity contains an HMAC of the client's credential with a secret file next to
+the store (``<store>.secret``), so that a test with a wrong key does not get the right key's answer. The credential is
+never stored; keep the file with the store when recordings are shared.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ class RequestHeadRouter:
         return same and place.speaker == self._sessions.get_party_of_name(place.name)
 
     def _get_session_upstreams(self, name: str) -> Mapping[str, str]:
-        """Return the upstreams of a request's session; none if it is not open."""
         session = self._sessions.find_open(name)
         return session.settings.upstreams if session is not None else NO_UPSTREAMS
 
@@ -155,7 +153,6 @@ class RequestHeadRouter:
         return host_matches(self._config.record_host, host) or provider_of_host(host, port) is not None
 
     def _find_stubs_for_head(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
-        """Return the stubs that match a head; most calls are ruled out at once."""
         may_be = where.row.not_llm or where.operation in OPERATIONS or method == "HEAD" or WELL_KNOWN in where.target
         if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
             return ()
@@ -221,7 +218,6 @@ class RequestHeadRouter:
 
 
 def build_host_refused_error(url: str) -> RefusedError:
-    """Return the error for a request to a host that is out of scope."""
     name = urlsplit(url).hostname or ""
     msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
     hint = f"Record it too with --record-host {name}, let it through with --allow-host {name}, "
@@ -285,7 +281,6 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
 
 
 def fingerprint_body_credentials(body: bytes, store: Path) -> str:
-    """Return a fingerprint of the credentials that a body has for connectors; empty if it has none."""
     if b"authorization" not in body:
         return ""
     tree = parse_json(body)
@@ -336,13 +331,10 @@ ROTATING = 8
 
 
 class KeyDeriver:
-    """Derives and caches the keys of one engine's requests."""
-
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def derive_key(self, exchange: Exchange, body: bytes) -> tuple[CachedKeyEntry, Canonical | None]:
-        """Return the identity of a request, and its canonical form if that had to be built."""
         config = self._state.config
         if config.match_credential and (said := fingerprint_body_credentials(body, config.store)):
             exchange.request.add_key_header(CALLER_HEADER, said)
@@ -457,7 +449,6 @@ class KeyDeriver:
         return canonicalize(request, exchange.route, self._state.config.rules, made_by)
 
     def build_id_origin_finder(self, session: Session) -> Callable[[str], IdOrigin | None]:
-        """Return a function that finds the answer of a session's cassette, stored or pending, that created an id."""
         store = self._state.stores.current
 
         def find_origins(name: str) -> IdOrigin | None:

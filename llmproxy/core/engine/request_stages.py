@@ -1,10 +1,8 @@
 """The stages of a call: its head arrives, its body arrives, then it gets a key, is looked up and decided.
 
 The stages know no feature: at each border they call the interceptors of the call's session
-(`core.sessions.interceptor`), unless the head alone determined the decision (`decide.decide_from_head`).
-
-A request that nothing answers is refused with a full explanation, once. `core.misses.explain` gets the request, the
-state of the store, and the recordings that the request could match.
+(`core.sessions.interceptor`), unless the head alone determined the decision. A request that nothing answers is refused
+with a full explanation, once.
 """
 
 from __future__ import annotations
@@ -60,7 +58,6 @@ PLACES = 3
 
 
 def build_initial_miss_context(exchange: Exchange, config: Config) -> MissContext:
-    """Return an exchange's own facts about its miss, and its proxy's start command."""
     session = exchange.session
     return MissContext(
         mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
@@ -235,7 +232,6 @@ class RequestStages:
         return seen
 
     def _look_up_recordings(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> Lookup:
-        """Return the recordings of a call's key; none if it is recorded anew."""
         session, store = exchange.session, self._state.stores.current
         if session.first is None and store:
             self._state.stores.refresh_cassette(store, session.cassette, session.sample)
@@ -296,7 +292,6 @@ class AnswerPlanner:
         self._state = state
 
     def serve_recorded(self, exchange: Exchange) -> Response:
-        """Return the chosen recorded response, and mark it as served."""
         if exchange.slot is None and exchange.answer.made is not None:
             return exchange.answer.made
         if exchange.slot is None or self._state.stores.opened is None:
@@ -308,7 +303,6 @@ class AnswerPlanner:
         return response
 
     def plan_recorded(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
-        """Return the plan for sending the chosen recorded response to its client, with the session's speed."""
         extra = (*extra, *exchange.answer.told)
         slot, store = exchange.slot, self._state.stores.opened
         speed, now = exchange.session.settings.speed, self._state.now()

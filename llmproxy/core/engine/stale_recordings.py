@@ -1,9 +1,7 @@
-"""Stale recordings, older than `--max-age` or than their cassette's file allows: reported in a replay, refreshed in
-modes that reach the provider.
+"""Stale recordings, older than `--max-age` or than their cassette's file allows.
 
-A replay serves its recordings: age proves nothing, `llmproxy drift` does. If the mode may write, a stale hit is sent
-live. A good answer replaces the recording; with any other the recording stays. A request that changes an object at a
-server is not sent again: that would change it twice.
+A replay serves and reports them: age proves nothing. If the mode may write, a stale hit is sent live, and a good answer
+replaces the recording. A request that changes an object at a server is not sent again: that would change it twice.
 """
 
 from __future__ import annotations
@@ -70,8 +68,6 @@ class StaleRecordingInterceptor(Interceptor[Exchange]):
 
 
 class StaleRecordingFeature(Feature):
-    """Refreshing or reporting of recordings above a maximum age."""
-
     kind = StaleRecordingInterceptor
 
     @override

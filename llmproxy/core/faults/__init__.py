@@ -1,12 +1,5 @@
 """Injected faults: deterministic errors of networks, models and tools for an agent, selected by rules.
 
-    load_faults("rate-limited", folder) -> Faults      from a preset, a file, `http-429`, `reset@3`; `read_faults` from
-                                                       plain values
-    parse_session_faults(value, folder)                the same for one session, test or scenario
-    Faulting(faults).inject_fault(call) -> InjectedFault   the faults of one session: selected, applied to the answer,
-                                                       counted
-    KINDS, PRESETS                                     all kinds and presets
-
 A *kind* is a row of a table (`kinds`) with a function from a call and its parameters to the client's view of it
 (`FaultyAnswer`). A *rule* selects the calls that meet it. This package knows no socket: `engine.fault_injection`
 calls it, `mitm` sends. A fault is never stored and changes no key.

@@ -17,7 +17,6 @@ MICROSECONDS = 1_000_000
 
 
 def get_framing(response: Response) -> str:
-    """Return the framing of an answer; see `detect_framing`."""
     return detect_framing(response.mime_type, response.body)
 
 
@@ -61,7 +60,6 @@ def time_pieces(response: Response, speed: float) -> list[Chunk]:
 
 
 def scale_time_by_speed(offset: int, speed: float) -> int:
-    """Return a recorded offset at the session's speed; at speed 0 all are 0."""
     return round(offset / speed) if speed else 0
 
 

@@ -23,7 +23,6 @@ from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
 
 KEPT = 1_000
-"""Maximum faulty answers that a session's replay position shows."""
 Request = tuple[str, str, int]
 """Party, key, occurrence: a request including all its retries."""
 
@@ -49,13 +48,11 @@ class Faulting:
     _numbers: dict[int, dict[Request, int]] = field(default_factory=dict)
 
     def restart(self) -> None:
-        """Reset to the state before the first call."""
         self._meets_fault.clear()
         self._handshakes.clear()
         self._numbers.clear()
 
     def inject_fault(self, call: CandidateCall) -> InjectedFault | None:
-        """Return the fault that this call meets, and count it; None if there is none."""
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
         for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
@@ -81,13 +78,11 @@ class Faulting:
         return injected
 
     def undo_injection(self, injected: InjectedFault) -> None:
-        """Undo the count of a fault that could not be applied to the provider's answer."""
         call, fault, _ = injected
         self._meets_fault[call.party, call.key, call.nth] -= 1
         self._add_injected_count(fault, -1)
 
     def keep_faulty_answer_for_report(self, seq: int, made: Interaction) -> None:
-        """Remember the answer that the client of a call received, for reports of the session's answers."""
         self.made[seq] = made
         if len(self.made) > KEPT:
             self.made.popitem(last=False)
@@ -106,14 +101,12 @@ class Faulting:
         return found
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values for the session's report."""
         rules = [{**rule.to_json(), "injected": self.injected[n]} for n, rule in enumerate(self.faults.rules, 1)]
         head: dict[str, object] = {"name": self.faults.name, "seed": self.faults.seed}
         return {**head, "faults": rules, "injected": sum(self.injected.values())}
 
 
 SWITCHING = 101
-"""Status of a recorded WebSocket."""
 
 
 def build_fault_target(one: Interaction) -> CandidateCall:
@@ -131,7 +124,6 @@ def build_fault_target(one: Interaction) -> CandidateCall:
 
 
 def get_http_or_stdio_transport(provider: str) -> str:
-    """Return the transport of a provider's call that uses no WebSocket."""
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
 
@@ -162,7 +154,6 @@ def choose_faults(
 
 
 def can_meet(rule: FaultRule, call: CandidateCall) -> bool:
-    """Return whether a rule's kind applies to this channel and transport; the answer may still be unsuitable."""
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
@@ -191,15 +182,12 @@ def _get_default_filter(rule: FaultRule, name: str, call: CandidateCall) -> tupl
 
 
 CALLS = f"{MCP_PREFIX}tools/call*"
-"""Operations that call a tool."""
 
 
 def matches_any(patterns: tuple[str, ...], text: str) -> bool:
-    """Return whether a text matches one of the patterns; no pattern matches all."""
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def draw_number(seed: int, call: CandidateCall, rule: int, attempt: int) -> float:
-    """Return a number in [0, 1) that depends only on these arguments."""
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

@@ -1,17 +1,6 @@
-"""Parser of fault settings: a file, a preset, `KIND` or `KIND@CALL` becomes rules.
+"""Parser of fault settings: a file, a preset, `KIND` or `KIND@CALL` becomes rules; docs/faults.md has the format.
 
 Parsing is strict, because a fault that silently does nothing tests nothing.
-
-    seed: 7                       # another seed gives other random numbers; default 0
-    faults:
-      - kind: http-429
-        retry_after: 2            # parameter of the kind
-        call: 3                   # filters: call, recording, provider, model, operation, party, channel, transport,
-                                  # tool
-        probability: 0.5          # for the calls that these filters select
-        times: 2                  # attempts of one request, then it gets its recorded answer; or always
-
-A list of rules, or one rule, is a short form of this.
 """
 
 from __future__ import annotations
@@ -55,7 +44,6 @@ TRANSPORTS = ("http", "websocket", "stdio", "tls")
 MOST_RULES = 1000
 MOST_TIMES = 1000
 LARGEST = 1 << 20
-"""Maximum size of a file of faults in bytes."""
 _KIND_AT = late(r"(?P<kind>[^@\s]+)@(?P<call>[1-9][0-9]{0,8})")
 _FILE_NAME = late(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
 _ALL = "`llmproxy faults` lists the kinds and presets with an example each."
@@ -162,7 +150,6 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
 
 
 def parse_seed(value: Json, where: str = FAULTS) -> int:
-    """Parse a seed. Raises BadFaults."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
         raise BadFaults(f"seed is {_format_value(value)}; it is a whole number.", where=where)
     return value
@@ -270,7 +257,6 @@ def _check_channels_and_providers(rule: FaultRule, where: str) -> None:
 
 
 def _format_value(value: Json) -> str:
-    """Describe a given value in a few characters."""
     if isinstance(value, str):
         return repr(value[:60])
     if isinstance(value, Mapping):

@@ -1,7 +1,4 @@
-"""Data types of this package.
-
-A kind of fault, a rule that selects one, the call that meets it, and the client's view of the result.
-"""
+"""A kind of fault, a rule that selects one, the call that meets it, and the client's view of the result."""
 
 from __future__ import annotations
 
@@ -124,7 +121,6 @@ class FaultRule:
     """Number of attempts of one request that meet a fault, of this rule and all others, before it succeeds."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the rule as in a file, without defaults."""
         words = {n: sorted(each) for n, each in self.numbers.items()} | {n: list(t) for n, t in self.texts.items()}
         chosen = {name: value[0] if len(value) == 1 else value for name, value in words.items() if value}
         given = {
@@ -153,12 +149,10 @@ class Faults:
 
     @property
     def summary(self) -> str:
-        """Description for the user before the first request."""
         kinds = ", ".join(dict.fromkeys(rule.kind.name for rule in self.rules)) or "none"
         return f"injected faults: {self.name} ({kinds}; seed {self.seed})"
 
     def to_json(self) -> dict[str, object]:
-        """Return the settings as in a file."""
         return {"seed": self.seed, "faults": [rule.to_json() for rule in self.rules]}
 
 

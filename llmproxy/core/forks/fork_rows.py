@@ -1,8 +1,7 @@
 """Rows of forked cassettes in the store, and creation of forks.
 
-A child has *copies* of the recordings that it shares with its parent (rows, not bodies: those are shared anyway), so
-that it replays whole and no change of the parent affects it. Its row in `forks` has its parent, the request at which
-they diverged and the reason. Overridden results of tools are stored there, and are applied again whenever the child is
+A child has *copies* of the recordings that it shares with its parent (rows; bodies are shared), so that no change of
+the parent affects it. Overridden results of tools are stored in its row, and are applied again whenever the child is
 replayed: the agent still runs its real tool.
 """
 
@@ -85,13 +84,10 @@ class Fork:
 
 
 _FIELDS = ", ".join(each.name for each in fields(Fork))
-"""Columns of `forks`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRecording:
-    """One recording that a child copies from its parent."""
-
     id: int
     occurrence: int
     """Occurrence of its key in the child."""
@@ -103,7 +99,6 @@ _MEMBERS: Mapping[str, type | tuple[type, ...]] = {
     "parent": str, "parent_sample": int, "step": int, "shared": int, "why": str, "path": str, "overrides": dict,
     "created_at": (int, float), "live": str,
 }  # fmt: skip
-"""Types by member of `fork` in a file."""
 _NEEDED = ("parent", "step", "why")
 _USUAL: Mapping[str, object] = {"parent_sample": 1, "shared": 0, "created_at": 0.0, "live": ""}
 _LEAST = {"parent_sample": 1, "step": 1, "shared": 0, "created_at": 0}
@@ -131,7 +126,6 @@ def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
 
 
 def store_fork(store: Store, fork: Fork) -> None:
-    """Write the fork's row of a cassette that is recorded already."""
     with store.sqlite_transaction() as conn:
         _insert_fork(conn, fork)
 
@@ -150,7 +144,6 @@ def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
 
 
 def find_fork(store: Readable, cassette: str, sample: int) -> Fork | None:
-    """Return a cassette's row as a child; None if it is no child."""
     return next(_query_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)), None)
 
 

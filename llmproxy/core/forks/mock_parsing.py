@@ -20,7 +20,6 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError
 
 Json = Any
-"""Plain JSON values."""
 RULE = ("when", "nth", "returns")
 
 
@@ -89,7 +88,6 @@ class UnusedMocksError(MachineError):
 
 
 def build_unused_mocks_error(told: Mapping[str, Any] | None) -> UnusedMocksError | None:
-    """Return the error naming each mock that did nothing, from a session's report; None if all were used."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (told or {}).get("tools") or ():
         if not row.get("inherited"):

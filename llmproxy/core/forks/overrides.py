@@ -21,7 +21,6 @@ from llmproxy.errors import RefusedError, SettingsError, remove_prefix
 from llmproxy.lazy_regex import late
 
 Json = Any
-"""Plain JSON values."""
 
 MOST_CALLS = 1_000_000
 _TOOL = late(r"(?P<tool>[^=]+?)(?:#(?P<nth>[0-9]{1,6}))?=(?P<value>.*)", re.DOTALL)
@@ -40,8 +39,6 @@ class CallArgumentsUnknown(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class ToolOverride:
-    """A replaced result of a tool, for one of its calls or for all."""
-
     tool: str
     text: str
     """Result for the model, as typed."""
@@ -99,18 +96,15 @@ class Overrides:
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
 
     def with_fallback(self, other: Overrides) -> Overrides:
-        """Return these with those of `other` as defaults."""
         mine = {each.name_as_typed for each in self.tools}
         below = tuple(each for each in other.tools if each.name_as_typed not in mine)
         return Overrides((*below, *self.tools), {**other.answers, **self.answers})
 
     def redact_texts(self, hide: Callable[[str], str]) -> Overrides:
-        """Return these with redacted texts, as they are stored."""
         tools = tuple(replace(each, text=hide(each.text)) for each in self.tools)
         return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain values, in the form of `parse_json_overrides`."""
         return {
             "tools": [each.to_json() for each in self.tools],
             "answers": [

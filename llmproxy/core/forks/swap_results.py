@@ -1,12 +1,8 @@
 """Replacement of tools' results in a request before its key is derived: a pure function over the body.
 
-    body, overrides -> body with other results, which of them were replaced, which tools were seen
-
-It recognizes structures rather than providers, as `messages` does: chat completions' role ``tool``, the responses API's
-``function_call_output``, ``tool_result``, ``functionResponse``, ``toolResult``, Ollama, Cohere v1 and v2, alone or
-wrapped. A result is found by the id of its call, whose tool is in the same request's history, or in an earlier answer
-(`known`). In a dialect without ids it is found by its tool's name, else by its position. A request without replacements
-keeps its exact bytes.
+It recognizes structures rather than providers, as `messages` does. A result is found by the id of its call, in the same
+request's history or in an earlier answer (`known`); in a dialect without ids by its tool's name, else by its position.
+A request without replacements keeps its exact bytes.
 """
 
 from __future__ import annotations
@@ -67,8 +63,6 @@ def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: N
 
 
 class _ResultSwapper:
-    """Replacement of results in one request's history, in its order."""
-
     def __init__(self, overrides: Overrides, known: Known) -> None:
         self._overrides, self._known = overrides, known
         self.swaps: list[Swap] = []

@@ -1,11 +1,7 @@
 """Explanation of a miss for its client: the reason, and the next command to type.
 
-    (MissContext, wanted request, candidates) -> ExplainedMiss: text for the error, plain values for the journal
-
-The engine counts (recordings, other places of the key) and fills a `MissContext`; this module chooses the text, in the
-order of `_REASONS`: the first reason that applies is the cause, its steps are the advice. The nearest recording comes
-from `core.misses.nearest_recording`. All inputs are redacted already; every value is escaped and shortened in the
-output.
+The engine fills a `MissContext`; this module chooses the text: the first of `_REASONS` that applies is the cause, its
+steps are the advice. All inputs are redacted already; every value is escaped and shortened.
 """
 
 from __future__ import annotations
@@ -49,7 +45,6 @@ class ExplainedMiss:
 
     @property
     def reason(self) -> str:
-        """Name of the cause; see `_REASONS`."""
         return _match_reason(self).name
 
     @property
@@ -60,7 +55,6 @@ class ExplainedMiss:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain JSON values, for the journal."""
         context = asdict(self.context)
         for name in ("again", "upstreams", "concurrent", "is_python"):  # for the text alone
             del context[name]
@@ -89,7 +83,6 @@ class ExplainedMiss:
 
     @property
     def differs_in_numbers(self) -> bool:
-        """Whether only numbers differ from the nearest recording."""
         found = self.nearest.differences if self.nearest else ()
         return bool(found) and all(each.only_numbers for each in found)
 
@@ -110,7 +103,6 @@ class _Advice(NamedTuple):
     about: str
     commands: Sequence[str] = ()
     more: str = ""
-    """Text after the commands."""
 
     def __str__(self) -> str:
         typed = f": {'   '.join(self.commands)}" if self.commands else ""
@@ -173,7 +165,6 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
 
 
 def _describe_clients(context: MissContext) -> list[str]:
-    """Describe the recorded and the present client if they differ: an upgrade changes requests."""
     then, now = context.recorded_by, context.client
     alone = f"if the program chose {context.provider} because a key is set, set that variable empty"
     chosen = context.is_placeholder and context.recordings and not context.same_operation
@@ -281,7 +272,6 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Advice]:
 
 
 def _advise_changes_command(miss: ExplainedMiss) -> list[_Advice]:
-    """Advise the trial that lists the changes in all calls, if the command of the run is known."""
     typed = miss.context.again.format_changes_command(miss.context.cassette, miss.context.store)
     about = "or list, offline, what changed, what it affects and what new recordings cost"
     return [_Advice(about, [typed])] if typed else []

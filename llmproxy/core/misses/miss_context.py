@@ -12,8 +12,6 @@ from llmproxy.protocol import AGENT, DEFAULT_STORE
 
 @dataclass(frozen=True, slots=True)
 class RecordedElsewhere:
-    """Another place with a recording of the same key."""
-
     cassette: str
     sample: int = 1
     party: str = AGENT
@@ -21,8 +19,6 @@ class RecordedElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class MissContext:
-    """Facts that the engine knows about a refused request."""
-
     mode: str
     cassette: str
     session: str
@@ -35,7 +31,6 @@ class MissContext:
     model: str | None = None
     stream: bool = False
     last_user: str = ""
-    """Text of the conversation's last user message."""
     store: str = DEFAULT_STORE
     store_exists: bool = True
     again: StartCommand = field(default_factory=StartCommand)
@@ -48,7 +43,6 @@ class MissContext:
     played: int = 0
     """Number of recordings of this key, all served already (``--exhausted miss``)."""
     elsewhere: tuple[RecordedElsewhere, ...] = ()
-    """Other places of this key."""
     complete: bool = False
     """Mode `once`: the cassette was complete when the session opened."""
     state: str = ""
@@ -60,13 +54,10 @@ class MissContext:
     concurrent: tuple[tuple[int, ...], ...] = ()
     """Recordings of the session's cassette that ran concurrently, by group."""
     client: Client | None = None
-    """Client program, if it identifies itself."""
     recorded_by: Client | None = None
-    """Client program of the nearest recording."""
     is_placeholder: bool = False
     """Whether its API key is the placeholder that replay sets for a missing one."""
     is_python: bool = False
-    """Whether the client identifies itself as a Python program."""
     unbound: str = ""
     """Reason why a recording that was compared with bindings does not fit."""
     unbound_at: str = ""

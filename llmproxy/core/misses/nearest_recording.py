@@ -1,10 +1,7 @@
 """Search for the nearest recording: the candidate most similar to the missed request.
 
-    (wanted canonical request, candidates) -> Nearest: row, differences (recording -> request), similarity
-
 All candidates are ranked message by message, by comparisons that run in C; the few best are compared in full.
-Everything is bounded, so that a refusal is fast with a large cassette and large bodies. Real differences come first,
-volatile-looking ones after them.
+Everything is bounded, so that a refusal is fast with a large cassette and large bodies.
 """
 
 from __future__ import annotations
@@ -74,7 +71,6 @@ class Nearest:
     similarity: float
     """Similarity of the conversations' last texts, 0..1."""
     suggestion: NormalizeRulesSuggestion | None = None
-    """Rules that remove volatile differences."""
     places: tuple[Told, ...] = ()
     """The same differences with more of their values, for display; not in the journal."""
     bound: tuple[str, ...] = ()
@@ -87,7 +83,6 @@ class Nearest:
     """Whether only a user's words differ; one of several lines may be a template."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for the journal."""
         return {
             "id": self.id,
             "same_operation": self.same_operation,
@@ -98,8 +93,6 @@ class Nearest:
 
 
 class CandidateInRunValues(NamedTuple):
-    """A recording with this run's values."""
-
     canonical: Canonical
     bound: tuple[str, ...] = ()
     varying: tuple[Difference, ...] = ()
@@ -110,7 +103,6 @@ class RecordingRewriter:
     """Rewrites recordings with this run's values, lazily; this base class leaves them as they are."""
 
     def find_cached_request(self, id_: int) -> Canonical | None:
-        """Return the cached canonical request of a recording, None if it is not cached."""
         return None
 
     def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:
@@ -118,11 +110,9 @@ class RecordingRewriter:
         return find_messages_member(recorded.tree)[1][n]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
-        """Return a recording with this run's values."""
         return recorded
 
     def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
-        """Return the nearest recording with this run's values, and the bound names."""
         return CandidateInRunValues(whole)
 
 
@@ -179,7 +169,6 @@ def find_nearest(
 
 
 def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
-    """Return the number of equal messages from the end."""
     pairs = zip(
         reversed(find_messages_member(candidate.tree)[1]), reversed(find_messages_member(wanted.tree)[1]), strict=False
     )
@@ -212,7 +201,6 @@ def find_reordered_place(old: object, new: object, path: str = "$") -> str:
 
 
 def _sort_tree(tree: object) -> object:
-    """Return a tree with all lists and words sorted."""
     if isinstance(tree, dict):
         return {name: _sort_tree(value) for name, value in tree.items()}
     if isinstance(tree, list):
@@ -261,7 +249,6 @@ def _count_common_by_candidate(
 def _rank_candidate(
     wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: RecordingRewriter
 ) -> _Rank:
-    """Return the rank of a candidate by cheap comparisons."""
     said = find_messages_member(candidate.tree)[1]
     last = wording.restate_message(id_, candidate, len(said) - 1) if said else candidate.tree
     texts = _find_last_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:]
@@ -271,7 +258,6 @@ def _rank_candidate(
 
 
 def _differs_only_in_volatile(old: object, new: object) -> bool:
-    """Return whether two messages differ in volatile-looking values only."""
     if type(old) is not type(new):
         return False
     found = list_unequal_values(old, new, _VARYING + 1)
@@ -279,7 +265,6 @@ def _differs_only_in_volatile(old: object, new: object) -> bool:
 
 
 def find_messages_member(tree: object) -> tuple[str, list[object]]:
-    """Return the member with a request's messages, and the messages."""
     if isinstance(tree, dict):
         for name in _CONVERSATIONS:
             value = tree.get(name)
@@ -363,7 +348,6 @@ _AS_RECORDED = "as it was recorded"
 def _compare_named_values(
     where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]
 ) -> list[ChangedPlace]:
-    """Return the differences of two lists of (name, value), for example of headers."""
     if tuple(old) == tuple(new):
         return []
     found = list_unequal_values(dict(old), dict(new), COUNTED)
@@ -374,7 +358,6 @@ def _compare_named_values(
 AROUND = 160
 """Number of equal characters kept before and after a difference."""
 LONGEST = 4000
-"""Maximum characters of one value."""
 
 Told = dict[str, Any]
 """``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
@@ -430,22 +413,16 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
 
 
 _DAYS = frozenset({"days", "dates"})
-"""Names of packs for days."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormalizeRulesSuggestion:
-    """Rules that remove differences."""
-
     toml: str
     """For ``[tool.llmproxy.normalize]``, one line per member."""
     left: int
-    """Number of differences that remain."""
     of_days: bool = False
-    """Whether the rules remove days or dates."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for the journal."""
         return {"toml": self.toml, "left": self.left}
 
 

@@ -24,8 +24,6 @@ REFUSED = "I'm sorry, but I can't help with that."
 
 
 def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
-    """Return a kind that replaces the content of an answer."""
-
     def do(call: CandidateCall, _values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
@@ -64,7 +62,6 @@ def _cut_at_length(said: Message, call: CandidateCall) -> tuple[Message, str] | 
 
 
 def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
-    """Return the calls that the agent must run."""
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 

@@ -40,7 +40,6 @@ def write_error_event(call: CandidateCall, answer: Response, number: int) -> byt
 
 
 FIRST_BYTE = "é".encode()[:1]
-"""First byte of a two-byte character."""
 
 
 def _cut_frame(_call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:

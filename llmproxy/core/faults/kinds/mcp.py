@@ -17,7 +17,6 @@ from llmproxy.protocol import Channel
 
 JSON: Headers = (("content-type", "application/json"),)
 INTERNAL_ERROR = -32603
-"""JSON-RPC's code of an internal error."""
 SESSION_GONE = -32001
 """Code that servers of the official SDKs use for an unknown session."""
 

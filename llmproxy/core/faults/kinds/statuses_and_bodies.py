@@ -72,7 +72,6 @@ STATUSES = (
 
 
 Edit = Callable[[bytes], bytes]
-"""Function from JSON text to its replacement."""
 _DATA = re.compile(rb"^data:[ \t]?([^\r\n]*)", re.MULTILINE)
 
 
