@@ -79,12 +79,12 @@ ChangePieces = Callable[[CandidateCall, Response, list[Chunk], Values], Sequence
 """Returns the pieces that are sent instead of an answer's; None if the answer is unsuitable."""
 
 
-_NO_VALUES: Values = {}
+NO_VALUES: Values = {}
 
 
 def build_piece_kind(
     name: str, about: str, sound: str, change: ChangePieces, *takes: Parameter, streamed: bool = False,
-    cut: bool = False, reset: bool = False, sweep: Values | None = _NO_VALUES,
+    cut: bool = False, reset: bool = False, sweep: Values | None = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
     """Return a kind that sends other pieces of an answer, or (`streamed`) of a stream.
 
