@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from llmproxy.cli.parts.printing import print_json, print_line
-from llmproxy.core.faults import KINDS, PRESETS, FaultKind, read_preset_text
+from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.parsing import PRESETS, read_preset_text
+from llmproxy.core.faults.rules import FaultKind
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 

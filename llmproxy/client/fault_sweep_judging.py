@@ -21,8 +21,16 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from llmproxy.amount_formatting import align_rows, format_count, format_seconds
-from llmproxy.core.faults import KINDS, BadFaults, CandidateCall as Asked, FaultKind, FaultRule
-from llmproxy.core.faults.fault_choice import build_fault_target, can_meet, matches_rule_filters
+from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.parsing import BadFaults
+from llmproxy.core.faults.rules import (
+    CandidateCall as Asked,
+    FaultKind,
+    FaultRule,
+    build_fault_target,
+    can_meet,
+    matches_rule_filters,
+)
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean

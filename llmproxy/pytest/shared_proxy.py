@@ -510,8 +510,7 @@ def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
     if not placed:
         return None
     markers = [marker for marker, node in placed if node is placed[0][1]][::-1]  # as written: the first is on top
-    from llmproxy.core.faults import BadFaults, parse_session_faults
-    from llmproxy.core.faults.parsing import parse_seed
+    from llmproxy.core.faults.parsing import BadFaults, parse_seed, parse_session_faults
 
     rules: list[Mapping[str, Any]] = []
     seeds: dict[int, None] = {}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.faults import KINDS, PRESETS, read_faults, read_preset_text
-from llmproxy.core.faults.parsing import yaml_to_plain_values
+from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.parsing import PRESETS, read_faults, read_preset_text, yaml_to_plain_values
 from tests.support.doc_tables import kinds_table
 
 ROOT = Path(__file__).resolve().parents[2]

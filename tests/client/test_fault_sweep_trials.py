@@ -21,7 +21,8 @@ from llmproxy.client.fault_sweep_judging import (
     select_kinds,
 )
 from llmproxy.core.cassettes.anonymized_export import to_json
-from llmproxy.core.faults import KINDS, BadFaults
+from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.parsing import BadFaults
 from llmproxy.proxy_calls import Call
 from tests.support.messages import asks, call as call_tool, said, user
 from tests.trace.observing.test_servers import Tools

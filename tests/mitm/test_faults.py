@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.bindings import dump_run_variables, parse_run_variable
 from llmproxy.core.engine.fault_injection import FaultFeature
-from llmproxy.core.faults import KINDS
+from llmproxy.core.faults.kinds import KINDS
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision
 from tests.mitm.rig import Rig, connected, recorded

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.core.faults import KINDS
+from llmproxy.core.faults.kinds import KINDS
 from llmproxy.protocol import Channel, Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.test_faults import was_reset

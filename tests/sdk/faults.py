@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from llmproxy.core.faults import KINDS
+from llmproxy.core.faults.kinds import KINDS
 from llmproxy.protocol import Channel
 from tests.provider import Provider
 from tests.support import Proxy, proxy

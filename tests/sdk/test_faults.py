@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.faults import KINDS
+from llmproxy.core.faults.kinds import KINDS
 from llmproxy.protocol import Channel
 from tests.support import needed
 

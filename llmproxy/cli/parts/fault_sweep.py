@@ -44,7 +44,7 @@ from llmproxy.client.fault_sweep_judging import (
     select_kinds,
 )
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_exit_code
-from llmproxy.core.faults import FaultKind
+from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.server_store_copies import show_store
 from llmproxy.settings import Loaded

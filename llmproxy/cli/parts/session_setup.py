@@ -97,7 +97,7 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
     """Return the requested faults as a session takes them; None without. Raises BadFaults."""
     if not settings.faults:
         return None
-    from llmproxy.core.faults import load_faults
+    from llmproxy.core.faults.parsing import load_faults
 
     return load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed).to_json()
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from llmproxy.core.bindings import RunVariable, parse_run_variable
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.faults import Faults
 from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
-from llmproxy.core.forks.mock_parsing import parse_mocks
-from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
+from llmproxy.core.faults.rules import Faults
+from llmproxy.core.forks.overrides import Overrides, parse_json_overrides, parse_mocks
 from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.errors import RefusedError

@@ -19,8 +19,12 @@ from llmproxy.core.engine.decide import decide_by_mode, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
-from llmproxy.core.faults.fault_choice import (
+from llmproxy.core.faults.parsing import PRESETS
+from llmproxy.core.faults.rules import (
+    CandidateCall,
     Faulting,
+    FaultRule,
+    Faults,
     InjectedFault,
     build_fault_target,
     can_meet,
@@ -29,8 +33,6 @@ from llmproxy.core.faults.fault_choice import (
     matches_field,
     matches_rule_filters,
 )
-from llmproxy.core.faults.parsing import PRESETS
-from llmproxy.core.faults.rules import CandidateCall, FaultRule, Faults
 from llmproxy.core.providers.upstreams_and_rates import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup

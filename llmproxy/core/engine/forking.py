@@ -18,8 +18,7 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
-from llmproxy.core.forks.overrides import CallArgumentsUnknown, Overrides
-from llmproxy.core.forks.swap_results import Known, NumberedCall, swap_results
+from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NumberedCall, Overrides, swap_results
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason

@@ -1,14 +1,26 @@
-"""A kind of fault, a rule that selects one, the call that meets it, and the client's view of the result."""
+"""Kinds of faults, rules, and the selection of the fault that a call meets: by rules, seed, call and earlier faults.
+
+Probabilities use a digest of seed, session, rule, party, key, occurrence and attempt. So the same run meets the same
+faults in another process, on another machine and with any concurrent runs, and a retry is another attempt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.traffic.interaction import Response
-from llmproxy.protocol import Channel
+from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.mcp_answer_replay import list_called_tool_names
+from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, get_service_kind
+from llmproxy.core.providers.routing import get_dialect_family
+from llmproxy.core.traffic.interaction import Interaction, Response, header
+from llmproxy.core.traffic.websocket_frames import SWITCHING
+from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
 
 ALWAYS = 1 << 30
 """Value of `times: always`: no retry of the request gets its recorded answer."""
@@ -133,7 +145,7 @@ class FaultRule:
 
 
 TEXTS = ("provider", "model", "operation", "party", "channel", "transport", "tool")
-"""Text filters of a rule; their defaults are in `fault_choice`."""
+"""Text filters of a rule; their defaults are in `_get_default_filter`."""
 NUMBERS = ("call", "recording")
 """Numeric filters of a rule: number of the call in the session, from 1 in order of arrival; number of the recording."""
 
@@ -170,3 +182,171 @@ class ChosenFault(NamedTuple):
 
 
 CHUNK = Parameter("chunk", 0, "events of a stream before the fault; 0: half of the answer", 0, 1 << 20, whole=True)
+
+
+KEPT = 1_000
+Request = tuple[str, str, int]
+"""Party, key, occurrence: a request including all its retries."""
+
+
+class InjectedFault(NamedTuple):
+    call: CandidateCall
+    fault: ChosenFault
+    broken: FaultyAnswer | None
+    """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
+
+
+@dataclass(slots=True)
+class Faulting:
+    faults: Faults
+    injected: Counter[int] = field(default_factory=Counter)
+    """Number of injected faults by rule (from 1), over all restarts."""
+    total: Counter[int] = field(default_factory=Counter)
+    """The same for all sessions that use the proxy's faults."""
+    made: OrderedDict[int, Interaction] = field(default_factory=OrderedDict)
+    """Latest faulty answers by number of the call in the session; in memory only."""
+    _meets_fault: Counter[Request] = field(default_factory=Counter)
+    _handshakes: Counter[str] = field(default_factory=Counter)
+    _numbers: dict[int, dict[Request, int]] = field(default_factory=dict)
+
+    def restart(self) -> None:
+        self._meets_fault.clear()
+        self._handshakes.clear()
+        self._numbers.clear()
+
+    def inject_fault(self, call: CandidateCall) -> InjectedFault | None:
+        request = (call.party, call.key, call.nth)
+        injected = self._meets_fault.get(request, 0)
+        for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
+            later = fault.kind.needs_answer and call.recording is None
+            broken = None if later else fault.kind.do(call, fault.rule.values)
+            if later or broken is not None:
+                self._meets_fault[request] += 1
+                self._add_injected_count(fault, 1)
+                return InjectedFault(call, fault, broken)
+        return None
+
+    def count_call_without_fault(self, call: CandidateCall) -> None:
+        """Count a call without injecting a fault, so that numbers of later calls stay right."""
+        self._number_call(call, (call.party, call.key, call.nth))
+
+    def inject_tls_fault(self, session: str, provider: str, host: str) -> InjectedFault | None:
+        """Return the fault of an intercepted connection's TLS handshake; each connection is a call."""
+        key = f"tls {host}"
+        channel = Channel.LLM if provider else Channel.HTTP
+        call = CandidateCall(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
+        if (injected := self.inject_fault(call)) is None:
+            self._handshakes[key] += 1
+        return injected
+
+    def undo_injection(self, injected: InjectedFault) -> None:
+        call, fault, _ = injected
+        self._meets_fault[call.party, call.key, call.nth] -= 1
+        self._add_injected_count(fault, -1)
+
+    def keep_faulty_answer_for_report(self, seq: int, made: Interaction) -> None:
+        self.made[seq] = made
+        if len(self.made) > KEPT:
+            self.made.popitem(last=False)
+
+    def _add_injected_count(self, fault: ChosenFault, times: int) -> None:
+        self.injected[fault.number] += times
+        self.total[fault.number] += times
+
+    def _number_call(self, call: CandidateCall, request: Request) -> dict[int, int]:
+        """Return this call's number among each rule's calls, from 1, if the rule has `call`; retries share a number."""
+        found = {}
+        for index, rule in enumerate(self.faults.rules):
+            if rule.numbers.get("call") and can_meet(rule, call) and matches_rule_filters(rule, call):
+                known = self._numbers.setdefault(index, {})
+                found[index] = known.setdefault(request, len(known) + 1)
+        return found
+
+    def to_json(self) -> dict[str, object]:
+        rules = [{**rule.to_json(), "injected": self.injected[n]} for n, rule in enumerate(self.faults.rules, 1)]
+        head: dict[str, object] = {"name": self.faults.name, "seed": self.faults.seed}
+        return {**head, "faults": rules, "injected": sum(self.injected.values())}
+
+
+def build_fault_target(one: Interaction) -> CandidateCall:
+    socket = one.response.status == SWITCHING
+    family = get_dialect_family(one.provider, one.operation)
+    answer = None if socket else one.response
+    return CandidateCall(
+        session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
+        channel=get_service_kind(one.provider, one.operation),
+        transport="websocket" if socket else get_http_or_stdio_transport(one.provider), key=one.key, nth=one.occurrence,
+        family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
+        answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),
+        in_session=header(one.request.headers, "mcp-session-id") is not None,
+    )  # fmt: skip
+
+
+def get_http_or_stdio_transport(provider: str) -> str:
+    return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
+
+
+def list_called_tools(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
+    """Return the names of the tools that an answer calls; for MCP, of the tool that the request calls."""
+    if operation.startswith(MCP_PREFIX):
+        return list_called_tool_names(request)
+    said = None if answer is None else read_response_message(operation, answer)
+    return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
+
+
+def choose_faults(
+    faults: Faults, call: CandidateCall, *, injected: int, numbers: Mapping[int, int]
+) -> Iterator[ChosenFault]:
+    """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
+
+    `injected` is the number of attempts of this request that already met a fault. `numbers` maps the index of each rule
+    with `call` to the number of this call among the calls that the rule's other filters select, from 1.
+    """
+    for index, rule in enumerate(faults.rules):
+        if not (can_meet(rule, call) and matches_rule_filters(rule, call)):
+            continue
+        calls = rule.numbers.get("call")
+        if calls and numbers.get(index) not in calls:
+            continue
+        if injected < rule.times and draw_number(faults.seed, call, index, injected) < rule.probability:
+            yield ChosenFault(rule, index + 1)
+
+
+def can_meet(rule: FaultRule, call: CandidateCall) -> bool:
+    return call.channel in rule.kind.channels and call.transport in rule.kind.transports
+
+
+def matches_rule_filters(rule: FaultRule, call: CandidateCall) -> bool:
+    """Return whether a rule's text and recording filters select a call; an answer's tools come last (slow)."""
+    recordings = rule.numbers.get("recording")
+    if recordings and call.recording not in recordings:
+        return False
+    return all(matches_field(rule, name, call) for name in TEXTS)
+
+
+def matches_field(rule: FaultRule, name: str, call: CandidateCall) -> bool:
+    patterns = rule.texts.get(name) or _get_default_filter(rule, name, call)
+    if name == "tool":
+        return not patterns or any(matches_any(patterns, tool) for tool in call.tools())
+    return matches_any(patterns, getattr(call, name))
+
+
+def _get_default_filter(rule: FaultRule, name: str, call: CandidateCall) -> tuple[str, ...]:
+    """Return the default filter: the agent's calls; the kind's usual channels; in MCP, tool calls only."""
+    if name == "party":
+        return (AGENT,)
+    if name == "channel":
+        return rule.kind.default_channels
+    return (CALLS,) if name == "operation" and call.channel == Channel.MCP else ()
+
+
+CALLS = f"{MCP_PREFIX}tools/call*"
+
+
+def matches_any(patterns: tuple[str, ...], text: str) -> bool:
+    return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def draw_number(seed: int, call: CandidateCall, rule: int, attempt: int) -> float:
+    words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
+    return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

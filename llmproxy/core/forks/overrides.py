@@ -3,21 +3,24 @@
     {"tools": [{"tool": "get_weather", "nth": 2, "result": {"temp": 5}}],
      "answers": [{"call": 0, "text": "Cold.", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}]}
 
-Values only: `forks.swap_results` replaces the results in a request, `engine.forking` writes an answer. They are parsed
-strictly, since an override that silently does nothing is worse than none.
+`engine.forking` writes an answer; `swap_results` replaces results in a request before its key is derived. It recognizes
+structures rather than providers, as `messages` does. A result is found by the id of its call, in the same request's
+history or in an earlier answer (`known`); in a dialect without ids by its tool's name, else by its position.
+Overrides are parsed strictly, since one that silently does nothing is worse than none.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, entry_messages
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json
-from llmproxy.errors import RefusedError, SettingsError, remove_prefix
+from llmproxy.did_you_mean import did_you_mean
+from llmproxy.errors import MachineError, RefusedError, SettingsError, remove_prefix
 from llmproxy.lazy_regex import late
 
 Json = Any
@@ -253,3 +256,270 @@ def _parse_json_like_or_none(text: str, what: str) -> Json:
     except (ValueError, RecursionError) as error:
         msg = f"{what}: this looks like JSON and is none: {error}."
         raise OverrideError(msg, hint="Quote it for the shell: '{\"temp\": 5}'") from error
+
+
+Node = dict[str, Any]
+Known = Callable[[str], "NumberedCall | None"]
+"""Returns the call of an id that is not in the request's history."""
+_LISTS = ("chat_history", "messages", "contents", "input")
+_WRAPPERS = ("result", "output")
+"""Members in which SDKs wrap a result for a dialect that requires an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedCall:
+    """A call to a tool: the n-th of its name, from 1."""
+
+    tool: str
+    nth: int
+    arguments: str | None = field(default=None, compare=False)
+    """As JSON; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    override: ToolOverride
+    place: NumberedCall
+
+
+@dataclass(slots=True)
+class Swapped:
+    body: bytes
+    swaps: tuple[Swap, ...] = ()
+    seen: tuple[str, ...] = ()
+    """Names of tools with calls or results in the request."""
+    calls: dict[str, NumberedCall] = field(default_factory=dict)
+    """Calls in its history, by id."""
+
+
+def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
+    """Replace the results of a request. A body that is no JSON object is returned unchanged."""
+    tree = parse_json(body)
+    if not isinstance(tree, dict):
+        return Swapped(body)
+    reader = _ResultSwapper(overrides, known)
+    reader.swap_body_in_place(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
+    if reader.swaps:
+        body = json.dumps(tree, separators=(",", ":")).encode()
+    return Swapped(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
+
+
+class _ResultSwapper:
+    def __init__(self, overrides: Overrides, known: Known) -> None:
+        self._overrides, self._known = overrides, known
+        self.swaps: list[Swap] = []
+        self.seen: list[str] = []
+        self.calls: dict[str, NumberedCall] = {}
+        self._counts: dict[str, int] = {}
+        self._results: dict[str, int] = {}
+        self._open: list[NumberedCall] = []
+
+    def swap_body_in_place(self, tree: Node) -> None:
+        for name in _LISTS:
+            value = tree.get(name)
+            for entry in [value] if isinstance(value, dict) else as_list(value):
+                if isinstance(entry, dict):
+                    self._swap_entry_in_place(entry)
+        self._swap_cohere_outputs(tree)
+
+    def _swap_entry_in_place(self, entry: Node) -> None:
+        for message in entry_messages(entry):
+            for call in message.tool_calls:
+                self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
+                place = NumberedCall(call.name, nth, call.arguments)
+                self.seen.append(call.name)
+                self._open.append(place)
+                if call.id:
+                    self.calls[call.id] = place
+        if entry.get("role") in ("tool", "function") and not _has_result_blocks(entry):
+            # Chat completions, Ollama, Cohere v2, or OpenAI's old functions.
+            found = self._take_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
+            if found is not None:
+                entry["content"] = _build_content(entry.get("content"), found)
+        else:
+            for block in _iter_entry_and_blocks(entry):
+                self._swap_block_in_place(block)
+        self._swap_cohere_outputs(entry)
+
+    # -- the result of which call?
+
+    def _take_override(self, call_id: object, name: object) -> ToolOverride | None:
+        if (place := self._find_call_of_result(call_id, name)) is None:
+            return None
+        if place in self._open:
+            self._open.remove(place)
+        self.seen.append(place.tool)
+        self._results[place.tool] = max(self._results.get(place.tool, 0), place.nth)
+        found = self._overrides.find_tool_override(place.tool, place.nth, place.arguments)
+        if found is not None:
+            self.swaps.append(Swap(found, place))
+        return found
+
+    def _find_call_of_result(self, call_id: object, name: object) -> NumberedCall | None:
+        if isinstance(call_id, str) and call_id and (place := self.calls.get(call_id) or self._known(call_id)):
+            return place
+        for tool in (name, call_id):  # without ids, some clients send the tool's name as id
+            if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
+                waiting = next((each for each in self._open if each.tool == tool), None)
+                return waiting or NumberedCall(tool, self._results.get(tool, 0) + 1)
+        return self._open[0] if self._open and not call_id else None
+
+    # -- the shapes of results
+
+    def _swap_block_in_place(self, block: Node) -> None:
+        kind = block.get("type")
+        if kind in ("tool_result", "mcp_tool_result"):
+            if (found := self._take_override(block.get("tool_use_id"), None)) is not None:
+                block["content"] = _build_content(block.get("content"), found)
+                block.pop("is_error", None)
+        elif isinstance(kind, str) and kind.endswith("_call_output"):
+            if (found := self._take_override(block.get("call_id"), None)) is not None:
+                block["output"] = _build_content(block.get("output"), found)
+        elif isinstance(result := block.get("toolResult"), dict):
+            if (found := self._take_override(result.get("toolUseId"), None)) is not None:
+                value = found.parsed_value
+                result["content"] = [{"json": value} if isinstance(value, dict) else {"text": found.text}]
+                if result.get("status") == "error":
+                    result["status"] = "success"
+        else:
+            for name in ("functionResponse", "function_response"):
+                if isinstance(result := block.get(name), dict):
+                    found = self._take_override(result.get("id"), result.get("name"))
+                    if found is not None:
+                        result["response"] = _build_object(result.get("response"), found)
+
+    def _swap_cohere_outputs(self, tree: Node) -> None:
+        """Replace outputs of Cohere v1, where the call itself is next to them."""
+        for result in map(as_dict, as_list(tree.get("tool_results"))):
+            found = self._take_override(None, as_dict(result.get("call")).get("name"))
+            if found is not None:
+                value = found.parsed_value
+                result["outputs"] = value if isinstance(value, list) else [_build_object(None, found)]
+
+
+def _has_result_blocks(entry: Node) -> bool:
+    """Return whether a tool message's content contains its own results (parts under the role ``tool``)."""
+    return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
+               block.get("type") == "tool_result" for block in _iter_entry_and_blocks(entry))  # fmt: skip
+
+
+def _iter_entry_and_blocks(entry: Node) -> Iterator[Node]:
+    yield entry
+    for name in ("content", "parts"):
+        yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))
+
+
+def _build_content(old: object, found: ToolOverride) -> object:
+    """Return a result in the form of the old one: a text, or a list of blocks of its kind."""
+    if not isinstance(old, list):
+        return found.text
+    first = as_dict(next((block for block in old if isinstance(block, dict)), None))
+    if isinstance(document := first.get("document"), dict):  # Cohere v2
+        return [{**first, "document": {**document, "data": found.text}}]
+    kind = first.get("type")
+    return [{"type": kind if kind in ("input_text", "output_text") else "text", "text": found.text}]
+
+
+def _build_object(old: object, found: ToolOverride) -> object:
+    """Return a result as an object, wrapped like the old one."""
+    value = found.parsed_value
+    wrapped = next((name for name in _WRAPPERS if isinstance(old, dict) and list(old) == [name]), None)
+    if wrapped is not None and not (isinstance(value, dict) and list(value) == [wrapped]):
+        inner = as_dict(old)[wrapped]
+        return {wrapped: found.text if isinstance(inner, str) else value}
+    return value if isinstance(value, dict) else {"result": value}
+
+
+RULE = ("when", "nth", "returns")
+
+
+class InvalidMock(OverrideError):
+    """A mock is invalid; `inner` is its text for callers that name the place themselves."""
+
+    def __init__(self, inner: str, *, hint: str = "") -> None:
+        super().__init__(f"mock {inner}", hint=hint)
+        self.inner = inner
+
+
+def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
+    """Read mocks of tests: the tool still runs, but the model reads another result. Raises InvalidMock.
+
+        {"get_weather": {"temp": 5}}                            whatever the arguments are
+        {"search": [{"when": {"city": "Oslo"}, "returns": []},  the first that applies to the call
+                    {"nth": 2, "returns": "..."}, {"returns": null}]}
+
+    A rule for one call (`nth`, from 1 in a conversation) has priority over one for its arguments (`when`, each equal),
+    and that over one for all. A call without a rule keeps the tool's own result.
+    """
+    if not isinstance(value, Mapping) or not value:
+        raise InvalidMock(
+            f"takes tools and what they return, not {format_given_value(value)}", hint='{"get_weather": {"temp": 5}}'
+        )
+    found: list[ToolOverride] = []
+    for tool, said in value.items():
+        if not isinstance(tool, str) or not tool:
+            raise InvalidMock(f"names no tool by {format_given_value(tool)}")
+        if isinstance(said, list | tuple):
+            if not said:
+                hint = "a tool that returns an empty list: [{returns: []}]"
+                raise InvalidMock(f"of {tool}: an empty list has no rules", hint=hint)
+            # Overrides prefer the last given; people read a list from its top.
+            found += reversed([_parse_mock_rule(tool, each) for each in said])
+        else:
+            found.append(ToolOverride(tool, _dump_result(tool, said)))
+    return tuple(found)
+
+
+def _parse_mock_rule(tool: str, rule: Json) -> ToolOverride:
+    hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
+    if not isinstance(rule, Mapping):
+        raise InvalidMock(f"of {tool}: {format_given_value(rule)} is no rule", hint=hint)
+    unknown = next((str(name) for name in rule if name not in RULE), None)
+    if unknown is not None:
+        more = did_you_mean(unknown, RULE)
+        raise InvalidMock(f"of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
+    if "returns" not in rule:
+        raise InvalidMock(f"of {tool}: {format_given_value(rule)} does not say what it `returns`", hint=hint)
+    when, nth = rule.get("when"), rule.get("nth")
+    if "when" in rule and (not isinstance(when, Mapping) or not when):
+        raise InvalidMock(f"of {tool}: when is {format_given_value(when)}, not arguments with their values", hint=hint)
+    if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
+        raise InvalidMock(f"of {tool}: nth is {format_given_value(nth)}; calls of a tool count from 1")
+    return ToolOverride(
+        tool, _dump_result(tool, rule["returns"]), nth, None if when is None else json.loads(_dump_result(tool, when))
+    )
+
+
+def _dump_result(tool: str, result: Json) -> str:
+    if isinstance(result, str):
+        return result
+    try:
+        return json.dumps(result, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMock(f"of {tool}: {format_given_value(result)} is no JSON: {error}") from error
+
+
+class UnusedMocksError(MachineError):
+    """A run passed, but some of its mocked results were never used: nothing is proved about them."""
+
+    code = "llmproxy_unmocked"
+
+
+def build_unused_mocks_error(told: Mapping[str, Any] | None) -> UnusedMocksError | None:
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for row in (told or {}).get("tools") or ():
+        if not row.get("inherited"):
+            rows.setdefault(row["tool"], []).append(row)
+    seen = list((told or {}).get("seen") or ())
+    idle = [_explain_idle(tool, mine, seen) for tool, mine in rows.items() if not any(row.get("used") for row in mine)]
+    hint = "`mock` names tools as the model does; take out what is not called."
+    return UnusedMocksError("\n".join(idle), hint=hint) if idle else None
+
+
+def _explain_idle(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[str]) -> str:
+    if tool in seen:
+        for_all = any(row.get("nth") is None and row.get("when") is None for row in rules)
+        why = "no result of it was sent to the model" if for_all else "no rule is for a call of it"
+        return f"mock of {tool!r} changed nothing: it was called, and {why}"
+    called = ", ".join(seen) or "none"
+    return f"mock of {tool!r} changed nothing: the tool was never called (called: {called}){did_you_mean(tool, seen)}"

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from llmproxy.amount_formatting import name_some
 from llmproxy.client.session_reports import Report
-from llmproxy.core.forks.mock_parsing import build_unused_mocks_error
+from llmproxy.core.forks.overrides import build_unused_mocks_error
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.proxy_calls import Call
 from llmproxy.report.event_handlers import notify_handlers

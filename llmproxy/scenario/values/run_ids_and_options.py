@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmproxy.core.forks.mock_parsing import parse_mocks
+from llmproxy.core.forks.overrides import parse_mocks
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.event_handlers import HandlerLike, to_handlers
 from llmproxy.report.events import Status

@@ -23,7 +23,7 @@ from llmproxy.amount_formatting import format_count, format_seconds, name_some
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.fault_sweep_judging import SweepRun, TrialFinding, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.session_reports import sum_reports
-from llmproxy.core.faults import FaultKind
+from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.proxy_calls import describe_served_failures, find_carried_or_stale_exit

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.client.session_reports import find_unused_faults
-from llmproxy.core.faults import BadFaults, parse_session_faults
+from llmproxy.core.faults.parsing import BadFaults, parse_session_faults
 from llmproxy.errors import AgentError, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
-from llmproxy.core.forks.mock_parsing import InvalidMock, parse_mocks
+from llmproxy.core.forks.overrides import InvalidMock, parse_mocks
 from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_expected_count, validate_matcher
 from llmproxy.suite.matchers.json_equality import explain_bad_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
@@ -133,8 +133,7 @@ def _read_path_matchers(value: object, info: ValidationInfo) -> object:
 
 def _validate_faults(value: object) -> object:
     """Parse injected faults; a file of them is read when the scenario runs."""
-    from llmproxy.core.faults import BadFaults, parse_session_faults
-    from llmproxy.core.faults.parsing import is_file_name
+    from llmproxy.core.faults.parsing import BadFaults, is_file_name, parse_session_faults
 
     if not is_file_name(value):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.faults import CandidateCall
+from llmproxy.core.faults.rules import CandidateCall
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 

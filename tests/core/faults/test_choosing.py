@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.fault_injection import explain_idle_by_rule
-from llmproxy.core.faults import KINDS, PRESETS, BadFaults, Faulting, load_faults, read_faults
 from llmproxy.core.faults.answer_pieces import split_after_piece, split_events, time_pieces
-from llmproxy.core.faults.fault_choice import choose_faults, draw_number
+from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, read_faults
+from llmproxy.core.faults.rules import Faulting, choose_faults, draw_number
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer, call
 
@@ -91,7 +92,7 @@ def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
 
 def test_another_process_draws_the_same() -> None:
     """Nothing of this process is in it: no hash of strings, no random state, no clock."""
-    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.fault_choice import draw_number\nprint(draw_number(7, call(), 3, 1))"
+    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.rules import draw_number\nprint(draw_number(7, call(), 3, 1))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert float(done.stdout) == draw_number(7, call(), 3, 1)
 

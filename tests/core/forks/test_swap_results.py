@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.forks.mock_parsing import build_unused_mocks_error, parse_mocks
-from llmproxy.core.forks.overrides import CallArgumentsUnknown, OverrideError, Overrides, parse_overrides
-from llmproxy.core.forks.swap_results import NumberedCall, Swapped, swap_results
+from llmproxy.core.forks.overrides import (
+    CallArgumentsUnknown,
+    NumberedCall,
+    OverrideError,
+    Overrides,
+    Swapped,
+    build_unused_mocks_error,
+    parse_mocks,
+    parse_overrides,
+    swap_results,
+)
 from tests.support.messages import asks, call, result, user
 from tests.support.narrowing import known
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy import scenario
-from llmproxy.core.forks.mock_parsing import UnusedMocksError
+from llmproxy.core.forks.overrides import UnusedMocksError
 from llmproxy.errors import SettingsError
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig

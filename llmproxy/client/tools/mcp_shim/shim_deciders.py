@@ -138,7 +138,7 @@ class EngineShimBackend:
         from llmproxy.core.bindings import parse_run_variable
         from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient
         from llmproxy.core.engine.engine import Engine
-        from llmproxy.core.faults import load_faults
+        from llmproxy.core.faults.parsing import load_faults
         from llmproxy.core.keys.user_rules import Rules
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import Config
