@@ -4,19 +4,8 @@ A *run variable* is a value that both runs declare (`RunVariable`: cwd, home, a 
 place in a tool's results whose value is known to vary (`VolatileField`). A request's exact key is looked up first, and
 nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of the engine.
 
-    build_value_independent_key(canonical)              key of everything that no binding can change (``b1:``)
-    bindings = Bindings(recorded run variables, present ones, volatile fields, BindScope.ALL | PATHS | NONE)
-    fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
-    fit_request(..., FittedMessageCache())              the same, and remembers messages that fit for the next time
-    rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
-    rewrite_exact_hit_answer(bindings, tree, response, known)
-                                                            -> Response | Mismatch  for an exact hit (rule 4.1)
-    rewrite_recorded(bindings, tree)                        -> a recorded request with this run's values
-    list_volatile_field_values(fields, tree)           -> the values of volatile fields in one request
-
 `Fit.names` are the bindings whose values differ, `Fit.identities` the ids that tools created in this pair of requests:
-add them to the session's `IdPairs` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is
-a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
+add them to the session's `IdPairs` (`known`) once the answer is served. `str(mismatch)` is a line for people.
 """
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer

@@ -1,19 +1,8 @@
 """Rewriting of a recorded answer for this run: recorded paths and ids become present ones, all else stays.
 
-    recorded response, `Fit` -> response, or the `Mismatch` that prevents it
-
-Values are replaced in texts and in the arguments of calls, whole and streamed. In a stream the present value is sent at
-the recorded one's start; all other deltas and all times stay. Dates and blocks are never written into an answer. The
-result must contain no recorded id (`leaked`). A path that needs quotes in a command is refused if the recorded one
-needed none.
-
-The quoting check: quotes that the model wrote around a recorded folder may not protect this run's folder.
-
-    text, start and end of the recorded value, the new value -> whether the new value may replace it
-
-It may if every shell character in the new value is in the recorded one too, if it is escaped with backslashes, or if
-quotes that open right before it protect all of it, unless a shell reads their content again (``sh -c "..."``).
-Otherwise the request is a miss.
+In a stream the present value is sent at the recorded one's start; all other deltas and all times stay. Dates and blocks
+are never written into an answer. The result must contain no recorded id (`leaked`). Quotes that the model wrote around
+a recorded folder may not protect this run's: see `keeps_shell_quoting`.
 """
 
 from __future__ import annotations
@@ -107,6 +96,11 @@ _FENCES = ("```", "~~~")
 
 
 def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
+    """Return whether a new value may replace text[start:end] in a command; otherwise the request is a miss.
+
+    It may if every shell character in it is in the recorded one too, if it is escaped with backslashes, or if quotes
+    that open right before it protect all of it, unless a shell reads their content again (``sh -c "..."``).
+    """
     if _PLAIN.fullmatch(new):
         return True
     recorded = text[start:end]
@@ -151,9 +145,7 @@ DROPPED = frozenset(
 _COMMANDS = late(
     r"(?:.*_)?(?:commands?|cmd|cmdline|commandline|script|code|shell|bash|input|exec|run|args|argv)", re.IGNORECASE
 )
-"""Members of arguments that contain a command, whatever its form."""
 _WRITTEN = frozenset({"content", "text", "old_string", "new_string"})
-"""Members that contain text to be written into a file."""
 _WHOLE_ID = 8
 _GAP = "\0"
 """Placeholder for a replaced part: it belongs to no id and no word."""
@@ -184,14 +176,12 @@ def rewrite_exact_hit_answer(
     *,
     named: frozenset[str] | None = None,
 ) -> Response | Mismatch:
-    """Return the answer of an exact hit: as recorded, unless it names a recorded folder or id that the request does not
-    contain.
+    """Return the answer of an exact hit: as recorded, unless it names a recorded folder or id that `request` does not.
 
-    `request` is the tree of both requests. `named`: path variables below which an earlier request of the run named
-    something with this run's value: a model's text gets this run's folder only then, an argument of a tool always. None
-    for a tool's answer, which describes this machine (``list_allowed_directories {}`` has one key in every folder).
-    Folders of one part and well-known ones stay: ``/tmp`` in a sentence belongs to no run. The same object if nothing
-    changes.
+    `named`: path variables below which an earlier request of the run named something with this run's value: a model's
+    text gets this run's folder only then, an argument of a tool always. None for a tool's answer, which describes this
+    machine (``list_allowed_directories {}`` has one key in every folder). Folders of one part and well-known ones stay:
+    ``/tmp`` in a sentence belongs to no run. The same object if nothing changes.
     """
     paths = bindings.limited_to_run_paths
     if not paths.changed and not known:
@@ -230,10 +220,8 @@ class AnswerRewriter:
         strict: bool = True,
         named: frozenset[str] | None = None,
     ) -> None:
-        """Take the values of this pair of requests.
-
-        Not `strict`: short values in prose may stay. `named`: the only path variables that are replaced outside of
-        arguments; None for all.
+        """Not `strict`: short values in prose may stay. `named`: path variables replaced outside of arguments; None:
+        all.
         """
         self._strict = strict
         self._named = named
@@ -245,7 +233,6 @@ class AnswerRewriter:
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
         """Names of members in this run, by value and path of the object."""
         self.names: set[str] = set()
-        """Bindings whose values were written."""
 
     def rewrite_response(self, response: Response) -> Response | Mismatch:
         """Return the response with all values replaced; the same object if there are none."""
@@ -365,7 +352,6 @@ class AnswerRewriter:
         return found[0] if found else None
 
     def _is_short_value_replaced(self, short: ShortValue, place: str) -> bool:
-        """Return whether this run replaces a short value: its request may leave it unchanged."""
         if short.comparison_label not in self._fit.unchanged:
             return True
         if self._fit.chosen.get(short.comparison_label):

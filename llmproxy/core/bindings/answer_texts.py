@@ -160,5 +160,4 @@ def rename_keys_in_place(tree: object, path: Path, names: Mapping[str, str]) -> 
 
 
 def set_at(tree: object, path: Path, new: object) -> None:
-    """Replace the value at a path, in place."""
     value_at_path(tree, path[:-1])[path[-1]] = new

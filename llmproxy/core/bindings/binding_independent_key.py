@@ -1,15 +1,8 @@
-"""The bound key: a digest of everything in a request that no binding can change.
-
-    canonical request -> ``b1:`` + sha256
+"""The bound key: a digest of everything in a request that no binding can change (``b1:`` + sha256).
 
 It covers the route, the model, significant headers, the order of roles and blocks, the names of tools, and the user's
 text before anything that can contain a bound value (a path, a long id: ``What do my 7 notes say?``). It depends on
 neither run variables nor volatile fields, so it is never recomputed. It finds candidates; `request_comparison` decides.
-
-    recorded request -> the literal ends of its last user text, which a present one that fits has too
-
-In a suite of a thousand questions that begin with a path, each question has a thousand candidates. If no tool has
-answered yet, only a path or a declared id can differ in the last user text, and the bindings give its position.
 """
 
 from __future__ import annotations
@@ -73,7 +66,6 @@ def _iter_parameters(name: str, node: object) -> Iterator[str]:
 
 
 def _iter_turns(node: object) -> Iterator[str]:
-    """Yield roles in order, and the users' texts."""
     if isinstance(node, list):
         yield str(len(node))
         for each in node:
@@ -123,7 +115,10 @@ _LISTS = ("messages", "input", "contents")
 
 
 def read_literal_ends(recorded: Canonical, table: Bindings) -> tuple[str, str]:
-    """Return the literal start and end of a recording's last user text under these bindings; empty if unclear."""
+    """Return the literal start and end of a recording's last user text under these bindings; empty if unclear.
+
+    They exclude most of the thousand candidates in a suite of questions that all begin with a path.
+    """
     text = read_last_user_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
         return "", ""

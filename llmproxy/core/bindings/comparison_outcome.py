@@ -69,7 +69,6 @@ class Mismatch:
 
 
 def build_conflict_mismatch(path: str, pair: IdPair, conflict: IdPairConflictReason) -> Mismatch:
-    """Return the mismatch of an id pair that contradicts an earlier one."""
     both = f"{pair.present}, before {conflict.other}"
     return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, both, pair.name)
 

@@ -1,14 +1,9 @@
 """Pairs of ids that tools created in the recorded run and in this one, one to one, by the name of the volatile field.
 
-    V (recorded) <-> W (present), each of one volatile field; a value that is paired with two others is a conflict
-
 A distinctive value is found in any text if no letter or digit is next to it; hex also as a prefix of 7 digits and more
-(a model gives 10 digits of a commit's 40). A short one (``7``, ``app``) may occur anywhere by chance, so it counts only
-at members of tools' JSON that name it.
-
-A ``7`` in a sentence may be any number, so it is never bound there. But if it differs in this run, an answer that says
-``Created task 7``, ``git push origin topic`` or ``see 98e1e`` is wrong: then the request is a miss that gives the
-reason.
+(a model gives 10 digits of a commit's 40). A short one (``7``, ``app``) counts only at members of tools' JSON that name
+it: in a sentence it may be any number. But an answer that says ``Created task 7`` or ``git push origin topic`` while
+that value differs in this run would be wrong: then the request is a miss that gives the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +26,6 @@ PREFIXED = frozenset({"hex", "uuid"})
 
 class IdPair(NamedTuple):
     name: str
-    """Name of the volatile field."""
     kind: str
     recorded: str
     present: str
@@ -81,7 +75,6 @@ class IdPairs:
         return None
 
     def get_present_value(self, name: str, recorded: str) -> str | None:
-        """Return the present value for a recorded value of a volatile field."""
         known = self._by_recorded.get((name, recorded))
         return None if known is None else known.present
 
@@ -200,8 +193,6 @@ def _measure_recorded_id_at(text: str, start: int, each: IdPair) -> int:
 
 
 class ShortValue(NamedTuple):
-    """A short value, which counts only at members of tools' JSON that name it."""
-
     name: str
     recorded: str
     present: str
@@ -305,10 +296,9 @@ _DONE = frozenset(
 
 
 def mentions_short_value(text: str, short: ShortValue, *, is_argument: bool) -> bool:
-    """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``, a number
-    of four digits anywhere.
+    """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``.
 
-    In an argument of a call, ``git push origin topic``, a word that a tool created counts wherever it occurs.
+    A number of four digits counts anywhere; in an argument of a call, ``git push origin topic``, so does a tool's word.
     """
     value = short.recorded
     odd = len(value) >= _ODD and any(letter.isdigit() for letter in value)

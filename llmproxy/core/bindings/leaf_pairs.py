@@ -1,13 +1,8 @@
 """Pairs of leaves of two requests at equal places, from one walk over both trees.
 
-The volatile field reader and the comparison both iterate over these leaves. Equal leaves that can contain no value of a
-run are left out, so that a long conversation costs little more than its texts.
-
-An agent sends its whole conversation with every request. Two messages that fitted once fit again: they are remembered
-with their values, and compared as a whole from then on.
-
-The reader reads each request separately, with its own values of the bound names, and pairs the values of one place in
-order; they give the id pairs of the two requests.
+Equal leaves that can contain no value of a run are left out, so that a long conversation costs little more than its
+texts. An agent sends its whole conversation with every request: two messages that fitted once fit again, so they are
+remembered with their values, and compared as a whole from then on.
 """
 
 from __future__ import annotations
@@ -37,7 +32,6 @@ from llmproxy.core.bindings.volatile_field_matching import Names, VolatileField,
 from llmproxy.core.traffic.canonical_json import dump, pair_text_and_json_parts, parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
-"""Recorded value, present value, and place."""
 _LABELS = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "toolUseId", "object"})
 """Members whose texts contain no value of a run outside of tools' JSON: roles, kinds, ids that the key renamed."""
 MOST_KEPT = 16 << 20
@@ -61,7 +55,6 @@ class MessagePair:
     _written: bytes = b""
     """The present message as canonical JSON if it contains numbers: in Python 1 equals True."""
     _free_of: set[str] = field(default_factory=set)
-    """Values that it does not contain."""
 
     def equals_present(self, message: object) -> bool:
         return self.present == message and (not self._written or dump(message) == self._written)
@@ -76,7 +69,6 @@ class MessagePair:
         return False
 
     def join_texts(self) -> str:
-        """Return both texts of all leaves."""
         return "\0".join(text for leaf in self.leaves for text in leaf[:2] if isinstance(text, str))
 
     def remember(self, texts: str, filled: list[tuple[FilledGap, str, LeafPlace]]) -> None:
@@ -132,7 +124,6 @@ class PairedBodies(NamedTuple):
 
 
 def pair_all_leaves(recorded: object, present: object, fitted: FittedMessageCache | None = None) -> PairedBodies:
-    """Return the paired leaves of two whole trees."""
     mine = list(iterate_request_members(recorded))
     theirs = {name: value for name, value, _ in iterate_request_members(present)}
     if [name for name, _, _ in mine] != list(theirs):
@@ -222,7 +213,6 @@ class LeafPairVisitor:
         self._bound: dict[int, str] = {}
 
     def visit(self, leaves: list[Leaf]) -> Mismatch | None:
-        """Visit leaves in order; return the first mismatch."""
         for recorded, present, place in leaves:
             if (wrong := self.visit_leaf(recorded, present, place)) is not None:
                 return wrong
@@ -283,11 +273,9 @@ class LeafPairVisitor:
         return next((field for field in named if matches_path(field.at, place.subpath)), None)
 
     def has_volatile_json_fields(self, place: LeafPlace) -> bool:
-        """Return whether a result is of a tool with volatile fields in its JSON."""
         return place.zone is Zone.RESULT and place.call is not None and place.call.tool in self.bindings.json_tools
 
     def write_arguments_with_placeholders(self, arguments: object) -> str:
-        """Return a recorded call's arguments in canonical JSON, with names in place of bound values."""
         if (text := self._bound.get(id(arguments))) is None:
             text = self._bound[id(arguments)] = write_arguments_with_placeholders(self.bindings, arguments)
         return text
@@ -297,7 +285,6 @@ class VolatileFieldValue(NamedTuple):
     field: VolatileField
     value: str
     place: LeafPlace
-    """In the request."""
 
 
 class VolatileFieldReader(LeafPairVisitor):
@@ -331,7 +318,6 @@ class VolatileFieldReader(LeafPairVisitor):
         return names | (dict(zip(mine, theirs, strict=True)) if len(mine) == len(theirs) == 1 else {})
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Read a volatile field that is a number."""
         field = self.find_volatile_field_at(place)
         if field is not None and not isinstance(recorded, bool) and not isinstance(present, bool):
             return self._read_pair(field, str(recorded), str(present), place)

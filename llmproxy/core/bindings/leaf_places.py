@@ -1,11 +1,7 @@
 """The place of each text in a request: system text, user text, a tool's arguments, a tool's result.
 
-    canonical tree -> its leaves, each with its `LeafPlace`
-
 Places are derived from shapes rather than providers, as in the dialects. The binding rules depend on the zone (`Zone`);
 in results and arguments also on the tool and its arguments, which are found by the id of the call.
-
-Also here: the texts and leaves of a request that may contain volatile fields of a cassette, and the values found there.
 """
 
 from __future__ import annotations
@@ -117,7 +113,6 @@ _TURNS = frozenset({"messages", "input", "contents", "chat_history", "message", 
 ROLES = {"system": Zone.SYSTEM, "developer": Zone.SYSTEM, "assistant": Zone.ASSISTANT, "model": Zone.ASSISTANT,
           "CHATBOT": Zone.ASSISTANT, "user": Zone.USER, "USER": Zone.USER, "SYSTEM": Zone.SYSTEM,
           "tool": Zone.RESULT, "TOOL": Zone.RESULT, "function": Zone.RESULT}  # fmt: skip
-"""Zones of messages by role."""
 _ASKED = ("arguments", "args", "input", "parameters")
 _IDS = ("call_id", "tool_use_id", "tool_call_id", "toolUseId", "id")
 _RESULTS = ("toolResult", "functionResponse", "function_response")

@@ -1,14 +1,9 @@
 """Comparison of a request with a recording that is not equal to it.
 
-    recorded tree, present tree (both canonical), bindings -> `Fit` or `Mismatch`
-
 Wherever the recorded text has a recorded value, the present text has the present value (or the recorded one unchanged:
 a committed file names another home). Volatile fields contain values of their kind. Everything else is equal: the
-question is never bound. Volatile fields are read first, in both requests. Their ids must map one to one without
-contradicting the session's known pairs; then they are searched for everywhere.
-
-`rewrite_recorded` writes a recorded request with this run's values: it replaces all that a comparison may accept as
-different, except volatile fields.
+question is never bound. Volatile fields are read first, in both requests; their ids must map one to one without
+contradicting the session's known pairs, and are then searched for everywhere.
 """
 
 from __future__ import annotations
@@ -114,7 +109,6 @@ def fit_request(
 
 
 def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mismatch | None:
-    """Check this pair of requests against the session's known id pairs."""
     for each in found:
         conflict = known.find_conflict(each)
         # A recording of another run has another id for the same thing; one that contains both ids is of one run.
@@ -143,7 +137,6 @@ class RequestComparison(LeafPairVisitor):
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
     def depends_on_ids(self, pair: MessagePair) -> bool:
-        """Return whether ids of tools may be in a pair of messages: its leaves must be compared."""
         return bool(self._shorts) or pair.contains_any(self._heads)
 
     def compare_messages(self, pair: MessagePair, fitted: FittedMessageCache | None) -> Mismatch | None:
@@ -178,7 +171,6 @@ class RequestComparison(LeafPairVisitor):
         )
 
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
-        """Return values that are no longer equal, or became equal, although each leaf by itself fits."""
         for each in self._filled:
             self.equalities.record_filled_gap(*each)
         return find_merged_ids(self._found) or self.equalities.find_unequal(
@@ -186,7 +178,6 @@ class RequestComparison(LeafPairVisitor):
         )
 
     def build_fit(self) -> Fit:
-        """Return the fit, if nothing differed."""
         for chosen, recorded, _ in self._filled:
             before = chosen.gap.label or recorded[chosen.gap.start : chosen.gap.end]
             if chosen.option is None and chosen.text != before:
@@ -236,7 +227,6 @@ class RequestComparison(LeafPairVisitor):
         return None
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Compare two leaves that are not texts."""
         told = self._compare_member(recorded, present, place)
         if told is False and not (type(recorded) is type(present) and recorded == present):
             return build_mismatch(place.path, recorded, present)

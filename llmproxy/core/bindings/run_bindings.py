@@ -21,8 +21,6 @@ from llmproxy.protocol import BindScope
 
 
 class Bindings:
-    """The run variables of the recorded run and this one, with the cassette's volatile fields; one per session."""
-
     def __init__(
         self,
         recorded: Iterable[RunVariable],
@@ -38,7 +36,6 @@ class Bindings:
         self.pairs: tuple[RunVariablePair, ...] = pairs
         self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is BindScope.ALL else ()
         self.json_tools = frozenset(field.tool for field in self.fields if field.at.startswith("$"))
-        """Tools with volatile fields in the JSON of their results."""
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
         """Volatile fields in texts, by tool: a text without any need not be searched."""
         for field in self.fields:
@@ -48,7 +45,6 @@ class Bindings:
         """Volatile fields of all tools with a common prefix."""
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
-        """Recorded and present values, by name."""
         declared = {each.name: each.value for each in self.present} if scope is BindScope.ALL else {}
         self.git_user = declared.get("git_user", "")
         """This run's value, also if the recorded one was not kept: a file for pull requests names no person."""

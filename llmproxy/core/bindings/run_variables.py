@@ -1,9 +1,6 @@
 """Run variables: values that may differ between two runs and that both declare, each with its kind.
 
-    (recorded run variables, present run variables) -> pairs of the same name
-
-The kind decides where a value may be bound (`value_forms`): a path in any text, a date only in the agent's own text, a
-short word only at the place where it was captured. A name that only one run declares binds nothing.
+The kind decides where a value may be bound (`value_forms`). A name that only one run declares binds nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +49,6 @@ class BadRunVariable(LLMProxyError):
 
 
 class ValueKind(StrEnum):
-    """The kind of a value, which decides where it may be bound."""
-
     PATH = "path"
     """Absolute path: in every text, at path borders, in all its forms."""
     IDENTIFIER = "identifier"
@@ -98,7 +93,6 @@ class RunVariable:
         return ValueKind.SHORT
 
     def to_dict(self) -> dict[str, str]:
-        """Return plain values; empty ones are left out."""
         whole = {"name": self.name, "value": self.value, "other": self.other, "tool": self.tool, "path": self.path}
         return {name: text for name, text in whole.items() if text or name in ("name", "value")}
 

@@ -38,11 +38,8 @@ class BoundAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class FieldLearningResults:
-    """A run that shows which values vary."""
-
     lessons: list[LearnedField] = field(default_factory=list)
     served: int = 0
-    """Number of requests answered on trial."""
 
 
 @dataclass(slots=True)

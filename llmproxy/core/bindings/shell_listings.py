@@ -1,16 +1,8 @@
 """Parts of ``ls -l`` rows and git lines that depend on a folder's position and owner, not on its content.
 
-    drwxr-xr-x  3 ann  staff 4096 Nov 22 13:53 .
-    drwxr-xr-x 22 root root  4096 Nov 22 13:53 ..
-
-Columns are padded to the widest entry, so the parent's row shifts all others. That row describes another folder: all of
-it may differ if the working folder differs. Owner and group are this run's user, if they were the recorded run's. The
-size of a link is the length of its target.
-
-    Author: Ann Smith <ann@example.com>
-    [main 1f3a9c0] Add the note
-
-A colleague's commit keeps the colleague's name. Only lines of git count: elsewhere a name or a branch is ambiguous.
+Columns are padded to the widest entry, so the parent's row (``..``) shifts all others; it describes another folder.
+Owner and group are this run's user, if they were the recorded run's. A colleague's commit keeps the colleague's name.
+Only lines of git count: elsewhere a name or a branch is ambiguous.
 """
 
 from __future__ import annotations
@@ -112,8 +104,7 @@ def find_git_user_and_branch(
 ) -> Iterator[VariableSpan]:
     """Yield the recorded users and branches that this run's may replace, and those that already are this run's.
 
-    `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
-    user.
+    `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's.
     """
     for line in _AUTHOR.finditer(text) if user[1] else ():
         if not user[0] or line["who"] in user:
@@ -137,10 +128,7 @@ def _compile_alternatives(*texts: str) -> re.Pattern[str]:
 def list_shell_output_gaps(
     text: str, values: Mapping[str, tuple[str, str]], git_user: str, *, elsewhere: bool
 ) -> list[VariableSpan]:
-    """Return the gaps of folder, user and branch in listings and git output, in order.
-
-    `values` are recorded and present run variables by name; `git_user` is this run's.
-    """
+    """Return the gaps of listings and git output in order; `values`: recorded and present run variables by name."""
     gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
     gaps += find_git_user_and_branch(text, values.get(USER, ("", git_user)), values.get(BRANCH))
     return sorted(gaps, key=lambda gap: gap.start)

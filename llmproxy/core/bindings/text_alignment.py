@@ -1,7 +1,5 @@
 """Alignment of a recorded text, in which certain places may differ, with a present text.
 
-    recorded text, `VariableSpan`s in it, present text -> the present text at each gap, or the point where they diverge
-
 Text between gaps must be equal, character by character. At a gap with several options each is tried. Every state (gap,
 position) is visited once, so the work is bounded by gaps times options for any input.
 """
@@ -23,7 +21,6 @@ class GapOption(NamedTuple):
     border: Border
     name: str
     unchanged: bool = False
-    """Whether it is the recorded text."""
     leaks: bool = False
     """Whether it must not occur: it is searched for only to report it."""
     same: bool = False
@@ -37,7 +34,6 @@ class VariableSpan(NamedTuple):
     end: int
     options: tuple[GapOption, ...] = ()
     free: re.Pattern[str] | None = None
-    """Pattern of the possible texts, instead of options."""
     name: str = ""
     in_answers: bool = True
     """Whether answers get this run's value."""
@@ -118,5 +114,4 @@ def splice(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]
 
 
 def splice_present_values(text: str, gaps: Iterable[VariableSpan]) -> str:
-    """Return a recorded text with this run's values at its gaps."""
     return splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))

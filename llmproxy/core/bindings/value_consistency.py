@@ -1,7 +1,5 @@
 """Check that bindings keep equal values equal: all places of a variable in a request and its history change, or none.
 
-    the present text at each place of two requests -> `Mismatch`, or None
-
 "Today is 25 November. The contract ends on 25 November." is another question from "Today is 26 November. The contract
 ends on 25 November." Three rules follow, none of which can be checked at a single place:
 
@@ -35,8 +33,6 @@ FindGaps = Callable[[str, LeafPlace], list[VariableSpan]]
 
 
 class ValueConsistency:
-    """The values at all places of one pair of requests, by variable."""
-
     def __init__(self, bindings: Bindings, identities: IdPairs, shorts: Sequence[ShortValue]) -> None:
         self._bindings = bindings
         self._natures = {pair.name: pair.recorded.kind for pair in bindings.pairs}

@@ -1,11 +1,4 @@
-r"""All spellings of a run variable in both runs, and the search for them in a text.
-
-    pairs -> `FormSearch`, which finds recorded values in a text, longest first, each with its possible present values
-
-A path has many spellings: plain, with links resolved, percent-encoded, escaped in JSON or for a shell, with ``\``, as a
-folder's name (``-tmp-a-project``), ``~/rest`` below home, relative, hashed, its last part behind a separator. A date
-has those that agents write. At one place the present text has the same spelling of the present value, or the recorded
-value unchanged (a committed file names another home).
+r"""All spellings of a run variable in both runs, and the search for recorded values in a text, longest first.
 
 ``/tmp/a`` occurs in ``cd /tmp/a/x`` and in ``-I/tmp/a``, and neither in ``/tmp/ab`` nor in ``/private/tmp/a``. Texts
 are searched as received: inside of nested JSON a line break is the two letters ``\n``, a colour is ``\u001b[32m``, and
@@ -96,7 +89,6 @@ def is_path_end(text: str, end: int) -> bool:
 
 
 def spans_slug(text: str, start: int, end: int) -> bool:
-    """Return whether a folder's name derived from a path is isolated."""
     if start and (is_letter_or_digit(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
     return end >= len(text) or not (is_letter_or_digit(text[end]) or text[end] in "-_")
@@ -284,7 +276,6 @@ _WAYS = (
 
 
 def _list_nfc_forms(path: str) -> tuple[str, ...]:
-    """Return a path in both normal forms of Unicode; one text for ASCII."""
     if path.isascii():
         return (path,)
     return tuple(dict.fromkeys((path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))))
@@ -295,7 +286,6 @@ def _strip_trailing_slashes(path: str) -> str:
 
 
 def _list_plain_and_resolved_path(one: RunVariable) -> tuple[str, ...]:
-    """Return the plain and the resolved path; one if they are equal."""
     return tuple(dict.fromkeys(_strip_trailing_slashes(path) for path in (one.value, one.other) if path))
 
 
@@ -349,8 +339,6 @@ def _make_slug(name: str) -> str:
 
 
 def _build_below_hidden_folder_check(homes: Sequence[str]) -> Border:
-    """Return a check whether a name is part of a path that begins with a hidden folder of one of these homes."""
-
     def is_below(text: str, start: int, end: int) -> bool:
         for home in homes:
             at = text.rfind(f"{home}/.", max(0, start - _LONGEST_PATH), start)

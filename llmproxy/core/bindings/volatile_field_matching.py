@@ -3,17 +3,9 @@
     {tool: exec_command, at: line, before: "Chunk ID: ", kind: hex, name: chunk}
     {tool: create_task, at: "$.id", kind: integer, name: task}
 
-A volatile field is anchored by the tool, its arguments, and either the beginning of a line (`line`), any text before it
-(`text`) or a JSON path (``$.items[*].id``; also in lines of JSON inside a text). In `before` and `arguments`, ``{cwd}``
-is a bound name. ``{:kind}`` is any value of a kind, for example ``{:word}``; ``{:row}`` is the columns of ``ls -l``
-before a file's time. A literal brace is doubled.
-
-A tool's name may end in ``*``, for all names with that prefix. `after` is the literal text right behind the value.
-
-*Identity* volatile fields map one to one and are replaced everywhere; *noise* volatile fields accept any value of their
-kind.
-
-Built-in volatile fields cover text that coding agents write into every result. They are derived from real pairs of runs
+In `before` and `arguments`, ``{cwd}`` is a bound name, ``{:kind}`` any value of a kind, ``{:row}`` the columns of ``ls
+-l`` before a file's time; a literal brace is doubled. *Identity* fields map one to one and are replaced everywhere;
+*noise* fields accept any value of their kind. Built-in ones are derived from real pairs of runs
 (scripts/lab/derive-volatile-fields).
 """
 
@@ -88,7 +80,6 @@ _ENDS = r"(?![^\W_])"
 """No letter or digit follows."""
 _EXACT: Mapping[str, re.Pattern[str]] = {name: late(kind.pattern) for name, kind in KINDS.items()}
 IN_TEXT: Mapping[str, re.Pattern[str]] = {name: late(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()}
-"""Patterns of values within a text, by kind."""
 _WILD = late(r"\{\{|\}\}|\{(:?)([A-Za-z_][\w.\[\]-]*)\}")
 _PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
 
@@ -97,7 +88,6 @@ _PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
 class VolatileField:
     name: str
     kind: str
-    """A name of `KINDS`."""
     tool: str
     """The tool of the results; ``mcp__*``: all with that prefix; `OUTSIDE`: no result, found by `before` alone."""
     at: str = LINE

@@ -1,18 +1,7 @@
-"""Learning of volatile fields from two requests that ask the same question.
-
-    recorded tree, present tree, bindings -> the missing volatile fields (`LearnedField`), or the remaining `Mismatch`
-                                          -> `RestatedRecording`: the recorded request as this run would have sent it
+"""Learning of volatile fields from two requests that ask the same question; nothing is stored or decided here.
 
 Fields are learned only inside tools' results, from values that look volatile on both sides, at one place, behind the
-same text. A volatile field is as narrow as the evidence: the tool, its bound arguments, the text before the value. It
-is named after the words before it, or after its column in a listing. Nothing is stored or decided here.
-
-A captured value is evidence as well: if a run captures ``task.id`` = 7 after a tool answered ``{"id": 7}``, the next
-run's tool answers 1007, and the model gets it before any capture. So that place is known to vary, at members that the
-value's name matches.
-
-A restated request is for the text of a miss: fitting values are no differences in it, and values that a trial could
-learn are not listed first. It is never used for an answer.
+same text. A volatile field is as narrow as the evidence: the tool, its bound arguments, the text before the value.
 """
 
 from __future__ import annotations
@@ -159,11 +148,10 @@ class LearnedField:
 def learn_volatile_fields(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None, *, outside: bool = False
 ) -> tuple[LearnedField, ...] | Mismatch:
-    """Return the volatile fields with which a recorded request fits the present one; empty if it fits already.
+    """Return the volatile fields with which a recorded canonical tree fits the present one; empty if it fits already.
 
-    Both are canonical trees. The mismatch is the first difference that no volatile field removes. `outside` also learns
-    from system text, which only the agent writes: for developers of an agent's built-in volatile fields, never for a
-    trial.
+    The mismatch is the first difference that no volatile field removes. `outside` also learns from system text: for
+    developers of an agent's built-in volatile fields, never for a trial.
     """
     learned, outcome = _learn_fields_and_compare(bindings, recorded, present, known, outside=outside)
     return outcome if isinstance(outcome, Mismatch) else learned
@@ -172,7 +160,6 @@ def learn_volatile_fields(
 def _learn_fields_and_compare(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
 ) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
-    """Return the learned fields, and the result of the comparison with them."""
     learned: list[LearnedField] = []
     outcome: Fit | Mismatch = Mismatch(MismatchKind.DIFFERENT, "$")
     for _ in range(ROUNDS):
@@ -228,7 +215,6 @@ class _FieldLearningComparison(RequestComparison):
         return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
 
     def visit_leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Learn from two leaves of JSON."""
         wrong = super().visit_leaf(recorded, present, place)
         if wrong is None or not place.json or not self._may_learn_at(place) or type(recorded) is not type(present):
             return wrong
@@ -383,7 +369,6 @@ def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedFiel
 
 
 def _get_call_of_file_listing(field: VolatileField) -> tuple[str, str] | None:
-    """Return tool and arguments of the listing of a file's time; None for any other volatile field."""
     listed = field.kind == "time" and field.at == LINE and LISTED.match(field.before)
     return (field.tool, field.arguments) if listed else None
 
@@ -394,7 +379,11 @@ _UNNAMED = re.compile(r"[^\w.-]")
 
 
 def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
-    """Return the volatile fields for a captured value in tools' results of canonical requests, each once."""
+    """Return the volatile fields for a captured value in tools' results of canonical requests, each once.
+
+    If a run captures ``task.id`` = 7 after a tool answered ``{"id": 7}``, the next run's tool answers 1007, and the
+    model gets it before any capture: so members that the value's name matches are known to vary.
+    """
     kind = next((kind for kind in _KINDS if fits_kind(kind, captured.value)), None)
     if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
         return []
@@ -431,7 +420,9 @@ class RestatedRecording(NamedTuple):
 def restate_recording(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None
 ) -> RestatedRecording:
-    """Return a recorded request with this run's values; varying values stay recorded if nothing else differs."""
+    """Return a recorded request with this run's values, for the text of a miss only; varying values stay recorded if
+    nothing else differs.
+    """
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRecording(recorded)
     varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
