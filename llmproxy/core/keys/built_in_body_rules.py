@@ -1,11 +1,8 @@
 """Built-in rules of the key for request bodies: which members count and which do not, as data with reasons.
 
-A `Shape` holds the rules for the members of one kind of JSON object; a rule may apply another shape to the member's
-object, or to each object of its array. `keys.normalize` applies the rules. Everything that no shape covers (tool
-schemas, tool inputs and results, free text, unknown members) is *opaque*: it counts, value for value. So a rule can
-only be wrong at its own position. Only operations of the provider table have a shape; on an unknown path everything is
-compared value for value. Source: WIRE.md 2.2 (wire captures of 2026-11), DESIGN.md section 5. The principle: a false
-hit is worse than a miss.
+Everything that no shape covers (tool schemas, tool inputs and results, free text, unknown members) is *opaque*: it
+counts, value for value. So a rule can only be wrong at its own position. Source: WIRE.md 2.2 (wire captures of
+2026-11), DESIGN.md section 5. The principle: a false hit is worse than a miss.
 """
 
 from __future__ import annotations
@@ -17,8 +14,6 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """Treatment of a member."""
-
     IGNORE = "ignore"
     """Removed: it cannot change the answer."""
     STREAM = "stream"
@@ -45,8 +40,6 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule for one member."""
-
     do: Action
     why: str
     into: Shape | None = None
@@ -55,8 +48,6 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rules for one kind of object."""
-
     members: Mapping[str, Rule] = field(default_factory=dict)
     nulls: bool = False
     """Leave out members that are null: clients write null for "absent" here."""
@@ -65,7 +56,6 @@ class Shape:
 
 
 NOTHING = Shape()
-"""No rules: everything counts."""
 
 
 VERSION = 3
@@ -311,6 +301,5 @@ BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch
 """Claude Code's billing header (2026-07) at the start of the first ``system`` block; the rest is prompt."""
 
 SYSTEM_TEXT = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
-"""Top-level members that hold system text."""
 TURNS = ("messages", "input", "contents")
 SYSTEM_ROLES = frozenset({"system", "developer"})

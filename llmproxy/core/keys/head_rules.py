@@ -2,8 +2,7 @@
 
 *Known operations*: a model's SDK adds about thirty fields for versions, retries and tracing, so a field counts only if
 it is named here (or a word in its name shows that it selects something). *Unknown paths*: every field counts except
-those that cannot affect an answer. Credentials never count (`--match-credential` adds the caller's fingerprint). A
-query member that only resembles a credential does count, as a fingerprint: the provider's row names the credentials.
+those that cannot affect an answer. Credentials never count (`--match-credential` adds the caller's fingerprint).
 Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references of providers and gateways as of 2026-11.
 `docs/keys.md` holds these tables; a test compares.
 """
@@ -54,7 +53,6 @@ KEYED: dict[str, str] = {
     "x-wait-for-model": "Hugging Face: an answer or 503",
     "x-compute-type": "Hugging Face: where the model runs",
 }
-"""Fields that count in every request, with the reason."""
 KEYED_PREFIXES: dict[str, str] = {
     "azureml-": "Azure ML: the deployment that answers",
     "x-amzn-bedrock-": "Bedrock: guardrail, trace, latency and tier of the answer",
@@ -71,7 +69,6 @@ KEYED_PREFIXES: dict[str, str] = {
     "x-gateway-": "routing behind a gateway",
     "ai-gateway-": "Vercel AI Gateway: routing behind the gateway",
 }
-"""Prefixes of fields that count, with the reason."""
 WORDS = (
     "model", "models", "provider", "providers", "deployment", "route", "router", "routing", "target", "guardrail",
     "guardrails", "guardrailidentifier", "guardrailversion", "backend", "upstream", "variant", "engine", "fallback",
@@ -155,7 +152,6 @@ IGNORED_PREFIXES: dict[str, str] = {
     "helicone-session-": _LABELS, "helicone-property-": _LABELS, "x-amz-checksum-": _DIGEST,
     "access-control-": "set by browsers, or part of a WebSocket handshake",
 }  # fmt: skip
-"""Prefixes of fields that never count at known operations, with the reason."""
 CREDENTIAL = "a credential or account: replay works with any key; --match-credential distinguishes callers"
 STRANGE = "llmproxy does not know this path, so all that may affect the answer counts"
 UNNAMED = ""
@@ -212,7 +208,6 @@ def explain_uncounted_cookie(name: str) -> str:
 
 
 def read_cookies(value: str) -> list[tuple[str, str]]:
-    """Return the cookies of a header field, in order."""
     pairs = (each.strip().partition("=") for each in value.split(";") if each.strip())
     return [(name.strip(), text.strip()) for name, _, text in pairs]
 
@@ -234,8 +229,6 @@ def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], s
 
 
 class FieldVerdict(NamedTuple):
-    """Whether a header field counts, with the reason."""
-
     counts: bool
     why: str
 

@@ -1,9 +1,7 @@
 """Explanation of key rules: differences of two requests with the same key, each with the rule that ignores it.
 
-    (recorded request, other request, their routes) -> [KeyDifference, ...]
-
-A user who trusts a replay trusts the rules; this module shows which ones applied. A difference without a reason is a
-bug of llmproxy, or a header field in no table: it does not count at a known operation, and no rule gives a reason.
+A difference without a reason is a bug of llmproxy, or a header field in no table: it does not count at a known
+operation, and no rule gives a reason.
 """
 
 from __future__ import annotations
@@ -37,8 +35,6 @@ Path = tuple[str | int, ...]
 
 
 class KeyDifference(NamedTuple):
-    """One place in which two requests with one key differ."""
-
     place: str
     """``$.metadata``, ``header traceparent``, ``query key``, ``path``."""
     old: str
@@ -48,7 +44,6 @@ class KeyDifference(NamedTuple):
 
 
 def explain_differences(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
-    """Return the differences of two requests with the same key, each with its reason."""
     return [
         *_compare_paths(old, new, routes),
         *_compare_queries(old, new, routes[1]),
@@ -198,7 +193,6 @@ class _RuleTracer(ShapeWalk):
 
 
 def _find_ruled_places(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
-    """Return the positions in a tree that rules change, with the rules' reasons."""
     ruled = apply_rules(deepcopy(tree), compile_rules(rules))
     found = {path: YOURS for path, _, _ in _find_tree_differences(tree, ruled)}
     if where.known and isinstance(ruled, dict):
@@ -212,7 +206,6 @@ _GONE = object()
 
 
 def _find_tree_differences(old: object, new: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
-    """Yield the deepest positions at which two trees differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             yield from _find_tree_differences(old.get(name, _GONE), new.get(name, _GONE), (*path, name))

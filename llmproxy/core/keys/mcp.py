@@ -1,16 +1,9 @@
 """Canonical content of Model Context Protocol messages: the parts that count in a key.
 
-A message is recognised by ``"jsonrpc": "2.0"`` in a body on an unknown path, over any transport. Its key holds the
-method and the parameters, without members that only correlate messages or identify the client:
-
-    id, params._meta (progress token, Claude Code's toolUseId, a stateless server's versions)  random, or the client's
-                                                                                               version
-    Mcp-Session-Id and the other headers of the transport                                      of the recording
-    protocolVersion and clientInfo of initialize, requestId of a cancellation                  the client's version;
-                                                                                               random
-
-The client's answers to the server's requests (elicitation, sampling, roots) keep the id, which is the recording's. A
-member unknown to JSON-RPC counts unchanged. Whether the message has an id counts too if that is unusual for its method.
+A message is recognised by ``"jsonrpc": "2.0"`` in a body on an unknown path, over any transport. Members that only
+correlate messages or identify the client (`_LEFT_OUT`, ``params._meta``) and the transport's headers do not count. The
+client's answers to the server's requests (elicitation, sampling, roots) keep the id, which is the recording's. A member
+unknown to JSON-RPC counts unchanged.
 """
 
 from __future__ import annotations
@@ -46,8 +39,6 @@ _NAME = re.compile(r"[\w./:-]{1,128}")
 
 
 class McpRequestKeyParts(NamedTuple):
-    """The parts of a request to a server that count."""
-
     operation: str
     """``mcp:initialize``, ``mcp:tools/call echo``."""
     tree: dict[str, Any] | None
@@ -61,7 +52,6 @@ def is_tool_call(operation: str) -> bool:
 
 
 def is_rpc_message(tree: object) -> bool:
-    """Return whether a body is one JSON-RPC 2.0 message."""
     if not isinstance(tree, dict) or tree.get("jsonrpc") != "2.0":
         return False
     return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))

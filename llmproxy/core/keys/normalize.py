@@ -1,19 +1,15 @@
 """Conversion of a redacted request into its canonical form, which lacks everything that cannot change the answer.
 
-Equal requests written differently get equal forms; different requests never do. The order is: lossless canonicalisation
-(`core.traffic.canonical_json`), the user's rules (`core.keys.user_rules`), then the built-in rules
-(`core.keys.built_in_body_rules`) at the positions that they name. All other values count unchanged. Two kinds of ids
-are random and cannot be compared literally:
+Equal requests written differently get equal forms; different requests never do. Two kinds of ids are random and cannot
+be compared literally:
 
 - ids *declared in this request* (a tool call in the history, an echoed item) are renamed by first appearance,
   ``call#1``: the link between result and call is kept, the random name is not;
 - ids *of server state* (an earlier response, a file, a call that only the server's copy holds) become the key,
-  occurrence and ordinal of the interaction that created them, found by `MadeBy`. Unknown ids stay literal; no id is
-  ever ignored.
+  occurrence and ordinal of the interaction that created them. Unknown ids stay literal; no id is ever ignored.
 
-Objects are walked in the sorted order of their members, arrays in their own order, so aliases do not depend on how a
-body was written. The derivation is a pure function, given `MadeBy`. A body that cannot be canonicalised is kept raw;
-`canonicalize` raises for no body.
+Objects are walked in the sorted order of their members, so aliases do not depend on how a body was written. A body that
+cannot be canonicalised is kept raw; `canonicalize` raises for no body.
 """
 
 from __future__ import annotations
@@ -53,8 +49,6 @@ from llmproxy.lazy_regex import late
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """Canonical form of a request, from which the key is built."""
-
     provider: str
     method: str
     operation: str
@@ -127,7 +121,6 @@ def list_server_state_ids(body: bytes, route: Route, rules: Rules) -> list[str]:
 
 
 def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: Compiled) -> Canonical:
-    """Derive the canonical form of an MCP message: its content and its server, without its transport."""
     tree = said.tree if said.tree is None or rules.is_empty else apply_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
@@ -238,7 +231,6 @@ def _file_extension(filename: str | None) -> str | None:
 
 
 def apply_rules_to_form(fields: object, rules: Compiled) -> object:
-    """Scrub the text fields of a form; a form has no system text for where=system."""
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -291,13 +283,10 @@ WORTH_A_SWITCH = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class CachedKeyEntry:
-    """Cached facts about a request."""
-
     key: Key
     model: str | None
     stream: bool
     refs: tuple[str, ...] = ()
-    """Ids of server state that the request names."""
     path: str = ""
     """Redacted path, if the operation is unknown."""
     noted: bool = False
@@ -305,11 +294,8 @@ class CachedKeyEntry:
 
 
 class KeyCache:
-    """Keys of the most recent requests."""
-
     def __init__(self) -> None:
         self._entries: OrderedDict[bytes, tuple[CachedKeyEntry, int]] = OrderedDict()
-        """Facts about a request, and the number of known credentials when they were last valid."""
 
     @staticmethod
     def encode_request_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
@@ -352,15 +338,12 @@ class KeyCache:
 
 
 def find_model_in_body(canonical: Canonical) -> str | None:
-    """Return the model named in a request's body."""
     tree = canonical.tree
     name = tree.get("model") if isinstance(tree, dict) else None
     return name if isinstance(name, str) else None
 
 
 class IdOrigin(NamedTuple):
-    """Interaction that created an id of server state."""
-
     key: Key
     occurrence: int
     """Number among the recordings with that key, from 1."""
@@ -395,7 +378,6 @@ class ShapeWalk:
         self._later.clear()  # the messages of a WebSocket are successive bodies of one conversation
 
     def replace_url_id(self, name: str, other: str = "") -> str:
-        """Return the replacement of an id in the URL."""
         self.refs.append(name)
         origin = self._made_by(name) or (self._made_by(other) if other else None)
         return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else self.escape_alias_lookalike(name)
@@ -468,7 +450,6 @@ class ShapeWalk:
                     self._walk_object(element, shape)
 
     def _replace_server_state_id(self, value: object) -> object:
-        """Return the replacement of an id, or list of ids, of server state."""
         if isinstance(value, list):
             return [self._replace_server_state_id(element) for element in value]
         if not isinstance(value, str):

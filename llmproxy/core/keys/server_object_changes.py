@@ -3,15 +3,11 @@
     POST conversations/conv_1/items   changes conv_1; so does POST responses with `conversation: conv_1`
     GET conversations/conv_1/items    reads conv_1 after these changes
 
-An id refers to an object at its creation (`core.keys.normalize.IdOrigin`). Its later state is a digest of the
-successful changes in this session, in order where the order matters. The digest is stored in the request's header field
-`STATE_HEADER`, so that the key can be derived from the stored request alone. The provider table
-(`core.providers.provider_table.Operation`) defines which operations change what. A change is identified by its own key,
-which includes the state before it; so recordings with other ids, created in the same order, agree. The state of an
-object includes the objects to which it refers: a file in a vector store that an assistant searches.
-
-A collection has a state as well: listing files after an upload is another question than listing them before. Objects
-added to an unordered collection have no order for a search, but a list shows the order, so there it counts.
+The state of an object is a digest of the successful changes in this session, stored in the request's header field
+`STATE_HEADER`, so that the key can be derived from the stored request alone. A change is identified by its own key,
+which includes the state before it; so recordings with other ids, created in the same order, agree. It includes the
+objects to which the object refers: a file in a vector store that an assistant searches. A collection has a state as
+well. Objects added to an unordered one have no order for a search, but a list shows the order, so there it counts.
 """
 
 from __future__ import annotations
@@ -30,7 +26,6 @@ _DIGITS = 16
 
 
 def is_success(status: int) -> bool:
-    """Return whether a status says that the request succeeded."""
     return 200 <= status < 300
 
 
@@ -48,8 +43,6 @@ class StateChange(NamedTuple):
 
 
 class StateChanges:
-    """Changes made by one session since it began."""
-
     def __init__(self) -> None:
         self.made: dict[str, list[StateChange]] = {}
         """Changes by object, in order."""

@@ -70,8 +70,6 @@ PACKS: dict[str, tuple[TextScrub, ...]] = {
 
 @dataclass(frozen=True)
 class Rules:
-    """The user's rules. Hashable; built by code or from configuration."""
-
     ignore: tuple[str, ...] = ()
     scrub: tuple[TextScrub, ...] = ()
     packs: tuple[str, ...] = ()
@@ -171,7 +169,6 @@ def apply_rules(tree: object, rules: Compiled) -> object:
 
 
 def substitute_patterns(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]) -> str:
-    """Apply patterns one after the other."""
     for pattern, placeholder in subs:
         text = pattern.sub(placeholder, text)
     return text
