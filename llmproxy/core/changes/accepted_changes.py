@@ -40,8 +40,6 @@ class BadChange(ValueError):
 
 
 class Condition(NamedTuple):
-    """The client whose requests an accepted change applies to."""
-
     client: str
     since: str = ""
     """Its first version; empty for all."""
@@ -86,7 +84,6 @@ class AcceptedChange(NamedTuple):
     when: Condition | None = None
 
     def covers_change(self, change: Change, client: Client | None) -> bool:
-        """Return whether it covers a change of a client's request, regardless of `has_expired`."""
         return (
             change.name == self.name
             and change.segment == self.segment

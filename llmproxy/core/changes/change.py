@@ -49,8 +49,6 @@ class Hunk(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The recorded and the present text of a segment."""
-
     kind: str
     """`dialects.conversation.Kind`, or ``header`` or ``query``."""
     segment: str
@@ -58,7 +56,6 @@ class Change(NamedTuple):
     before: str | None
     """Text of the whole segment, or (if read from JSON) of the different lines; None: the segment is new."""
     after: str | None
-    """None: the segment is gone."""
     before_digest: str
     """Digest of the value, not only of its text; empty for an absent segment."""
     after_digest: str
@@ -142,7 +139,6 @@ def digest_texts(parts: Sequence[str]) -> str:
 
 
 def diff_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
-    """Return the hunks of lines that replace others."""
     old, new = (text.split("\n") if text is not None else [] for text in (before, after))
     front = next((n for n, (was, now) in enumerate(zip(old, new, strict=False)) if was != now), min(len(old), len(new)))
     ends = zip(reversed(old[front:]), reversed(new[front:]), strict=False)

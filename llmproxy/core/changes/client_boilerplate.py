@@ -1,12 +1,8 @@
 """Frames: the text that a client itself writes into its requests, around the text of people and tools.
 
-    client of a request -> `get_client_frames`: its `ClientFrames`, if any are known
-    text                -> `ClientFrames.split`: the client's own lines, and the text between them
-
 A line is recognised by its whole text, never by a tag that a user could type; a line with holes by all text around
 them. Text in a hole or between the lines is never the client's: an attached file, a project's instructions, a hook's
-output, a list of agents. ``data/frames.json`` contains the results of `scripts/lab/derive-frames` for planted pairs of
-runs. A line of another client version is unknown, so its change is shown to people.
+output. ``data/frames.json`` contains the results of `scripts/lab/derive-frames` for planted pairs of runs.
 """
 
 from __future__ import annotations
@@ -49,8 +45,6 @@ class FrameSplit(NamedTuple):
 
 
 class ClientFrames:
-    """The frames of one client, in all derived versions."""
-
     def __init__(self, row: dict[str, list[str]]) -> None:
         self._lines = frozenset(row["lines"])
         self._holes = {text: _build_pattern(text) for text in row["holes"]}
@@ -121,5 +115,4 @@ def _load_client_frames() -> dict[str, ClientFrames]:
 
 
 def get_client_frames(client: Client | None) -> ClientFrames | None:
-    """Return a client's frames; None if they are unknown."""
     return None if client is None else _load_client_frames().get(client.name)

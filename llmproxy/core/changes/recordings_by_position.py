@@ -1,17 +1,10 @@
 """Places: the position of a request in a run, and the recordings at that position.
 
 A place is the provider, the operation, whether there are tools, the recorded answers in the history, and the user's
-words so far. Editable text is no part of it: system text, tools, parameters, headers, wordings of results.
-
-    CallPositions(recordings)   once for the recordings of one party in a cassette
-    CallPositions.find_recordings(request)    -> those at its place, or at the place that differs in its template only
-
-The index is looked up by digest, so that a look-up costs the same for ten recordings and for ten thousand. If two
+words so far. Editable text is no part of it: system text, tools, parameters, headers, wordings of results. If two
 recordings with different answers are at one place, the thread (the first block of system text) decides between them;
-otherwise the place is ambiguous.
-
-Lines of a user's message that two or more recordings of a cassette share, around other lines, are a template: they may
-change like a prompt. The remaining lines are the question; a recording is looked up by one of these.
+otherwise the place is ambiguous. Lines of a user's message that two or more recordings of a cassette share, around
+other lines, are a template: they may change like a prompt. The remaining lines are the question.
 """
 
 from __future__ import annotations
@@ -67,8 +60,6 @@ class ParsedRecording:
 
 
 class CallPositions:
-    """Recordings of one party in one cassette and sample, by their places."""
-
     def __init__(self, recordings: Iterable[RecordedCall]) -> None:
         all_ = list(recordings)
         self.known = KnownAnswers()
@@ -166,7 +157,6 @@ class CallPositions:
                     yield other.recorded.id, each.recorded.id
 
     def _find_despite_changed_template(self, history: str, request: ParsedRequest) -> list[ParsedRecording]:
-        """Return the recordings of the same question in another template."""
         found: dict[int, ParsedRecording] = {}
         for line in dict.fromkeys(line for _, line in _list_user_lines(request)):
             alike = self._by_line.get((history, line), ())
@@ -240,7 +230,6 @@ def _digest_position(history: str, request: ParsedRequest) -> str:
 
 
 def _format_answer_without_ids(answer: Message | None) -> str:
-    """Return an answer's content without its ids, as a text to compare."""
     if answer is None:
         return ""
     return repr((answer.text, [(call.name, call.arguments, call.hosted, call.output) for call in answer.tool_calls],

@@ -1,14 +1,9 @@
 """The changes between two requests at one place, or the reason why the recorded answer does not apply.
 
-    placed recording, present request -> list of `Change`, or `Refusal`
-
 Changes are possible in system text, tools, parameters, headers, query, template lines around the user's question, the
 wording of a tool's result, and members that a client adds to its calls. Any other difference is a refusal that names
-the segment. Nothing is left out: every slot of both requests is compared.
-
-A recorded answer that the model could not give to the changed request is never carried either: it calls a tool that is
-not offered, or with arguments that today's schema refuses; its structured output does not validate; or tool_choice, n,
-stop, modalities, the stream flag or a token limit do not allow it. A change that is not understood makes it impossible.
+the segment. Nothing is left out: every slot of both requests is compared. A recorded answer that the model could not
+give to the changed request is never carried either; a change that is not understood makes it impossible.
 """
 
 from __future__ import annotations
@@ -248,7 +243,6 @@ class _RequestDiff:
             yield self._build_system_change(before, after)
 
     def _compare_message_members(self) -> Iterator[Change]:
-        """Compare the members next to the parts of messages: roles, names, types."""
         both = (self.placed.request, self.now)
         own = frozenset[str]() if all(each.systems for each in both) else _SYSTEM_ROLES  # a change of its own
         for slot in {**self.placed.request.members, **self.now.members}:
@@ -275,7 +269,6 @@ class _RequestDiff:
             )
 
     def _build_client_caused_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
-        """Return a change that only a client can have caused."""
         digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
         origin = self._build_origin(Author.CLIENT)
         return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
@@ -306,8 +299,6 @@ class _RequestDiff:
 
 
 class _ClientFramedText(NamedTuple):
-    """System text, and a client's text in user messages."""
-
     own: Sequence[str]
     """The client's lines."""
     others: Counter[str]
@@ -370,10 +361,7 @@ _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig",
 
 
 def explain_impossible(answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
-    """Return why today's request cannot get a recorded answer; empty if it can.
-
-    `output`: number of generated tokens; None if unknown.
-    """
+    """Return why today's request cannot get a recorded answer of `output` tokens (None: unknown); empty if it can."""
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"
     before, after = dict(_list_parameters(was)), dict(_list_parameters(now))

@@ -1,13 +1,9 @@
 """Parsing of a request into segments, so that it can be compared with another one at its place.
 
-    canonical request, ids of calls -> `ParsedRequest`: segments by slot, answers in its history, words
-
 Segments of two requests correspond if their `Slot` is the same: the second block of system text, the tool with a name,
 the first part of the user's words after the third answer, the result of a call. Every leaf of the body is in exactly
-one segment, so that no difference is missed.
-
-An answer in a history is identified by the ids of its calls, which a client in a replay returns; by names and arguments
-only if the ids were not kept, without members that the answer did not have; by its text if it has no calls.
+one segment, so that no difference is missed. An answer in a history is identified by the ids of its calls, which a
+client in a replay returns; by names and arguments only if the ids were not kept; by its text if it has no calls.
 """
 
 from __future__ import annotations
@@ -205,7 +201,6 @@ class _ConversationReader:
         self._made.whole = self._made.whole and not any(self._open.values())
 
     def _read_answer_step(self, entries: list[list[Segment]]) -> None:
-        """Read the entries of one answer or of a part of it."""
         if not entries:
             return
         said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
@@ -260,7 +255,6 @@ class _ConversationReader:
 
     @staticmethod
     def _get_call_id_of_result(entry: Sequence[Segment], segment: Segment) -> str:
-        """Return the alias of the call to which a result belongs."""
         if (block := read_tool_result_block(as_dict(segment.value))) is not None:
             return block.tool_call_id or ""
         beside = (each for each in entry if each.kind is Kind.MEMBER and each.own == "tool_call_id")

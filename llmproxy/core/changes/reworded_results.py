@@ -1,14 +1,9 @@
 """Detection of a tool's result that has the same content in another wording.
 
-    recorded text, present text, other results of the tool -> hunks without their values, or the reason for none
-
 A rewording replaces literal text by literal text. All values (numbers, paths, quoted texts, names, ids, lists) stay, in
 their order. It is offered only if it is systematic: at least two results were recorded with the old wording, none of
 this tool's results today has it, and no recorded one has the new wording. A word that only moves is a value. So is a
 word for an outcome: "2 tests passed" is never "2 tests failed".
-
-A tool that succeeded may fail now, if its result was only an acknowledgement, the same each time: "Intent logged", and
-today the tool does not exist. The change says so.
 """
 
 from __future__ import annotations
@@ -52,9 +47,12 @@ _LONGEST = 2000
 def find_rewording(
     before: str, after: str, tool: str, recorded: Iterable[str], present: Iterable[str]
 ) -> tuple[tuple[Hunk, ...], str] | str:
-    """Return the rewording of a tool's result: hunks without their values, and `FAILS_NOW` if it had succeeded.
+    """Return the rewording of a tool's result, without its values, and `FAILS_NOW` if it had succeeded; or why there is
+    none.
 
-    A text: why there is none. `recorded` are all of the tool's results in the recordings, `present` those in this run.
+    `recorded` are all of the tool's results in the recordings, `present` those in this run. A tool that succeeded may
+    fail now, if its result was only an acknowledgement, the same each time: "Intent logged", and today the tool does
+    not exist.
     """
     old, new = before.split("\n"), after.split("\n")
     if len(old) + len(new) > _LONGEST:
