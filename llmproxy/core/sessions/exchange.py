@@ -77,7 +77,6 @@ class Config:
     match_credential: bool = False
     """Whether the client's API key counts, as a fingerprint."""
     bind: BindScope = BindScope.ALL
-    """Kinds of values that may be bound."""
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for an earlier recorded call; 0: they are not ordered."""
     coalesce: bool = False
@@ -91,9 +90,7 @@ class Config:
     change: tuple[str, ...] = ()
     """Names of the changes whose calls are sent anew; empty: all."""
     faults: Faults | None = None
-    """Injected faults of every session without its own."""
     live: LiveChannels | None = None
-    """Live channels of sessions without their own."""
     trial: bool = False
     """Whether sessions are on trial by default: a miss gets the answer at its place."""
     record_host: tuple[str, ...] = ()
@@ -129,7 +126,6 @@ class RoutedRequestHead(NamedTuple):
     learned: int
     """Number of credentials that the redactor knew."""
     upstreams: Mapping[str, str]
-    """Upstreams of its session's own."""
     channel: Channel = Channel.LLM
     attempt: int | None = None
     """Number of earlier attempts, according to the client."""
@@ -140,7 +136,6 @@ class RoutedRequestHead(NamedTuple):
     changes: bool = False
     """Whether it creates or changes an object on the provider's server."""
     stubs: tuple[Stub, ...] = ()
-    """Rows of auxiliary calls that match the head."""
 
 
 @dataclass(slots=True)
@@ -156,7 +151,6 @@ class CallProgress:
     released: float | None = None
     """Monotonic seconds at which it was sent upstream."""
     connection: ClientEnds = None
-    """Connection of its client."""
     finished: bool = False
     """Whether its answer was passed to the writer."""
 
@@ -195,7 +189,6 @@ class AnswerAdjustments:
     grants: Headers = ()
     """Fields that allow a web page to read it; see `origin_guard`."""
     told: Headers = ()
-    """Additional header fields of llmproxy's own."""
     made: Response | None = None
     """Answer that an interceptor created in place of the recorded or the provider's."""
     withheld: bool = False
@@ -208,8 +201,6 @@ class AnswerAdjustments:
 
 @dataclass(slots=True)
 class CallStorage:
-    """Place of a call's answer in the store, and texts about it."""
-
     into: tuple[str, int] | None = None
     """Cassette and sample, if they are not its session's."""
     occurrence: int = 0
@@ -219,7 +210,6 @@ class CallStorage:
     asked: str = ""
     """Beginning of its last prompt, redacted, if it missed or was recorded."""
     answered: str = ""
-    """Beginning of the recorded answer."""
     instead: int | None = None
     """Id of the recording that its answer replaces."""
     after: str = ""
@@ -272,7 +262,6 @@ class Recording:
 
     @property
     def _content_encoding(self) -> str:
-        """Content-encoding; empty if there is none."""
         coding = header(self._headers, "content-encoding") or ""
         return "" if coding.strip().lower() == "identity" else coding
 
@@ -305,7 +294,6 @@ class Recording:
         self._expected = int(length) if length is not None and length.isdecimal() else None
 
     def on_data(self, offset: int, data: bytes) -> None:
-        """Handle bytes of the body as received."""
         self._received += len(data)
         if data:
             self._body.write(data)
@@ -313,7 +301,6 @@ class Recording:
             self._lengths.append(len(data))
 
     def record_reset_code(self, code: int) -> None:
-        """Record the HTTP/2 code with which the upstream reset the answer."""
         self._headers = (*self._headers, (RESET, str(code)))
 
     def postpone_last_offset(self, offset: int) -> None:
@@ -370,13 +357,11 @@ class Exchange:
     decision: Decision | None = None
     """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
-    """Reason for its refusal."""
     note: str = ""
     answer: AnswerAdjustments = field(default_factory=AnswerAdjustments)
     kept: CallStorage = field(default_factory=CallStorage)
     state: CallState = field(default_factory=CallState)
     recording: Recording = field(default_factory=Recording)
-    """The answer, as received from upstream."""
 
     @property
     def route(self) -> Route:
@@ -406,7 +391,6 @@ class Exchange:
 
     @property
     def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
-        """Interceptors of its session for its channel, in the declared order."""
         return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
 
     def mark_refused(self, error: LLMProxyError) -> None:
@@ -430,7 +414,6 @@ class Exchange:
 
     @property
     def save_target(self) -> tuple[str, int]:
-        """Cassette and sample in which its answer is stored, if it is."""
         return self.kept.into or self.session.save_target
 
     @property

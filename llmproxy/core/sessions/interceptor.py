@@ -2,35 +2,14 @@
 
 A call goes through stages: its head determines its session and route, its body its key, the key is looked up, a
 decision is made, and the call is answered and recorded (`engine.request_stages`). At each border the stages call every
-interceptor of its session; an interceptor overrides only the methods that it needs. A session without interceptors is
-the plain proxy, and only that has the fast path.
+interceptor of its session, on the way in in the declared order (`engine.interceptor_order`), on the way back in
+reverse; an interceptor overrides only the methods that it needs. A session without interceptors is the plain proxy, and
+only that has the fast path. Where the head settled what becomes of a call, as in `record`, none is asked on the way in.
 
-    the way in, in the declared order (`engine.interceptor_order`)
-        before_key      another body; or refuse: `call.mark_refused(error)`
-        on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
-                        counted (`engine.decide.count_arrival`), and nothing is looked at any more
-        on_decision     another decision than the modes' table
-        on_miss         deal with a refusal: True, and nobody explains it
-        preview_answer, goes_live   what one that is asked later will do with a call, for one that decides before it
-    (where the head settled what becomes of a call, as in `record`, none of these is asked)
-    the way back, in reverse order
-        on_answer       another answer for the client; or the same, noted
-        on_send_plan    what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
-                        where it is `withheld`
-        get_send_delay  seconds until a piece of a replayed answer (its recorded second; None: the last) may go out to
-                        the client at `ends`, or is asked for again; only where `call.answer.held` was set; `has_read`
-                        says whether a client has read what it was sent
-        get_playback    an answer that goes on when its client has done what the recorded one did
-        on_sent         all of a replayed answer was sent, and its client is still there
-        before_store    another answer for the store
-        on_interaction  the interaction of a call, before it is stored
-        on_stored       the provider's answer is in the store
-        on_end          the record of a call that is over
-
-To write one: a class that derives from `Interceptor[Exchange]` and overrides the methods that it needs; a `Feature`
-(`engine.feature`) whose `create_interceptor` returns one for a session, or None; its row in `engine.interceptor_order`.
-Its state for a session are its attributes (`on_restart` is called when the session restarts). Its state for a call is a
-value of its own type in `call.state`:
+To write one: a class that derives from `Interceptor[Exchange]`; a `Feature` (`engine.feature`) whose
+`create_interceptor` returns one for a session, or None; its row in `engine.interceptor_order`. Its state for a session
+are its attributes (`on_restart` is called when the session restarts). Its state for a call is a value of its own type
+in `call.state`:
 
     class Waited(NamedTuple): until: float
 
@@ -83,8 +62,6 @@ class Decided(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """Recordings that may answer a call."""
-
     key: Key
     """Exact key of the recordings: the call's own, unless an interceptor found others."""
     recordings: Sequence[KeyedRecording]
@@ -154,6 +131,7 @@ class Interceptor[C]:
     # -- a call, on the way in
 
     def before_key(self, call: C, body: bytes) -> bytes:
+        """Return the body that counts; or refuse: `call.mark_refused(error)`."""
         return body
 
     def preview_answer(self, call: C) -> Response | None:
@@ -161,6 +139,7 @@ class Interceptor[C]:
         return None
 
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
+        """Return other recordings; or set `call.decision` (and count it, `decide.count_arrival`) to end the search."""
         return found
 
     def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:
@@ -183,7 +162,6 @@ class Interceptor[C]:
         return None
 
     def on_miss_message(self, call: C, miss: ExplainedMiss, text: str) -> str:
-        """Return the text of a miss for the client."""
         return text
 
     # -- on the way back
@@ -192,18 +170,23 @@ class Interceptor[C]:
         return response
 
     def on_send_plan(self, call: C, laid: SendingPlan) -> SendingPlan:
+        """Return what is sent, and when: a replayed answer, one made here, a FAULT, or where it is `withheld`."""
         return laid
 
     def get_send_delay(
         self, call: C, offset: float | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
+        """Return seconds until a piece of a replayed answer may go out; only asked where `call.answer.held` was set.
+
+        `offset` is its recorded second; None: the last piece. `has_read`: whether a client has read what it was sent.
+        """
         return 0.0
 
     def get_playback(self, call: C) -> Playback | None:
         return None
 
     def on_sent(self, call: C) -> Callable[[], None] | None:
-        """Return a job for the writer's thread, or None; the job must not raise."""
+        """Return a job for the writer's thread, or None, when all of a replayed answer was sent; it must not raise."""
 
     def before_store(self, call: C, response: Response) -> Response:
         return response

@@ -4,9 +4,6 @@ A session counts the arrivals of each key, so that the n-th request gets the n-t
 opened explicitly is created by a request with its name. It *restarts* by itself when the cassette's first request
 arrives again although its recordings are used up and another key was served since: that is the second run of the same
 agent against one running proxy, and it gets the same answers.
-
-A call gets its number when it arrives and is kept when it has ended. A session that is never closed may get any number
-of calls: only the last ones are kept, and a query for earlier ones is an error, never a gap.
 """
 
 from __future__ import annotations
@@ -40,8 +37,6 @@ NOT_KEPT = (
 
 
 class CallsNotKept(RefusedError):
-    """Requested calls are not kept any more."""
-
     code = "llmproxy_calls_gone"
     status = 410
 
@@ -49,14 +44,12 @@ class CallsNotKept(RefusedError):
 @dataclass(slots=True)
 class CallHistory:
     arrived: int = 0
-    """Number of calls that have begun since the session was opened."""
     totals: Totals = field(default_factory=Totals)
     _ended: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
     _count: int = 0
     _texts: dict[int, str] = field(default_factory=dict)
 
     def begin(self) -> int:
-        """Return the number of a call that has arrived, from 1."""
         self.arrived += 1
         return self.arrived
 
@@ -146,7 +139,6 @@ class MissedCall:
     at: float
     """Time of its last attempt, in seconds of the proxy's clock."""
     error: LLMProxyError | None = None
-    """Error that its client got."""
 
     def is_retry_of(self, first: MissedCall) -> bool:
         """Return whether this repeats `first` without a stream or with fewer options; an identical one is a new one."""
@@ -167,17 +159,14 @@ class ReplayPosition:
     failed: set[int] = field(default_factory=set)
     """Recorded failures of this session: a good answer after one is a retry."""
     changes: StateChanges = field(default_factory=StateChanges)
-    """Its changes of objects on servers."""
     last: PartyKey | None = None
     stateless: PartyKey | None = None
     """The same with the key before any server state is added (`keys.server_object_changes`)."""
     missed: dict[Question | None, MissedCall] = field(default_factory=dict)
     """Last miss by question, for clients that repeat with fewer options; the last one of all others."""
     threads: dict[object, Key] = field(default_factory=dict)
-    """Last key of each thread."""
 
     def swap_last_key_of_thread(self, thread: object, key: Key) -> str:
-        """Record the key that a thread requests; return its previous key, empty if none."""
         if len(self.threads) > KEPT_CALLS:
             self.threads.clear()
         before, self.threads[thread] = self.threads.get(thread, ""), key
@@ -213,7 +202,6 @@ class Session:
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
     calls: CallHistory = field(default_factory=CallHistory)
-    """Calls with their outcomes, over all restarts."""
     interceptors: tuple[Interceptor[Any], ...] = ()
     """In the declared order of features."""
     _along: dict[tuple[Channel, bool], tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
@@ -225,7 +213,6 @@ class Session:
         return policy.complete if self.complete and policy.complete is not None else policy
 
     def list_interceptors(self, channel: Channel, *, auxiliary: bool = False) -> tuple[Interceptor[Any], ...]:
-        """Return the interceptors of a channel's calls, or of the `auxiliary` ones among them."""
         which, known = self._along.get((channel, auxiliary), (None, ()))
         if which is not self.interceptors:
             asked = (each for each in self.interceptors if auxiliary or not each.auxiliary)
@@ -239,7 +226,6 @@ class Session:
 
     @property
     def needs_whole_requests(self) -> bool:
-        """Whether its calls must have arrived completely before anything of them is sent upstream."""
         return any(each.sees_whole for each in self.interceptors)
 
     def find_interceptor[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
@@ -333,8 +319,6 @@ _LATE = "llmproxy, late"
 
 
 class SessionInUse(LLMProxyError):
-    """The session is open or bound already."""
-
     code = "llmproxy_session_busy"
     status = 409
     bound_to: str = ""
@@ -342,8 +326,6 @@ class SessionInUse(LLMProxyError):
 
 
 class SessionUnknown(LLMProxyError):
-    """No session of this name is open."""
-
     code = "llmproxy_session_unknown"
     status = 404
 
@@ -381,7 +363,6 @@ def canonical_name(name: str) -> str:
 @dataclass(slots=True)
 class Sessions:
     defaults: SessionSettings
-    """Settings of sessions without their own."""
     store: Callable[[Mode], Store | None]
     """Returns the store, opened as the mode requires; None if there is none yet."""
     holder: str
@@ -410,7 +391,6 @@ class Sessions:
         return self.open_sessions.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
-        """Return the session for requests under `name`, if it is open. Raises RefusedError."""
         name = canonical_name(name)
         return self.open_sessions.get(self.bindings.get(name, name))
 
@@ -427,13 +407,11 @@ class Sessions:
     ) -> Session:
         """Open a session with its own settings; those of None are the proxy's.
 
-        A session of this name that was not opened explicitly ends; names bound to it stay bound. `cassette` is by
-        default that of its name; another one is for replay: several sessions may replay one cassette. `asked` are
-        options of other features, by name.
+        A session of this name that was not opened explicitly ends; names bound to it stay bound. `cassette`: another
+        one than its name's is for replay only. `asked` are options of other features, by name.
 
-        Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveSessionForbidden: a replay proxy
-        may not open a session with a network; CassetteBusy: another session records this cassette;
-        CassetteNameTaken: there is a `child` already.
+        Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveSessionForbidden; CassetteBusy:
+        another session records this cassette; CassetteNameTaken: there is a `child` already.
         """
         name = canonical_name(name)
         known = self.open_sessions.get(name)
@@ -455,7 +433,6 @@ class Sessions:
         return self._begin_session(name, settings, asked, cassette)
 
     def require_live_sessions_allowed(self, which: str) -> None:
-        """Raise LiveSessionForbidden if this proxy may not open a session with a network."""
         if self.defaults.mode in OFFLINE and not self.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveSessionForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
@@ -468,7 +445,6 @@ class Sessions:
         return store, lease_cassette_name(store, parent, child, self.holder, taken, kind=kind)
 
     def load_first_request_key(self, session: Session, store: Store) -> None:
-        """Read the key of the cassette's first request."""
         session.first = store.find_first_key(session.cassette, session.sample)
         if session.policy.plays is not ReplayScope.NOTHING:
             for each in self.features:
@@ -531,10 +507,8 @@ class Sessions:
         """End a session: release its lease, mark its cassette as complete or leave it open, unbind it.
 
         `complete` None: complete unless an answer in it is cut, or failed without a later good one. `interrupted`: the
-        run in it was ended from outside.
-
-        Raises SessionUnknown; CassetteBusy if another program holds the store for seconds: then the session is still
-        open.
+        run in it was ended from outside. Raises SessionUnknown; CassetteBusy if another program holds the store for
+        seconds: then the session is still open.
         """
         session = self.get_session(name)
         session.sealed, session.is_over = complete, not interrupted
@@ -603,7 +577,6 @@ class Sessions:
         self.speakers.pop(canonical_name(name), None)
 
     def get_party_of_name(self, name: str) -> str:
-        """Return the party of requests under `name` that do not name one themselves."""
         return self.speakers.get(canonical_name(name), AGENT) if self.speakers and name else AGENT
 
     def renew_recording_leases(self) -> None:

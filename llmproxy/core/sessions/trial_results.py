@@ -34,8 +34,6 @@ _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AN
 
 
 class TrialSessionResult(NamedTuple):
-    """Results of the last sessions on trial of one cassette."""
-
     cassette: str
     sample: int
     at: float
