@@ -235,7 +235,6 @@ class AnswerRewriter:
         self.names: set[str] = set()
 
     def rewrite_response(self, response: Response) -> Response | Mismatch:
-        """Return the response with all values replaced; the same object if there are none."""
         if not (body := response.body):
             return response
         try:
@@ -340,7 +339,6 @@ class AnswerRewriter:
         return edited
 
     def _find_short_value_replacement(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
-        """Return the short value to replace at a leaf of arguments; None if this run's request leaves it unchanged."""
         found = [
             short
             for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
@@ -418,7 +416,6 @@ class AnswerRewriter:
                 yield change
 
     def _refuse_short_in_prose(self, text: str, place: str, piece: Piece | None) -> None:
-        """Refuse a sentence that names a thing by a short value that differs now: it is ambiguous in prose."""
         is_argument = piece is not None and bool(piece.inner)
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:

@@ -9,9 +9,7 @@ from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflictReason
 from llmproxy.core.traffic.json_diff import count_common_prefix
 
 ON_TRIAL = "on trial: "
-"""Start of the reason why a trial learned nothing."""
 SHOWN = 80
-"""Maximum characters of an excerpt."""
 
 
 class MismatchKind(StrEnum):
@@ -46,7 +44,6 @@ class Mismatch:
     """The recorded text at the path, shortened."""
     present: str = ""
     name: str = ""
-    """The binding concerned."""
 
     def __str__(self) -> str:
         recorded, present, name = repr(self.recorded), repr(self.present), self.name
@@ -80,7 +77,6 @@ class Fit:
     identities: tuple[IdPair, ...]
     """Ids that tools created in this pair of requests."""
     chosen: dict[str, set[str]] = field(default_factory=dict)
-    """The present texts, by recorded text."""
     unchanged: set[str] = field(default_factory=set)
     """Bindings whose recorded value occurs unchanged."""
     below: frozenset[str] = frozenset()
@@ -94,7 +90,6 @@ def build_mismatch(path: str, recorded: object, present: object) -> Mismatch:
 
 
 def excerpt_line(text: str, at: int) -> str:
-    """Return the line that contains a position, shortened around it."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     end = len(text) if end < 0 else end

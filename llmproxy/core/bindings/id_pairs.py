@@ -20,7 +20,6 @@ from llmproxy.lazy_regex import late
 
 SHORTEST_PREFIX = 7
 _SHORTEST = 6
-"""Minimum characters of a value that is searched for in any text."""
 PREFIXED = frozenset({"hex", "uuid"})
 
 
@@ -50,8 +49,6 @@ class IdPairConflictReason(NamedTuple):
 
 
 class IdPairs:
-    """The id pairs of one session, or of one pair of requests."""
-
     def __init__(self, known: Iterable[IdPair] = ()) -> None:
         self._by_recorded: dict[tuple[str, str], IdPair] = {}
         self._by_present: dict[tuple[str, str], IdPair] = {}
@@ -65,7 +62,6 @@ class IdPairs:
         return len(self._by_recorded)
 
     def find_conflict(self, each: IdPair) -> IdPairConflictReason | None:
-        """Return why a pair contradicts the others; None if it does not."""
         before = self._by_recorded.get((each.name, each.recorded))
         if before is not None and before.present != each.present:
             return IdPairConflictReason(before.present)
@@ -102,8 +98,6 @@ class IdPairs:
 
 
 class IdPairMatch(NamedTuple):
-    """An id, or a prefix of one, in a text."""
-
     start: int
     end: int
     present: str
@@ -112,7 +106,6 @@ class IdPairMatch(NamedTuple):
 
 class RecordedIdFinder:
     def __init__(self, identities: Iterable[IdPair]) -> None:
-        """Keep the ids that can be searched for in any text."""
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:
             spelled = _list_spellings(each) if each.is_searchable_in_text else ()
@@ -124,7 +117,6 @@ class RecordedIdFinder:
         self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
 
     def find_matches(self, text: str) -> Iterator[IdPairMatch]:
-        """Yield the recorded ids in a text, from left to right."""
         if self._pattern is None or not any(head in text for head in self._heads):
             return
         at = 0
@@ -161,7 +153,6 @@ _SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {
     "hex": (str.lower, str.upper),
     "uuid": UUID_SPELLINGS,
 }
-"""Spellings of one value in different programs, by kind."""
 
 
 def _list_spellings(each: IdPair) -> Iterator[IdPair]:
@@ -207,7 +198,6 @@ class ShortValue(NamedTuple):
         return f"{self.name}={self.recorded}"
 
     def equals_present(self, recorded: object, present: object) -> bool:
-        """Return whether a leaf has the present value, in the type of the recorded leaf."""
         expected = convert_to_type_of(recorded, self.present)
         return present == expected and type(present) is type(expected)
 
@@ -273,7 +263,6 @@ def convert_to_type_of(value: object, text: str) -> object:
 
 
 def index_changed_id_pairs(identities: Iterable[IdPair]) -> Mapping[str, IdPair]:
-    """Return the ids whose recorded value must not be served, by that value."""
     return {each.recorded: each for each in identities if each.recorded != each.present}
 
 

@@ -47,7 +47,6 @@ class MessagePair:
     leaves: list[Leaf] = field(default_factory=list)
     calls: list[tuple[str | None, ToolInvocation]] = field(default_factory=list)
     results: list[tuple[Node, str | None]] = field(default_factory=list)
-    """Results in it, with the tools that returned them."""
     filled: list[tuple[FilledGap, str, LeafPlace]] = field(default_factory=list)
     """The value at each gap, the recorded text that contains the gap, and its place."""
     texts: str = ""
@@ -114,11 +113,9 @@ class PairedBodies(NamedTuple):
 
     @property
     def leaves(self) -> list[Leaf]:
-        """The leaves of both requests, without those of remembered messages."""
         return [leaf for pair in self.messages if not pair.texts for leaf in pair.leaves]
 
     def is_in_recorded_request(self, value: str) -> bool:
-        """Return whether a value occurs anywhere in the recorded request."""
         texts = (str(recorded) for recorded, _, _ in self.leaves)
         return any(value in text for text in texts) or any(value in pair.texts for pair in self.messages)
 
@@ -219,7 +216,6 @@ class LeafPairVisitor:
         return None
 
     def descend(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Compare two values inside of a tool's JSON."""
         leaves = list[Leaf]()
         wrong = collect_leaf_pairs(PlaceReader(), recorded, present, place, leaves)
         return self.visit(leaves) or wrong
@@ -265,7 +261,6 @@ class LeafPairVisitor:
         raise NotImplementedError
 
     def find_volatile_field_at(self, place: LeafPlace) -> VolatileField | None:
-        """Return the volatile field at a place in the JSON of a result."""
         if not place.json or not self.has_volatile_json_fields(place):
             return None
         fields, mask = self.bindings.fields, self.write_arguments_with_placeholders
@@ -294,7 +289,6 @@ class VolatileFieldReader(LeafPairVisitor):
         super().__init__(bindings)
         self.found = IdPairs()
         self.values: list[VolatileFieldValue] = []
-        """Values of the fields in the recorded request."""
         # This run may have the present value, its other form, or the recorded one unchanged.
         sides = [(pair.name, pair.recorded.value, pair.present.value, pair.present.other) for pair in bindings.pairs]
         self._names: tuple[Names, Names] = (
@@ -356,7 +350,6 @@ class VolatileFieldReader(LeafPairVisitor):
 
 
 def list_volatile_field_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileFieldValue]:
-    """Return the values of volatile fields in one request (a canonical tree), in its order."""
     reader = VolatileFieldReader(Bindings((), (), fields))
     reader.collect_field_values(pair_all_leaves(tree, tree).leaves)
     return reader.values

@@ -69,7 +69,6 @@ class LeafPlace:
 
     @property
     def member(self) -> str:
-        """The nearest member name."""
         place: LeafPlace | None = self
         while place is not None:
             if isinstance(place.step, str) and place.step:
@@ -88,7 +87,6 @@ class LeafPlace:
 
     @property
     def path(self) -> str:
-        """Path in the request, from ``$``."""
         return format_path(self.list_steps())
 
     @property
@@ -139,7 +137,6 @@ class PlaceReader:
         self._calls: dict[str, ToolInvocation] = {}
         self._last: dict[str, ToolInvocation] = {}
         self.noted: list[tuple[str | None, ToolInvocation]] = []
-        """The calls in order, with their ids."""
         self.asked: list[tuple[Node, str | None]] = []
         """Objects taken for results of calls, with the names of the tools."""
 

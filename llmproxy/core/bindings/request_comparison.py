@@ -118,8 +118,6 @@ def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mi
 
 
 class RequestComparison(LeafPairVisitor):
-    """The comparison of all leaves, once the id pairs are known."""
-
     def __init__(self, bindings: Bindings, found: IdPairs, known: IdPairs | None) -> None:
         super().__init__(bindings)
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
@@ -197,7 +195,6 @@ class RequestComparison(LeafPairVisitor):
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
-        """Pair members one to one by name; names may differ where texts may."""
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
             gaps = _add_nonoverlapping_gaps(
@@ -401,7 +398,6 @@ def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> Variab
 
 
 def _add_nonoverlapping_gaps(gaps: list[VariableSpan], more: list[VariableSpan]) -> list[VariableSpan]:
-    """Return gaps and those of `more` that overlap none of them; all in order."""
     if not gaps or not more:
         return gaps or more
     starts = [gap.start for gap in gaps]
@@ -421,7 +417,6 @@ def _are_values_of_kind(kind: str, *values: object) -> bool:
 
 
 def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPlace) -> list[FormOccurrence]:
-    """Return the run variables in a text that count in its zone."""
     if place.zone is Zone.SYSTEM and (place.member == "description" or _TOOLS.isdisjoint(place.list_steps())):
         return bindings.forms_in_system_text.find_matches(recorded)
     if place.zone is not Zone.USER:

@@ -42,7 +42,6 @@ class Bindings:
             if field.at in (LINE, TEXT):
                 self.text_slots[field.tool] = (*self.text_slots.get(field.tool, ()), field)
         self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.fields if field.tool_name_prefix)
-        """Volatile fields of all tools with a common prefix."""
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
         declared = {each.name: each.value for each in self.present} if scope is BindScope.ALL else {}

@@ -26,7 +26,6 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Response
 
 _REMEMBERED = 64
-"""Maximum number of cached bindings: runs that recorded into one cassette."""
 _MOST_TYPED = 100_000
 
 
@@ -49,7 +48,6 @@ class SessionBindings:
     fields: tuple[VolatileField, ...] = ()
     """Fields of the cassette, fields of a trial, and built-in ones."""
     trial: FieldLearningResults | None = None
-    """The results of a trial so far; None outside of one."""
     known: IdPairs = field(default_factory=IdPairs)
     named: set[str] = field(default_factory=set)
     """Path variables below which an earlier request named something with this run's value."""
@@ -61,7 +59,6 @@ class SessionBindings:
     _fitted: dict[Bindings, FittedMessageCache] = field(default_factory=dict)
 
     def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
-        """Add run variables; one with an existing name replaces the old one."""
         self.declared |= {each.name: each for each in run_variables}
         self._forget_bindings()
         self.untouched.clear()
@@ -113,7 +110,6 @@ class SessionBindings:
                 self.untouched.clear()
 
     def add_learned_fields(self, lessons: Sequence[LearnedField]) -> None:
-        """Add the fields that a trial learned, for this session only, from now on."""
         if self.trial is None:
             raise AssertionError("taught outside of a trial")
         self.trial.lessons += lessons
@@ -121,7 +117,6 @@ class SessionBindings:
         self._forget_bindings()
 
     def forget_id_pairs(self) -> None:
-        """Forget the ids that tools created, since another run begins."""
         self.known = IdPairs()
         self.named.clear()
         self.untouched.clear()

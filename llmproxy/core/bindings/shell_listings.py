@@ -16,9 +16,7 @@ from llmproxy.core.bindings.text_alignment import VariableSpan
 from llmproxy.lazy_regex import late
 
 LISTING = "listing"
-"""Name of such differences in a log line."""
 LISTED = late(r"[-dlbcps][-rwxsStT]{9}")
-"""Beginning of a row."""
 ROW = rf"{LISTED.pattern}[.+@]? +\d+ +\S+ +\S+ +[\d.,]+[KMGTP]?(?= )"
 """The text before a file's time and name, in any row."""
 _COLUMNS = (

@@ -36,7 +36,6 @@ class VariableSpan(NamedTuple):
     free: re.Pattern[str] | None = None
     name: str = ""
     in_answers: bool = True
-    """Whether answers get this run's value."""
     label: str = ""
     """Label of a short value in the comparison, since another name may have the same value."""
 
@@ -49,7 +48,6 @@ class FilledGap(NamedTuple):
 
 class TextDivergence(NamedTuple):
     recorded: int
-    """Position in the recorded text."""
     present: int
     leaked: bool = False
     """Whether a recorded value that must not occur is there."""

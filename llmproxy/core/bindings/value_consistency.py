@@ -46,12 +46,10 @@ class ValueConsistency:
         """Texts of which every text with a present id contains at least one."""
         self._shorts = [short._replace(recorded=short.present, present=short.recorded) for short in shorts]
         self.moved: dict[str, str] = {}
-        """Values that became this run's, by name."""
         self.below: set[str] = set()
         """Path variables with this run's value in a longer path: ``/tmp/a/x`` is stronger evidence than ``/tmp/a``."""
         self._stayed: dict[str, tuple[LeafPlace, str]] = {}
         self._names: dict[str, str] = {}
-        """Variables by their present text."""
         self._shell_names: dict[tuple[str, str], str] = {}
         """Recorded users and branches in tools' output, by variable and present text."""
         self._merged: Mismatch | None = None

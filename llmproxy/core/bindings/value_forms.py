@@ -31,7 +31,6 @@ _BEFORE_ESCAPE = late(r"(?<!\\)(?:\\\\)*\\+[nrtbf\"']\Z")
 _BEFORE_FLAG = late(r"(?:^|[\s\"'=,(\[])-[A-Za-z]\Z")
 _ABOVE = late(r"(?<![^\s\"'`=:,(/\\])(?:\.\.\.?|…)[/\\]\Z")
 _PARTS = late(r"/[^\s\"'`<>|*?]*/")
-"""Text between a home and a name below it."""
 _LONGEST_PATH = 400
 _LOOK_BACK = 24
 _TAIL = frozenset(".-")
@@ -350,7 +349,6 @@ def _build_below_hidden_folder_check(homes: Sequence[str]) -> Border:
 
 
 def _abbreviate_home(path: str, home: str) -> str:
-    """Return ``~/rest`` for a path below home, else an empty text."""
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 

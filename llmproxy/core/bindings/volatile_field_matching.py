@@ -75,9 +75,7 @@ KINDS: Mapping[str, VolatileKind] = {
 """Kinds by name. Some patterns overlap (numbers): the creator of a volatile field chooses the kind."""
 
 _OF_WORDS = frozenset({"person", "time", "duration"})
-"""Kinds whose values may contain a space."""
 _ENDS = r"(?![^\W_])"
-"""No letter or digit follows."""
 _EXACT: Mapping[str, re.Pattern[str]] = {name: late(kind.pattern) for name, kind in KINDS.items()}
 IN_TEXT: Mapping[str, re.Pattern[str]] = {name: late(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()}
 _WILD = late(r"\{\{|\}\}|\{(:?)([A-Za-z_][\w.\[\]-]*)\}")
@@ -98,7 +96,6 @@ class VolatileField:
     noise: bool | None = None
     """Whether it accepts any value of its kind without replacement; None for the kind's default."""
     after: str = ""
-    """Literal text that must follow the value."""
 
     @property
     def tool_name_prefix(self) -> str:
@@ -199,7 +196,6 @@ def _longest_literal_part(field: VolatileField) -> str:
 
 
 def may_occur(field: VolatileField, text: str) -> bool:
-    """Return quickly whether a text may contain a volatile field's anchor."""
     return _longest_literal_part(field) in text
 
 

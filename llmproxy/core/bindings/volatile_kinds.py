@@ -15,7 +15,6 @@ from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, fits_kind
 from llmproxy.lazy_regex import late
 
 LONGEST_BEFORE = 400
-"""Maximum characters of a volatile field's anchor."""
 _ORDER = ("uuid", "time", "hex", "duration", "port", "pid", "count", "integer", "decimal", "name", "word")
 """Kinds, the most specific first."""
 _SHORTEST_HEX = 6
@@ -45,7 +44,6 @@ _ROLLED = late(r"[A-Za-z0-9]{6,}")
 class ValuePair(NamedTuple):
     kind: str
     start: int
-    """Position in the recorded text."""
     recorded: str
     present: str
 

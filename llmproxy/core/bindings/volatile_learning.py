@@ -70,7 +70,6 @@ _LONGEST = 40
 
 
 def list_anchor_words(before: str) -> list[str]:
-    """Return the words of an anchor without names of bound values."""
     return _WORDS.findall(_BOUND.sub(" ", before))
 
 
@@ -126,7 +125,6 @@ class LearnedField:
     recorded: str
     present: str
     path: str
-    """JSON path in the request."""
 
     @property
     def is_bulk_acceptable(self) -> bool:
