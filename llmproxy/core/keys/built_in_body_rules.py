@@ -291,7 +291,6 @@ UNNAMED_FILES = ("audio.", "images.", "videos")
 """Operations (prefixes) that discard an upload's name: only its extension counts. Other servers keep names."""
 
 NATIVE = ("bedrock", "invoke")
-"""Dialect and operation in which each model has its own body format."""
 VERSION_MEMBER = "anthropic_version"
 ON_CLOUDS = ("bedrock-", "vertex-")
 """Prefixes of that member's value in bodies of the Messages dialect on clouds."""

@@ -143,7 +143,6 @@ IGNORED: dict[str, str] = {
     ),
     **_map_names_to_reason("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
 }  # fmt: skip
-"""Fields that never count at known operations, with the reason."""
 IGNORED_PREFIXES: dict[str, str] = {
     "x-llmproxy-": "llmproxy's own; not sent to providers", "x-stainless-": _CLIENT,
     "x-fern-": _CLIENT, "x-codex-": _CLIENT, "x-datadog-": _TRACING, "x-b3-": _TRACING, "ot-tracer-": _TRACING,
@@ -201,7 +200,6 @@ SAID_HEADER = "x-llmproxy-said"
 
 
 def explain_uncounted_cookie(name: str) -> str:
-    """Describe why a cookie does not count on an unknown path; empty if it counts."""
     if _SESSION_COOKIE.search(name.lower()):
         return CREDENTIAL
     return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""

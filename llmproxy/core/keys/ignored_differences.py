@@ -27,7 +27,6 @@ NULLS = (
     "inputs and results it counts"
 )
 MOST = 200
-"""Maximum differences of two bodies that are explained."""
 ID = "an id that the server made: both were made by the same recording"
 YOURS = "a rule of yours: [tool.llmproxy.normalize]"
 _PROJECT = re.compile(r"/projects/[^/]+/")
@@ -110,7 +109,6 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
 
 
 def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]:
-    """Return the header fields and query members of a request that do not count, with reasons."""
     found = {}
     for name, _ in request.headers:
         verdict = judge_header(lower := name.lower(), known=where.known)

@@ -43,7 +43,6 @@ class McpRequestKeyParts(NamedTuple):
     """``mcp:initialize``, ``mcp:tools/call echo``."""
     tree: dict[str, Any] | None
     headers: Headers
-    """Header fields that may count."""
 
 
 def is_tool_call(operation: str) -> bool:

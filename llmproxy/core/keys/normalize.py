@@ -59,13 +59,11 @@ class Canonical:
     headers: tuple[tuple[str, str], ...]
     """Header fields that count; names in lower case, sorted."""
     query: tuple[tuple[str, str], ...]
-    """Decoded; sorted by name."""
     kind: str
     """``json``, ``multipart``, ``form``, ``raw`` or ``empty``."""
     body: bytes
     """Canonical bytes; for ``raw`` the redacted body itself."""
     tree: object | None
-    """JSON tree that `body` encodes; None for ``raw`` and ``empty``."""
     refs: tuple[str, ...]
     """Ids of server state in the request, known or not. If there are any, the form depends on the store's content."""
     variant: str = ""
@@ -210,7 +208,6 @@ _FRAMING = frozenset(
 
 
 def _read_other_part_fields(part: MultipartField, *, typed: bool) -> dict[str, str]:
-    """Return the other fields of a part's head by name: its type, and unknown fields."""
     said = {}
     for line in part.head.decode().split("\r\n") if part.head else ():
         name, _, value = line.partition(":")
@@ -288,7 +285,6 @@ class CachedKeyEntry:
     stream: bool
     refs: tuple[str, ...] = ()
     path: str = ""
-    """Redacted path, if the operation is unknown."""
     noted: bool = False
     """Whether it can be decided which new credentials do not affect this entry; see `CredentialEpoch`."""
 
@@ -313,7 +309,6 @@ class KeyCache:
         return digest.digest()
 
     def get_known(self, digest: bytes, learned: CredentialEpoch) -> CachedKeyEntry | None:
-        """Return the entry if it is still valid with all credentials learned since."""
         known, since = self._entries.get(digest, (None, 0))
         if known is None:
             return None
@@ -326,7 +321,6 @@ class KeyCache:
         return known
 
     def remember(self, digest: bytes, known: CachedKeyEntry, learned: CredentialEpoch) -> None:
-        """Add an entry, unless the request names server state."""
         if known.refs:
             return
         self._entries[digest] = known, learned.count

@@ -30,8 +30,6 @@ def is_success(status: int) -> bool:
 
 
 class StateChange(NamedTuple):
-    """A request that changes server state if it succeeds."""
-
     things: tuple[str, ...]
     key: Key
     """Key of the request, which includes the state before it."""
@@ -45,7 +43,6 @@ class StateChange(NamedTuple):
 class StateChanges:
     def __init__(self) -> None:
         self.made: dict[str, list[StateChange]] = {}
-        """Changes by object, in order."""
         self._births: dict[Key, StateChange] = {}
 
     def begin_change(self, change: StateChange) -> None:
