@@ -30,7 +30,6 @@ from llmproxy.core.traffic.interaction import Key
 _CLIENTS_LINES = 6
 """Maximum lines of a client's own change in a file: no user wrote them, and there may be thousands."""
 _NEW = "new"
-"""Placeholder for the digest of an absent segment."""
 _PAIR = re.compile(r"([0-9a-f]{16}|new)\.\.([0-9a-f]{16}|new)")
 _MEMBERS = frozenset({"name", "segment", "difference", "accepted", "until", "when", "exactly"})
 
@@ -95,7 +94,6 @@ class AcceptedChange(NamedTuple):
         return self.until is not None and today > self.until
 
     def to_member(self) -> dict[str, Any]:
-        """Return its form in a cassette's file, and (as JSON) in a store."""
         said: dict[str, Any] = {"name": self.name, "segment": self.segment, "difference": self.difference}
         said["accepted"] = self.accepted.isoformat()
         if self.until is not None:
@@ -153,7 +151,6 @@ def _parse_client_version_condition(value: Mapping[str, Any]) -> Condition | Non
 def build_accepted_changes(
     changes: Iterable[Change], day: date, *, until: date | None = None, when: Condition | None = None
 ) -> list[AcceptedChange]:
-    """Return accepted changes for the changes in one cassette's trial, one for each name."""
     return merge_accepted(
         AcceptedChange(each.name, each.segment, _shorten_difference(each), frozenset([each.digests]), day, until, when)
         for each in changes

@@ -15,11 +15,8 @@ from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 _DIGITS = 4
-"""Digits of a digest in a change's name."""
 _DIGEST = 16
-"""Hexadecimal digits of a segment's digest."""
 _SHOWN = 100
-"""Maximum characters of each side in a change's line."""
 _MOST_LINES = 4000
 """Maximum different lines that are aligned; if there are more, they form a single hunk."""
 
@@ -35,7 +32,6 @@ class ChangeAuthor(NamedTuple):
     name: str = ""
     """Name of the client or of the tool's server; empty if unknown."""
     version: str = ""
-    """Version of the present client."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.source.value, self.name, self.version)))
@@ -187,8 +183,6 @@ class Refusal(NamedTuple):
 
 
 class UnrecordedTrialCall(NamedTuple):
-    """One call of a session on trial that had no recording of its own."""
-
     seq: int
     """Number of the call in its session, from 1."""
     cassette: str
@@ -202,7 +196,6 @@ class UnrecordedTrialCall(NamedTuple):
     refusal: Refusal | None = None
     """None: the answer was carried."""
     pending: tuple[str, ...] = ()
-    """Names of the changes that are not accepted yet."""
     input: int | None = None
     """Input tokens of the recording, an estimate for recording it anew; None if unknown."""
     output: int | None = None

@@ -24,7 +24,6 @@ SHORT = 24
 """Minimum characters of a line that is always the client's. A shorter one (``---``) is the client's only between its
 lines, or next to one if it is a heading."""
 _HEADING = 6
-"""Minimum letters of a heading."""
 _LETTER = re.compile(r"[^\W\d_]")
 _DIGITS = 12
 
@@ -37,7 +36,6 @@ class _MatchedClientLine(NamedTuple):
 
 class FrameSplit(NamedTuple):
     own: tuple[str, ...]
-    """The client's lines, in order."""
     others: tuple[str, ...]
     """The text between them, each run of lines as one text."""
     values: tuple[str, ...]

@@ -44,7 +44,6 @@ class RecordedCall(NamedTuple):
     answer: Message | None
     """None if it failed or broke off."""
     client: Client | None = None
-    """The program that sent the request."""
 
 
 @dataclass(slots=True)
@@ -70,7 +69,6 @@ class CallPositions:
         self._by_line: dict[tuple[str, str], list[ParsedRecording]] = {}
         at_history: dict[str, list[ParsedRecording]] = {}
         self.results: dict[str, set[str]] = {}
-        """Results of each tool in any recording."""
         for each in all_:
             request = self.parse_recorded_request(each.canonical, each.call_ids, each.client)
             for tool, text in request.tool_results:

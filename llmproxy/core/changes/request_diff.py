@@ -274,7 +274,6 @@ class _RequestDiff:
         return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
 
     def _attribute_to_client_version(self, segment: Segment) -> Author | None:
-        """Return the author of a tool or parameter from another client version: the client, or None if unknown."""
         names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
         known = getattr(self.frames, names[segment.kind], ())
         return Author.CLIENT if segment.own in known else None
@@ -300,7 +299,6 @@ class _RequestDiff:
 
 class _ClientFramedText(NamedTuple):
     own: Sequence[str]
-    """The client's lines."""
     others: Counter[str]
     """Texts between them; a text in their holes counts once."""
     in_words: AbstractSet[str]
@@ -357,7 +355,6 @@ _ASKING = frozenset({
 })  # fmt: skip
 """Parameters that may contain the question or the conversation before it."""
 _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig", "options", "text", "output_config"})
-"""Parameters whose members are parameters."""
 
 
 def explain_impossible(answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:

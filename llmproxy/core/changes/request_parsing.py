@@ -95,11 +95,9 @@ class ParsedRequest:
     canonical: Canonical
     slots: dict[Slot, Segment] = field(default_factory=dict)
     systems: list[Segment] = field(default_factory=list)
-    """Blocks of system text, in order."""
     members: dict[Slot, set[str]] = field(default_factory=dict)
     """Members next to the parts of messages, by turn and name: each value once."""
     chain: list[str] = field(default_factory=list)
-    """Digests of the answers in its history."""
     whole: bool = True
     """Whether its history has all calls of each recorded answer in it."""
     words: list[Segment] = field(default_factory=list)

@@ -41,7 +41,6 @@ _FAILURE = late(
     re.IGNORECASE,
 )
 _LONGEST = 2000
-"""Maximum lines of a result that is compared."""
 
 
 def find_rewording(
@@ -83,7 +82,6 @@ def find_rewording(
 
 
 def _is_new_failure(before: str, after: str) -> bool:
-    """Return whether only the present text reports a failure, and the two share no long word."""
     old, new = (
         {word.lower() for word in _WORD.findall(_VALUE.sub(" ", text)) if len(word) > 3} for text in (before, after)
     )
@@ -108,7 +106,6 @@ def blank_and_list_values(text: str, tool: str = "") -> tuple[str, list[str]]:
 
 
 def _find_meaning_change(was: str, now: str, tool: str) -> str:
-    """Return why a text is no rewording of another one; empty if it is."""
     if blank_and_list_values(was, tool)[1] != blank_and_list_values(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
     old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
