@@ -102,7 +102,6 @@ class Config:
 
     @property
     def shown_store_path(self) -> str:
-        """The store's path for use in advice."""
         return self.shown or str(self.store)
 
     def build_learn_command(self, cassette: str) -> str:
@@ -140,8 +139,6 @@ class RoutedRequestHead(NamedTuple):
 
 @dataclass(slots=True)
 class CallProgress:
-    """Progress of a call; begun at its arrival, and updated by the proxy."""
-
     seq: int
     """Number of this call in its session, from 1."""
     arrived: float
@@ -168,7 +165,6 @@ class EffectiveRequest:
     """Original fields without llmproxy's own; fields that identify its caller or state may be added."""
     body: bytes | None = None
     rewritten: bool = False
-    """Whether the body differs from the client's."""
     redacted: tuple[int, Request] | None = None
     """Number of credentials known at redaction, and the request as stored; None until it is needed."""
 
@@ -215,7 +211,6 @@ class CallStorage:
     after: str = ""
     """Key of the previous call of the same thread: of an agent that names itself, else of a connection."""
     has_twin: bool = False
-    """Whether an equal request overlapped it."""
 
 
 class TelemetryRefused(LLMProxyError):
@@ -242,7 +237,6 @@ class Recording:
         """Whether a piece was lost before it was recorded; the answer must not be stored then."""
         self.trailers: Headers = ()
         self.left = False
-        """Whether the client left before the end."""
         self.overwritten = False
         """Whether the recorded response differs from the received one because a secret was removed."""
 
@@ -386,7 +380,6 @@ class Exchange:
         return self.identity.key or None
 
     def build_recorded_response(self, *, proper: bool) -> Response:
-        """Return the answer from upstream; like `Recording.build_response`."""
         return self.recording.build_response(self.operation, stream=self.identity.stream, proper=proper)
 
     @property
@@ -408,7 +401,6 @@ class Exchange:
 
     @property
     def replayed_status(self) -> int | None:
-        """Status of the replayed answer, None if there is none."""
         made = self.answer.made
         return made.status if made is not None else self.slot.status if self.slot is not None else None
 

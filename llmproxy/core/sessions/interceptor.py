@@ -85,7 +85,6 @@ class CallState:
         return value if isinstance(value, kind) else None
 
     def put(self, value: object) -> None:
-        """Set the value of its type."""
         self._values[type(value)] = value
 
     def copy(self) -> CallState:
@@ -154,7 +153,6 @@ class Interceptor[C]:
         return False
 
     def on_explain(self, call: C, context: MissContext) -> MissContext:
-        """Return the facts for the explanation of a miss."""
         return context
 
     def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingRewriter | None:

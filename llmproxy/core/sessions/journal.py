@@ -43,7 +43,6 @@ KEPT_DECISIONS = 100_000
 KEPT_MISSES = 1_000
 KEPT_ASKED = 20_000
 ASKED_OF_A_RUN = 2_000
-"""Maximum replayed requests that one run keeps."""
 IN_MEMORY = 100
 
 _SCHEMA = f"""
@@ -129,7 +128,6 @@ class Journal:
         self._thread: threading.Thread | None = None
         self._run = 0
         self.asks = 0 if conn is None else ASKED_OF_A_RUN
-        """Number of further replayed requests that it keeps."""
         if conn is not None:
             self._run = int(conn.execute("INSERT INTO runs (started_at) VALUES (?)", (now(),)).lastrowid or 0)
             self._thread = threading.Thread(target=self._write_until_stopped, name="llmproxy-journal", daemon=True)
@@ -225,7 +223,7 @@ class Journal:
 
 
 def open_state(path: Path) -> sqlite3.Connection:
-    """Open the state database at `path`: create or check its tables, drop old rows. Raises sqlite3.Error, OSError."""
+    """Create or check the tables of the state database, drop old rows. Raises sqlite3.Error, OSError."""
     ensure_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
     conn = open_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
@@ -302,7 +300,6 @@ _LATEST = 253_402_300_800
 
 
 def read_misses(path: Path, limit: int) -> list[JournaledMiss]:
-    """Return the last misses of the journal at `path`, oldest first."""
     found = query_journal(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
     return list(_parse_rows(reversed(found), _parse_miss))
 

@@ -70,7 +70,6 @@ class CallHistory:
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
     def get_call_note(self, call: Call) -> str:
-        """Return the note of a call; of a refused one the text that the client got."""
         if (text := self._texts.get(call.seq)) is not None:
             return text
         return NOT_KEPT.format(KEPT_TEXTS) if call.miss else call.note
@@ -112,21 +111,17 @@ def parse_party(value: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings of an open session; replaced when they change."""
-
     mode: Mode
     speed: float = 0.0
     exhausted: Exhausted = Exhausted.LAST
     opened: bool = False
     """Whether the control API opened it: it ends with close or reset, and never restarts by itself."""
     upstreams: Mapping[str, str] = field(default_factory=dict)
-    """Base URLs of providers, if they differ from the proxy's."""
 
 
 Question = tuple[object, ...]
 """Identity of a request whose client repeats it with fewer options: equal for all attempts, and unique to it."""
 _ATTEMPT_SECONDS = 60.0
-"""Maximum seconds between two attempts."""
 
 
 @dataclass(slots=True)
@@ -203,7 +198,6 @@ class Session:
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
     calls: CallHistory = field(default_factory=CallHistory)
     interceptors: tuple[Interceptor[Any], ...] = ()
-    """In the declared order of features."""
     _along: dict[tuple[Channel, bool], tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
 
     @property
@@ -338,8 +332,6 @@ class LiveSessionForbidden(RefusedError):
 
 
 class SessionFeature:
-    """Adds an interceptor to the sessions that need it."""
-
     kind: ClassVar[type[Interceptor[Any]]]
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
@@ -380,12 +372,10 @@ class Sessions:
     speakers: dict[str, str] = field(default_factory=dict)
     """Party by bound name, if it is not the agent."""
     features: Sequence[SessionFeature] = ()
-    """Create the sessions' interceptors; in their order."""
     served_before: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
     def get_or_open(self, name: str) -> Session:
-        """Return the session for requests under `name`, opened now if necessary."""
         name = canonical_name(name)
         name = self.bindings.get(name, name)
         return self.open_sessions.get(name) or self._begin_session(name, self.defaults, {})
