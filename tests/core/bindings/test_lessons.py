@@ -19,10 +19,11 @@ from llmproxy.core.bindings import (
     parse_run_variable,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_kinds import find_pair_kind, find_value_pair
 from llmproxy.core.bindings.volatile_learning import (
     LearnedField,
     RestatedRecording,
+    find_pair_kind,
+    find_value_pair,
     generalize_fields_over_commands,
     is_result_from_other_machine,
     learn_volatile_fields,
