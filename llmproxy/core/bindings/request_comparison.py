@@ -36,7 +36,9 @@ from llmproxy.core.bindings.leaf_pairs import (
     LeafPairVisitor,
     MessagePair,
     PairedBodies,
+    ValueConsistency,
     VolatileFieldReader,
+    find_merged_ids,
     pair_all_leaves,
 )
 from llmproxy.core.bindings.leaf_places import (
@@ -66,7 +68,6 @@ from llmproxy.core.bindings.text_alignment import (
     splice,
     splice_present_values,
 )
-from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormOccurrence, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, Names, VolatileMatch, fits_kind, may_occur
 from llmproxy.core.dialects.messages import find_system_reminder_spans
