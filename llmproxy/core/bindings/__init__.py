@@ -10,9 +10,14 @@ add them to the session's `IdPairs` (`known`) once the answer is served. `str(mi
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
 from llmproxy.core.bindings.binding_independent_key import build_value_independent_key
-from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import FittedMessageCache, list_volatile_field_values
+from llmproxy.core.bindings.leaf_pairs import (
+    Fit,
+    FittedMessageCache,
+    Mismatch,
+    MismatchKind,
+    list_volatile_field_values,
+)
 from llmproxy.core.bindings.leaf_places import find_volatile_matches
 from llmproxy.core.bindings.request_comparison import fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders

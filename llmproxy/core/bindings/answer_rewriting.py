@@ -22,7 +22,6 @@ from llmproxy.core.bindings.answer_texts import (
     set_at,
     value_at_path,
 )
-from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import (
     IdPair,
     IdPairs,
@@ -36,6 +35,7 @@ from llmproxy.core.bindings.id_pairs import (
     mentions_short_value,
     short_values_at,
 )
+from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormOccurrence

@@ -13,14 +13,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.bindings.comparison_outcome import (
-    Fit,
-    Mismatch,
-    MismatchKind,
-    build_conflict_mismatch,
-    build_mismatch,
-    excerpt_line,
-)
 from llmproxy.core.bindings.id_pairs import (
     IdPairMatch,
     IdPairs,
@@ -31,13 +23,19 @@ from llmproxy.core.bindings.id_pairs import (
     short_values_at,
 )
 from llmproxy.core.bindings.leaf_pairs import (
+    Fit,
     FittedMessageCache,
     Leaf,
     LeafPairVisitor,
     MessagePair,
+    Mismatch,
+    MismatchKind,
     PairedBodies,
     ValueConsistency,
     VolatileFieldReader,
+    build_conflict_mismatch,
+    build_mismatch,
+    excerpt_line,
     find_merged_ids,
     pair_all_leaves,
 )

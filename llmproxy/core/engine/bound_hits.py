@@ -27,7 +27,7 @@ from llmproxy.core.bindings import (
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.binding_independent_key import read_last_user_text
-from llmproxy.core.bindings.comparison_outcome import ON_TRIAL
+from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
 from llmproxy.core.bindings.request_comparison import rewrite_recorded, rewrite_recorded_message
 from llmproxy.core.bindings.session_bindings import BoundAnswer, FieldLearningResults, SessionBindings
 from llmproxy.core.bindings.volatile_field_matching import list_builtin
