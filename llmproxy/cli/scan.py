@@ -14,7 +14,7 @@ from llmproxy.advice import format_store_option
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_sqlite_file, is_store_file, refuse_url, resolve_store_path
-from llmproxy.core.bindings.shell_listings import find_git_user_positions
+from llmproxy.core.bindings.text_alignment import find_git_user_positions
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, find_secret_line_numbers
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError, ensure_prefix

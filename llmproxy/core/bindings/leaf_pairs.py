@@ -35,8 +35,7 @@ from llmproxy.core.bindings.leaf_places import (
 )
 from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.run_variables import ValueKind
-from llmproxy.core.bindings.shell_listings import remove_llmproxy_files_from_both
-from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, VariableSpan
+from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, VariableSpan, remove_llmproxy_files_from_both
 from llmproxy.core.bindings.volatile_field_matching import Names, VolatileField, fits_kind, matches_path
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, pair_text_and_json_parts, parse_json_container

@@ -50,19 +50,17 @@ from llmproxy.core.bindings.leaf_places import (
     list_volatile_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings
-from llmproxy.core.bindings.shell_listings import (
-    LISTING,
-    find_listing_parts,
-    list_shell_output_gaps,
-    remove_llmproxy_files_from_both,
-    remove_llmproxy_git_status,
-)
 from llmproxy.core.bindings.text_alignment import (
+    LISTING,
     FilledGap,
     GapOption,
     TextDivergence,
     VariableSpan,
     fill_text_gaps,
+    find_listing_parts,
+    list_shell_output_gaps,
+    remove_llmproxy_files_from_both,
+    remove_llmproxy_git_status,
     splice,
     splice_present_values,
 )

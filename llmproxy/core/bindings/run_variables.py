@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from llmproxy.core.bindings.shell_listings import remove_llmproxy_git_status
+from llmproxy.core.bindings.text_alignment import remove_llmproxy_git_status
 from llmproxy.errors import LLMProxyError
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import API_KEYS

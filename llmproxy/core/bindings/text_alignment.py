@@ -2,15 +2,22 @@
 
 Text between gaps must be equal, character by character. At a gap with several options each is tried. Every state (gap,
 position) is visited once, so the work is bounded by gaps times options for any input.
+
+Also here: the parts of ``ls -l`` rows and git lines that depend on a folder's position and owner, not on its content.
+Columns are padded to the widest entry, so the parent's row (``..``) shifts all others; it describes another folder. A
+colleague's commit keeps the colleague's name. Only lines of git count: elsewhere a name or a branch is ambiguous.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 from llmproxy.core.traffic.json_diff import count_common_prefix
+from llmproxy.lazy_regex import late
 
 Border = Callable[[str, int, int], bool]
 """Returns whether a value that occupies text[start:end] begins and ends there."""
@@ -113,3 +120,128 @@ def splice(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]
 
 def splice_present_values(text: str, gaps: Iterable[VariableSpan]) -> str:
     return splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
+
+
+LISTING = "listing"
+LISTED = late(r"[-dlbcps][-rwxsStT]{9}")
+ROW = rf"{LISTED.pattern}[.+@]? +\d+ +\S+ +\S+ +[\d.,]+[KMGTP]?(?= )"
+"""The text before a file's time and name, in any row."""
+_COLUMNS = (
+    rf"{LISTED.pattern}[.+@]?(?: +)\d+(?: +)(?P<owner>\S+)(?: +)(?P<group>\S+)(?: +)(?P<size>[\d.,]+[KMGTP]?)(?= )"
+)
+_ROW = late(rf"^{_COLUMNS}", re.MULTILINE)
+_PARENT = late(rf"^{ROW}[^\n]{{1,40}} (?=\.\.$)", re.MULTILINE)
+_PERMISSIONS = ("r-x", "rw-", "r--", "rwx")
+"""Texts of which nearly every row contains one: a text without any is not searched."""
+_PADDED = late(" +")
+_SIZE = late(r"\d+(?= )")
+_FILES = r"(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?"
+_OURS = late(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?{_FILES}")
+_STATUS = late(r"[ MADRCU?!]{1,2} \S.*")
+_OUR_STATUS = late(rf"[ MADRCU?!]{{1,2}} {_FILES}")
+CLEAN = "(clean)"
+"""Text for a folder about which git reports nothing."""
+_TOTAL = late(r"total [\d.,]+[KMGTP]?")
+
+
+def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[VariableSpan]:
+    """Yield padding between the columns of listings, parents' rows and the user's name in rows.
+
+    `elsewhere`: the run is in another folder. `users`: the recorded user's name and the present one, if they differ.
+    """
+    if not any(each in text for each in _PERMISSIONS):
+        return
+    parents = {found.start(): found for found in _PARENT.finditer(text)} if elsewhere else {}
+    for row in _ROW.finditer(text):
+        if (parent := parents.get(row.start())) is not None:
+            yield VariableSpan(*parent.span(), free=_PARENT, name=LISTING)
+            continue
+        yield from (
+            VariableSpan(*each.span(), free=_PADDED, name=LISTING) for each in _PADDED.finditer(text, *row.span())
+        )
+        if users is not None:
+            yield from (_build_name_gap(row, n, users, "user") for n in ("owner", "group") if row[n] in users)
+        if text[row.start()] == "l":
+            yield VariableSpan(*row.span("size"), free=_SIZE, name=LISTING)
+
+
+def remove_llmproxy_files_from_both(recorded: str, present: str) -> tuple[str, str]:
+    """Return two results without lines of listings that name llmproxy's files, and without ``ls -l``'s block totals."""
+    if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
+        return recorded, present
+    both = [[line for line in text.split("\n") if not _OURS.fullmatch(line)] for text in (recorded, present)]
+    mine, theirs = ("\n".join("total" if _TOTAL.fullmatch(line) else line for line in lines) for lines in both)
+    return mine, theirs
+
+
+def remove_llmproxy_git_status(text: str) -> str:
+    """Return a text without git's lines for llmproxy's files; `CLEAN` in place of a status that had no others."""
+    if "llmproxy.db" not in text:
+        return text
+    kept: list[str] = []
+    for is_status, lines in groupby(text.split("\n"), lambda line: _STATUS.fullmatch(line) is not None):
+        said = list(lines)
+        kept += ([line for line in said if not _OUR_STATUS.fullmatch(line)] or [CLEAN]) if is_status else said
+    return "\n".join(kept)
+
+
+def build_padding_pattern(literal: str) -> str:
+    """Return a pattern for the text before a value in a row, with any padding."""
+    return " +".join(re.escape(each) for each in _PADDED.split(literal))
+
+
+USER, BRANCH = "git_user", "git_branch"
+"""Names of the run variables: ``Ann Smith <ann@example.com>``, ``main``."""
+_AUTHOR = late(r"^(?:Author|Commit|Committer|Tagger): +(?P<who>[^\n<]+ <[^\n>]*>)$", re.MULTILINE)
+_PEOPLE = late(
+    r"(?:(?:Author|Commit|Committer|Tagger|Co-authored-by): +(?P<who>[^\n<>\\\"]{1,100} <[^\s<>\\\"]{1,200}>)"
+    r"|Git user: +(?P<said>[^\n<>\\\"]{1,100}))"
+)
+"""In a text, in JSON and in YAML; the last form is Claude Code's."""
+_ON_BRANCH = (
+    r"(?:^\[|^On branch |^\* |HEAD -> |[Bb]ranch '|Already on ')(?P<branch>{})"
+    r"(?= (?:\(root-commit\) )?[0-9a-f]{{7,40}}\]|[,)']|$)"
+)
+
+
+def find_git_user_and_branch(
+    text: str, user: tuple[str, str], branch: tuple[str, str] | None
+) -> Iterator[VariableSpan]:
+    """Yield the recorded users and branches that this run's may replace, and those that already are this run's.
+
+    `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's.
+    """
+    for line in _AUTHOR.finditer(text) if user[1] else ():
+        if not user[0] or line["who"] in user:
+            yield _build_name_gap(line, "who", user, USER)
+    if branch is not None and any(each in text for each in branch):
+        for place in re.finditer(_ON_BRANCH.format("|".join(map(re.escape, branch))), text, re.MULTILINE):
+            yield _build_name_gap(place, "branch", branch, BRANCH)
+
+
+def _build_name_gap(found: re.Match[str], group: str, names: tuple[str, str], name: str) -> VariableSpan:
+    """Return a gap for a name of the recorded run, which may be this run's now, or for this run's, which stays."""
+    free = _compile_alternatives(found[group], names[1])
+    return VariableSpan(*found.span(group), free=free, name=name, in_answers=False)
+
+
+@lru_cache(200)
+def _compile_alternatives(*texts: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
+
+
+def list_shell_output_gaps(
+    text: str, values: Mapping[str, tuple[str, str]], git_user: str, *, elsewhere: bool
+) -> list[VariableSpan]:
+    """Return the gaps of listings and git output in order; `values`: recorded and present run variables by name."""
+    gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
+    gaps += find_git_user_and_branch(text, values.get(USER, ("", git_user)), values.get(BRANCH))
+    return sorted(gaps, key=lambda gap: gap.start)
+
+
+def find_git_user_positions(text: str) -> dict[str, list[int]]:
+    """Return the people in a text's git output (or in a file of such texts), with their positions."""
+    found: dict[str, list[int]] = {}
+    for each in _PEOPLE.finditer(text):
+        found.setdefault((each["who"] or each["said"]).strip(), []).append(each.start())
+    return found

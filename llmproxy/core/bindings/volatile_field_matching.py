@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from llmproxy.core.bindings.shell_listings import LISTED, ROW, build_padding_pattern
+from llmproxy.core.bindings.text_alignment import LISTED, ROW, build_padding_pattern
 from llmproxy.core.bindings.value_forms import is_letter_or_digit
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA

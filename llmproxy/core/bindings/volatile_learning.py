@@ -19,8 +19,14 @@ from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, ite
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
-from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
-from llmproxy.core.bindings.text_alignment import TextDivergence, fill_text_gaps, splice_present_values
+from llmproxy.core.bindings.text_alignment import (
+    LISTED,
+    LISTING,
+    USER,
+    TextDivergence,
+    fill_text_gaps,
+    splice_present_values,
+)
 from llmproxy.core.bindings.volatile_field_matching import (
     BLOCK,
     IN_TEXT,
