@@ -18,9 +18,8 @@ from llmproxy.core.bindings.leaf_pairs import (
     MismatchKind,
     list_volatile_field_values,
 )
-from llmproxy.core.bindings.leaf_places import find_volatile_matches
+from llmproxy.core.bindings.leaf_places import Bindings, find_volatile_matches, write_arguments_with_placeholders
 from llmproxy.core.bindings.request_comparison import fit_request, rewrite_recorded
-from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,

@@ -36,7 +36,7 @@ from llmproxy.core.bindings.id_pairs import (
     short_values_at,
 )
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
-from llmproxy.core.bindings.run_bindings import Bindings
+from llmproxy.core.bindings.leaf_places import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormOccurrence
 from llmproxy.core.dialects.answer_json_edits import ByteReplacement, apply_edits_to_chunks, list_json_parts

@@ -11,8 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-from llmproxy.core.bindings.leaf_places import ROLES, Zone, iterate_request_members
-from llmproxy.core.bindings.run_bindings import Bindings
+from llmproxy.core.bindings.leaf_places import ROLES, Bindings, Zone, iterate_request_members
 from llmproxy.core.bindings.volatile_field_matching import OUTSIDE
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.keys.normalize import Canonical

@@ -21,6 +21,7 @@ from llmproxy.core.bindings.id_pairs import (
     short_values_at,
 )
 from llmproxy.core.bindings.leaf_places import (
+    Bindings,
     LeafPlace,
     Node,
     PlaceReader,
@@ -32,8 +33,8 @@ from llmproxy.core.bindings.leaf_places import (
     is_in_any_span,
     iterate_request_members,
     list_volatile_fields_at,
+    write_arguments_with_placeholders,
 )
-from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.run_variables import ValueKind
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, VariableSpan, remove_llmproxy_files_from_both
 from llmproxy.core.bindings.volatile_field_matching import Names, VolatileField, fits_kind, matches_path

@@ -40,6 +40,7 @@ from llmproxy.core.bindings.leaf_pairs import (
     pair_all_leaves,
 )
 from llmproxy.core.bindings.leaf_places import (
+    Bindings,
     LeafPlace,
     PlaceReader,
     Zone,
@@ -49,7 +50,6 @@ from llmproxy.core.bindings.leaf_places import (
     iterate_request_members,
     list_volatile_fields_at,
 )
-from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import (
     LISTING,
     FilledGap,

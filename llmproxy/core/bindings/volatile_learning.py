@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind, VolatileFieldReader, pair_all_leaves
-from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, iterate_request_members
+from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, PlaceReader, Zone, iterate_request_members
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
-from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
 from llmproxy.core.bindings.text_alignment import (
     LISTED,
