@@ -9,7 +9,6 @@ add them to the session's `IdPairs` (`known`) once the answer is served. `str(mi
 """
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
-from llmproxy.core.bindings.binding_independent_key import build_value_independent_key
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import (
     Fit,
@@ -28,6 +27,7 @@ from llmproxy.core.bindings.run_variables import (
     load_run_variables,
     parse_run_variable,
 )
+from llmproxy.core.bindings.session_bindings import build_value_independent_key
 from llmproxy.core.bindings.volatile_field_matching import (
     BLOCK,
     KINDS,

@@ -1,29 +1,156 @@
-"""The bindings of one session: its run variables, its cassette's volatile fields, and the ids of its tools so far."""
+"""The bindings of one session: its run variables, its cassette's volatile fields, and the ids of its tools so far; and
+the key by which the recordings are found that they may fit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from llmproxy.core.bindings import (
-    Bindings,
-    BindScope,
-    Fit,
-    FittedMessageCache,
-    IdPair,
-    IdPairs,
-    Mismatch,
-    RunVariable,
-    VolatileField,
-    dump_run_variables,
-    load_run_variables,
-    rewrite_answer,
-)
-from llmproxy.core.bindings.binding_independent_key import read_literal_ends
+from llmproxy.core.bindings.answer_rewriting import rewrite_answer
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
+from llmproxy.core.bindings.leaf_pairs import Fit, FittedMessageCache, Mismatch
+from llmproxy.core.bindings.leaf_places import ROLES, Bindings, Zone, iterate_request_members
+from llmproxy.core.bindings.run_variables import RunVariable, dump_run_variables, load_run_variables
+from llmproxy.core.bindings.volatile_field_matching import OUTSIDE, VolatileField
 from llmproxy.core.bindings.volatile_learning import LearnedField
+from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Response
+from llmproxy.lazy_regex import late
+from llmproxy.protocol import BindScope
+
+_SIGNS = late(r"[/\\~%\x1b]")
+"""Characters of which every path contains one."""
+_INSIDE = late(r"(?:[^\W_](?<!-[A-Za-z])|(?<!-)[A-Za-z]{2}:/?)\Z")
+"""Text after which a separator begins no path: in ``docs/x`` and ``https://``, unlike ``-I/x`` and ``file:///x``."""
+_DRIVE = late(r"(?:(?<![^\W_])[A-Za-z]:?){1,3}\Z")
+_LONG = late(r"(?<!\S)(?:-\S*|\S*(?:[_-]|\d)\S*)")
+"""Words that may contain an id or a folder's name derived from a path; masked from six characters on."""
+_SHORTEST = 6
+_COUNTED = ("type", "role", "name", "model")
+_AGENTS = ("tool_result", "_output", "_call", "tool_use", "thinking", "reasoning")
+"""Endings of the kinds of items and blocks that no user typed; their texts are left to the comparison."""
+_BESIDE = frozenset({"toolResult", "functionResponse", "function_response", "toolUse", "functionCall",
+    "function_call", "function",
+                     "arguments", "args", "parameters", "id", "call_id", "tool_call_id", "tool_use_id"})  # fmt: skip
+"""Members next to the user's text that no user typed."""
+
+
+def build_value_independent_key(canonical: Canonical) -> str:
+    """Return the bound key: a digest of everything in a request that no binding can change.
+
+    It covers the route, the model, significant headers, the order of roles and blocks, the names of tools, and the
+    user's text before anything that can contain a bound value (a path, a long id: ``What do my 7 notes say?``). It
+    depends on neither run variables nor volatile fields, so it is never recomputed. It finds candidates;
+    `request_comparison` decides.
+    """
+    parts = [canonical.provider, canonical.method, canonical.model or "", str(canonical.stream), canonical.kind]
+    parts += [text for pair in (*canonical.headers, *canonical.query) for text in pair]
+    parts.append(canonical.operation)
+    for name, value, place in iterate_request_members(canonical.tree):
+        parts.append(name)
+        if place.zone is Zone.USER:
+            parts += _iter_turns(value)
+        elif place.zone is not Zone.SYSTEM:
+            parts += _iter_parameters(name, value)
+    return "b1:" + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _iter_parameters(name: str, node: object) -> Iterator[str]:
+    """Yield names and numbers of parameters, and only those texts that name something."""
+    if isinstance(node, dict):
+        for each in sorted(node):
+            yield each
+            yield from _iter_parameters(each, node[each])
+    elif isinstance(node, list):
+        yield str(len(node))
+        for one in node:
+            yield from _iter_parameters("", one)
+    elif not isinstance(node, str):
+        yield repr(node)
+    elif name in _COUNTED:
+        yield node
+
+
+def _iter_turns(node: object) -> Iterator[str]:
+    if isinstance(node, list):
+        yield str(len(node))
+        for each in node:
+            yield from _iter_turns(each)
+    elif isinstance(node, str):
+        if not find_system_reminder_spans(node):
+            yield _LONG.sub(_blank_id_like_word, node[: _find_first_path_start(node)])
+    elif isinstance(node, dict):
+        yield from _list_turn_parts(node)
+    else:
+        yield repr(node)
+
+
+def _find_first_path_start(text: str) -> int:
+    """Return the position at which the first path may begin (its end is unknown); the text's length if none."""
+    for sign in _SIGNS.finditer(text):
+        at = sign.start()
+        if sign[0] == "/" and _INSIDE.search(text, max(0, at - 4), at):
+            continue
+        drive = _DRIVE.search(text, max(0, at - 6), at)
+        return drive.start() if drive else at
+    return len(text)
+
+
+def _blank_id_like_word(found: re.Match[str]) -> str:
+    return found[0] if len(found[0]) < _SHORTEST and "-" not in found[0] else "*"
+
+
+def _list_turn_parts(node: dict[str, object]) -> Iterator[str]:
+    role, kind = node.get("role"), node.get("type")
+    if isinstance(role, str):
+        yield role
+        if ROLES.get(role, Zone.USER) is not Zone.USER:
+            return
+    if isinstance(kind, str):
+        yield kind
+        if kind.endswith(_AGENTS):
+            return
+    for name in sorted(node):
+        yield name
+        if name not in _BESIDE and name not in _COUNTED:
+            yield from _iter_turns(node[name])
+
+
+_RESULTS = re.compile(rb'tool_result|_output"|"role":"(?:tool|function|TOOL)"|unction_?[rR]esponse|toolResult')
+_LISTS = ("messages", "input", "contents")
+
+
+def read_literal_ends(recorded: Canonical, table: Bindings) -> tuple[str, str]:
+    """Return the literal start and end of a recording's last user text under these bindings; empty if unclear.
+
+    They exclude most of the thousand candidates in a suite of questions that all begin with a path.
+    """
+    text = read_last_user_text(recorded)
+    if text is None or table.text_slots.get(OUTSIDE):
+        return "", ""
+    spots = table.forms_in_user_text.find_matches(text)
+    return (text[: spots[0].start], text[spots[-1].end :]) if spots else (text, text)
+
+
+def read_last_user_text(canonical: Canonical) -> str | None:
+    """Return the last user text; None if a tool has answered or the author is unclear."""
+    tree = canonical.tree
+    if not isinstance(tree, dict) or _RESULTS.search(canonical.body):
+        return None
+    said = next((tree[name] for name in _LISTS if name in tree), None)
+    if isinstance(said, list) and said and isinstance(said[-1], dict):
+        turn: Mapping[str, object] = said[-1]
+        said = turn.get("content", turn.get("parts")) if turn.get("role") == "user" else None
+    if isinstance(said, list):
+        texts = [each.get("text") if isinstance(each, dict) else None for each in said]
+        said = "\0".join(each for each in texts if isinstance(each, str)) if texts and None not in texts else None
+    return said if isinstance(said, str) and not find_system_reminder_spans(said) else None
+
 
 _REMEMBERED = 64
 _MOST_TYPED = 100_000

@@ -26,10 +26,14 @@ from llmproxy.core.bindings import (
     fit_request,
     rewrite_exact_hit_answer,
 )
-from llmproxy.core.bindings.binding_independent_key import read_last_user_text
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
 from llmproxy.core.bindings.request_comparison import rewrite_recorded, rewrite_recorded_message
-from llmproxy.core.bindings.session_bindings import BoundAnswer, FieldLearningResults, SessionBindings
+from llmproxy.core.bindings.session_bindings import (
+    BoundAnswer,
+    FieldLearningResults,
+    SessionBindings,
+    read_last_user_text,
+)
 from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate_recording
 from llmproxy.core.engine.decide import list_playable

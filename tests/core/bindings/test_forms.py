@@ -22,9 +22,8 @@ from llmproxy.core.bindings import (
     fit_request,
     parse_run_variable,
 )
-from llmproxy.core.bindings.binding_independent_key import read_last_user_text
 from llmproxy.core.bindings.id_pairs import RecordedIdFinder
-from llmproxy.core.bindings.session_bindings import SessionBindings
+from llmproxy.core.bindings.session_bindings import SessionBindings, read_last_user_text
 from llmproxy.core.bindings.value_forms import UUID_SPELLINGS
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
