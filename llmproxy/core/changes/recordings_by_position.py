@@ -15,8 +15,14 @@ from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import Refusal, RefusalReason, digest_texts, iterate_sequence_edits
-from llmproxy.core.changes.client_boilerplate import get_client_frames
-from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
+from llmproxy.core.changes.request_parsing import (
+    KnownAnswers,
+    ParsedRequest,
+    get_client_frames,
+    parse_request,
+    read_text,
+    to_text,
+)
 from llmproxy.core.changes.reworded_results import blank_and_list_values
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message

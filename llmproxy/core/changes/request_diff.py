@@ -27,13 +27,15 @@ from llmproxy.core.changes.change import (
     digest_texts,
     iterate_sequence_edits,
 )
-from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames, get_client_frames
 from llmproxy.core.changes.recordings_by_position import ParsedRecording, differs_only_in_template
 from llmproxy.core.changes.request_parsing import (
+    FRAME,
+    ClientFrames,
     ParsedRequest,
     Slot,
     drop_ids,
     extends_arguments,
+    get_client_frames,
     read_call,
     read_text,
     to_text,

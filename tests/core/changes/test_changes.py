@@ -14,9 +14,14 @@ from llmproxy.core.changes.accepted_changes import (
     merge_accepted,
 )
 from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall, diff_hunks, digest_texts
-from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_stripped_line, get_client_frames
 from llmproxy.core.changes.request_diff import check_schema, explain_impossible, parameter_may_hold_question
-from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
+from llmproxy.core.changes.request_parsing import (
+    ClientFrames,
+    KnownAnswers,
+    digest_stripped_line,
+    get_client_frames,
+    parse_request,
+)
 from llmproxy.core.changes.reworded_results import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
