@@ -27,7 +27,7 @@ from llmproxy.core.changes.change import (
     digest_texts,
     iterate_sequence_edits,
 )
-from llmproxy.core.changes.recordings_by_position import ParsedRecording, differs_only_in_template
+from llmproxy.core.changes.recordings_by_position import ParsedRecording, differs_only_in_template, find_rewording
 from llmproxy.core.changes.request_parsing import (
     FRAME,
     ClientFrames,
@@ -40,7 +40,6 @@ from llmproxy.core.changes.request_parsing import (
     read_text,
     to_text,
 )
-from llmproxy.core.changes.reworded_results import find_rewording
 from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_first_change_within_tool
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str

@@ -14,6 +14,7 @@ from llmproxy.core.changes.accepted_changes import (
     merge_accepted,
 )
 from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall, diff_hunks, digest_texts
+from llmproxy.core.changes.recordings_by_position import FAILS_NOW, find_rewording
 from llmproxy.core.changes.request_diff import check_schema, explain_impossible, parameter_may_hold_question
 from llmproxy.core.changes.request_parsing import (
     ClientFrames,
@@ -22,7 +23,6 @@ from llmproxy.core.changes.request_parsing import (
     get_client_frames,
     parse_request,
 )
-from llmproxy.core.changes.reworded_results import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
