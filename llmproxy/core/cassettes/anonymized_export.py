@@ -80,7 +80,6 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 
 
 def rewrite_with_present_values(interaction: Interaction, bindings: Bindings) -> Interaction:
-    """Return a recording with the present values of run variables in place of the recorded ones."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     renamed = rewrite_recorded(bindings, tree := parse_json(request.body))
     return replace(
@@ -114,7 +113,6 @@ def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> Ru
 
 
 def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
-    """Return a value in which ``user`` and ``host`` replace the names that are words of it."""
     for each in all_of_them:
         if each.name in _CALLED and each.value not in _CALLED[each.name]:
             pattern = rf"(?<![^\W_]){re.escape(each.value)}(?![^\W_])"
@@ -123,7 +121,6 @@ def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
 
 
 def _strip_user_from_path(name: str, path: str, home: RunVariable | None, user: str) -> str:
-    """Return a path without the home at its start, or without the user's name in it."""
     for own in (home.value, home.other) if home is not None else ():
         if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):
             return HOME + path[len(own) :]
@@ -204,7 +201,6 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
 
 
 def anonymize(interaction: Interaction) -> Recorded:
-    """Return an interaction for a file in pull requests, with stand-ins for personal values."""
     return strip_record_of_unkeyed_headers(interaction_to_file_record(anonymize_interaction(interaction)))
 
 

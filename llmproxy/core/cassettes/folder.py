@@ -116,7 +116,6 @@ class CassetteDir:
         return found
 
     def _read_cassette_name(self, path: Path) -> str:
-        """Return the name of a file's cassette: the name in its head, else the file's own."""
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
         inside = review_yaml.read_name(head) if review_yaml.recognises(head) else ""
@@ -309,7 +308,6 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:
-    """Return the content of a cassette's file; None if nothing is recorded."""
     recorded = to_anonymized_records(store.iter_interactions(cassette), read_notes(store, cassette))
     if not recorded:
         return None
@@ -349,8 +347,6 @@ def _read_file_interactions(
 
 @dataclass(frozen=True, slots=True)
 class _FileData:
-    """Content of a file that differs from the store."""
-
     interactions: list[Interaction]
     fork: Fork | None
     notes: tuple[Note, ...]
@@ -363,7 +359,6 @@ class _FileData:
 def _supersede_by_file_recordings(
     store: Store, name: str, read: _FileData, now: Callable[[], float], wait: Callable[[float], None] | None
 ) -> int:
-    """Supersede all live recordings of a cassette by those of its file; return the number of superseded ones."""
     new, fork = read.interactions, read.fork
     samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes(name)})
     begun: list[int] = []

@@ -122,8 +122,6 @@ def _split_uri(uri: str) -> _RequestUrl | None:
 
 
 class _ExchangeConverter:
-    """Conversion of one file: counts occurrences, and maps ids to the interactions that created them."""
-
     def __init__(self, cassette: str, rules: Rules, redactor: Redactor, upstreams: Mapping[str, str]) -> None:
         self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
         self.occurrences: Counter[tuple[int, str, Key]] = Counter()

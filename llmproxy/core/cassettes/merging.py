@@ -45,8 +45,6 @@ _VERSIONS = "SELECT DISTINCT substr(key, 1, instr(key, ':')), rules FROM interac
 
 
 class MergeConflict(CassetteError):
-    """The inputs of a merge have different data for one request."""
-
     code = "llmproxy_merge_conflict"
     status = 409
 
@@ -124,7 +122,6 @@ def _check_versions(paths: Sequence[Path]) -> None:
 
 
 def _check_rules(stores: Mapping[Path, Readable]) -> None:
-    """Check that all stores have keys of the same rules. Raises CassetteError."""
     known = {path: set(store.query(_VERSIONS, ())) for path, store in stores.items()}
     filled = [(path, found) for path, found in known.items() if found]
     for path, found in filled[1:]:
@@ -173,7 +170,6 @@ def _collect_merged_recordings(stores: Mapping[Path, Store], name: str) -> tuple
 
 
 def _identify_recording(one: Interaction) -> tuple[object, ...]:
-    """Return the identity of a recording, independent of its store."""
     return one.sample, one.party, one.key, one.started_at, _digest_answer(one)
 
 

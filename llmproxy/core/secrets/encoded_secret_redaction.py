@@ -89,7 +89,6 @@ _MOST_LINKS = 256
 
 
 def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
-    """Return the text with its spans replaced by the result of `put` for a secret and its kind."""
     out: list[str] = []
     at = 0
     for start, end, kind in spans:
@@ -122,7 +121,6 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
 
 
 def _is_link_query_value(text: str, start: int, end: int) -> bool:
-    """Return whether a span is a whole value in a link's query, and long enough for a fingerprint."""
     return (
         text[start - 1 : start] == "="
         and end - start > len(FOLLOWED) + DIGITS
@@ -319,7 +317,6 @@ def _list_joined_block_offsets(blocks: list[_JoinedLines]) -> list[int]:
 
 
 def _map_joined_spans_to_text(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
-    """Yield the positions in the text of spans of joined blocks."""
     begins = _list_joined_block_offsets(blocks)
     for start, end, kind in spans:
         index = bisect_right(begins, start) - 1
@@ -350,7 +347,6 @@ def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
 
 
 def _is_unrelated_word_after_break(joined: str, border: int, start: int, end: int) -> bool:
-    """Return whether the text after the last break is not part of the key, but a word of the next line."""
     return is_made_of_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
 
@@ -393,7 +389,6 @@ def _find_base64_secrets(text: str, find: Find) -> Iterator[Span]:
 
 
 def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
-    """Yield spans of base64 that decode to text; whole quanta."""
     data, _, found, _ = find_key_runs(text)
     runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
     if not runs or not _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs])):

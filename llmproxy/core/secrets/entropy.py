@@ -59,7 +59,6 @@ def measure_entropy(text: str) -> float:
 
 
 def is_example(text: str) -> bool:
-    """Return whether a text looks like an example of a secret in documentation."""
     return _EXAMPLES.search(text[:_LOOKED_AT]) is not None
 
 

@@ -60,8 +60,6 @@ from llmproxy.lazy_regex import RustPattern, late
 
 
 class Span(NamedTuple):
-    """A part of a text, in characters, with its kind."""
-
     start: int
     end: int
     kind: str = ""
@@ -243,7 +241,6 @@ def has_left_border(text: str, start: int) -> bool:
 
 
 def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[Span]:
-    """Yield the spans of values that mix letters and digits and follow the name of a service."""
     for start, end in runs:
         if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
             continue
@@ -264,7 +261,6 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
 
 
 def _find_named(text: str, data: bytes) -> Iterator[Span]:
-    """Yield the spans of values after a secret's name, for any service: ``SMTP_PASSWORD=...``."""
     lowered = data.lower()
     for first in range(0, len(data), _WORTH_A_TEST):
         if not _HOLDS_NAMED.holds(data[max(0, first - _LONGEST_NAME) : first + _WORTH_A_TEST + _LONGEST_BEGINNING]):
@@ -282,7 +278,6 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
 
 
 def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
-    """Return the span of the secret after a name; None if there is none."""
     end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
     before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
     start = match.start() - len(before) + len(before.rstrip(NAME_CHARS))
@@ -324,7 +319,6 @@ def is_inside_base64(text: str, start: int, end: int) -> bool:
 
 
 def has_secret_member(text: str) -> bool:
-    """Return whether a text has a JSON member with a secret's name and a possible value."""
     runs = find_key_runs(text)
     if not (runs.near and _HOLDS_MEMBER.holds(runs.data)):
         return False
@@ -437,7 +431,6 @@ class KnownSecrets:
         return secret in self._all or secret in self._waiting
 
     def __len__(self) -> int:
-        """Number of forms, and of credentials without forms yet."""
         return len(self._all) + len(self._waiting)
 
     def add_secret(self, secret: str) -> None:
@@ -535,8 +528,6 @@ _MOST_PIECES = 400_000
 
 
 class CredentialEpoch:
-    """Number of a run's credentials, and the texts that were searched for them."""
-
     def __init__(self) -> None:
         self.count = 0
         self._changed = 0

@@ -162,7 +162,6 @@ def _find_placeholder_header(headers: Headers) -> str | None:
 
 
 def _find_placeholder_credentials(tree: object) -> Iterator[str]:
-    """Yield the names of a document's credentials that are placeholders."""
     members = [("", each) for each in tree] if isinstance(tree, list) else []
     for name, value in tree.items() if isinstance(tree, dict) else members:
         if not isinstance(value, str):
@@ -182,8 +181,6 @@ def _is_placeholder(value: str) -> bool:
 
 
 class Redactor:
-    """Redaction of one proxy run; remembers the credentials that it saw."""
-
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         """Redact for one run; keys in the values of `env` are known."""
         self._known = KnownSecrets()
@@ -203,7 +200,6 @@ class Redactor:
             self.learn_declared_secret(secret)
 
     def learn_bearer(self, token: str) -> None:
-        """Learn a credential that followed `Bearer`, as `learn_request` does."""
         if not is_made_of_words(token):
             self.learn_declared_secret(token)
 
@@ -250,7 +246,6 @@ class Redactor:
         return merge_spans(spans)
 
     def _replace_in(self, text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
-        """Replace spans by the results of `put`, and overwrite secrets in base64."""
         return overwrite_in_base64(replace_spans(text, spans, put), self._find_all)
 
     def find_places(self, text: str) -> list[Span]:
@@ -337,7 +332,6 @@ class Redactor:
         return f"{path}?{'&'.join(self._redact_query_parameter(each, numbers, names) for each in query.split('&'))}"
 
     def _redact_query_parameter(self, pair: str, numbers: SecretMarks, names: frozenset[str]) -> str:
-        """Redact one ``name=value`` of a query."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if (followed := _LINK.fullmatch(plain)) and is_credential_parameter(known, "REDACTED"):
@@ -359,7 +353,6 @@ class Redactor:
         return CREDENTIAL if said and bare in CARRIED else ""
 
     def _redact_form_field(self, pair: str, numbers: SecretMarks) -> str:
-        """Redact one ``name=value`` of a form."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if mark and plain and is_credential_parameter(known, plain):
@@ -413,7 +406,6 @@ class Redactor:
         return self._replace_in(text, spans, numbers.build_body_placeholder)
 
     def _redact_json_strings(self, text: str, numbers: SecretMarks, depth: int) -> str:
-        """Redact each JSON string in a text in its decoded form."""
         out: list[str] = []
         at, name, value_at = 0, "", -1
         for match in _STRING.finditer(text):
@@ -441,7 +433,6 @@ class Redactor:
         return None if changed == plain else json.dumps(changed)[1:-1]
 
     def interaction(self, recorded: Interaction) -> Interaction:
-        """Return a recording without the secrets that are known by now."""
         response, _ = self.redact_response(recorded.response)
         return replace(recorded, request=self.request(recorded.request), response=response)
 
@@ -501,7 +492,6 @@ class Redactor:
         return renew_aws_frame_checksums(bytes(made)) if framed else bytes(made)
 
     def _redact_answer_text(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
-        """Overwrite the secrets in an answer, or in a window of it."""
         changed = overwrite_in_utf16(text, self._find_plain)
         view, offset = unescape_json_text(changed)
         spans = self._find_all(view, ours=False)
@@ -514,7 +504,6 @@ class Redactor:
         return overwrite_split_secrets(changed, find_split_secrets(changed, self._find_plain), numbers)
 
     def _find_secret_members(self, text: str) -> Iterator[Span]:
-        """Yield the spans of an answer's JSON members that are credentials by name."""
         for match in MEMBER.finditer(text):
             name, value, said = match["name"], match["value"], not match["escape"]
             if is_secret_member(name, value, said=said):
@@ -603,7 +592,6 @@ SHAPED = frozenset(kind.label for kind in KINDS)
 
 
 def find_secret_line_numbers(text: str, redactor: Redactor) -> dict[str, list[int]]:
-    """Return the kinds of secrets in a text, each with the lines on which they begin."""
     found: dict[str, list[int]] = defaultdict(list)
     for start, _, kind in redactor.find_places(text):
         found[kind or CREDENTIAL].append(text.count("\n", 0, start) + 1)

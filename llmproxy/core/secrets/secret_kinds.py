@@ -67,8 +67,6 @@ def slugify_kind_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class SecretKind:
-    """One form of a service's keys."""
-
     name: str
     template: str
     wordy: bool = False
@@ -78,7 +76,6 @@ class SecretKind:
 
     @property
     def label(self) -> str:
-        """Its name in placeholders."""
         return slugify_kind_name(self.name)
 
     @cached_property
@@ -287,8 +284,6 @@ KINDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A secret recognised by its context."""
-
     name: str
     needles: tuple[bytes, ...]
     regex: re.Pattern[str]
@@ -302,7 +297,6 @@ class Pattern:
 
     @property
     def label(self) -> str:
-        """Its name in placeholders; empty if it is not certain."""
         return slugify_kind_name(self.name) if self.certain else ""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
@@ -391,7 +385,6 @@ def _is_oauth_token(match: re.Match[str]) -> bool:
 
 
 def _is_connection_password(match: re.Match[str]) -> bool:
-    """Return whether a password is next to other members of a connection string."""
     text, (start, end) = match.string, match.span()
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
@@ -400,7 +393,6 @@ def _is_connection_password(match: re.Match[str]) -> bool:
 
 
 def _is_base64_login(match: re.Match[str]) -> bool:
-    """Return whether base64 decodes to a user name and a password."""
     try:
         user, colon, password = base64.b64decode(match["secret"], validate=True).decode("ascii").partition(":")
     except ValueError:

@@ -85,8 +85,6 @@ _SAME = "SELECT id, depth FROM bodies WHERE sha256 = ?"
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A content in the form of a row of `bodies`."""
-
     encoding: str
     data: bytes
     base_id: int | None = None
@@ -97,15 +95,12 @@ class EncodedBody:
 
 @dataclass(frozen=True, slots=True)
 class DeltaBase:
-    """An earlier body that can be the base of a delta."""
-
     id: int
     depth: int
     content: bytes
 
 
 def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
-    """Deflate if that saves a tenth; return whether it did, and the data."""
     if len(data) < _SMALL:
         return False, data
     packed = try_deflate(data, 1 if len(data) > _FAST_ABOVE else 6)
@@ -167,15 +162,11 @@ def decode_standalone(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> 
 
 
 class RowCache[T]:
-    """A bounded cache of values read from rows, which never change."""
-
     def __init__(self, limit: int) -> None:
-        """Hold at most `limit` bytes."""
         self._limit = limit
         self.clear()
 
     def clear(self) -> None:
-        """Drop everything; ids belong to another store from now on."""
         self._kept: OrderedDict[int, tuple[T, int]] = OrderedDict()
         self._bytes = 0
 
@@ -239,7 +230,6 @@ class PreparedBody:
 
 
 def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedBody) -> int | None:
-    """Insert a row and return its id; None if its content has one."""
     size = len(prepared.content)
     values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
     large = len(how.data) > LARGE
@@ -259,7 +249,6 @@ class DeltaBodyWriter:
     """Writer of bodies, which caches the last few request bodies of each group as bases for the next."""
 
     def __init__(self) -> None:
-        """Start with an empty cache; earlier bodies are read from the database."""
         self._recent: OrderedDict[Group, deque[DeltaBase]] = OrderedDict()
         self._bytes = 0
 
@@ -309,7 +298,6 @@ class DeltaBodyWriter:
             self._bytes -= len(recent.popleft().content)
 
     def forget_bases(self) -> None:
-        """Clear the cache, after a failed write or a prune."""
         self._recent.clear()
         self._bytes = 0
 

@@ -26,8 +26,6 @@ from llmproxy.protocol import Channel
 
 @dataclass(frozen=True, slots=True)
 class SameKeyPair:
-    """A recording, and another request with the same key."""
-
     recording: int
     other: int | None
     """Id of the other recording; None for a request from the journal."""
@@ -36,12 +34,10 @@ class SameKeyPair:
 
     @property
     def unexplained_differences(self) -> tuple[KeyDifference, ...]:
-        """Differences for which no rule gives a reason."""
         return tuple(each for each in self.differences if not each.why)
 
 
 def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
-    """Yield pairs of recordings in one cassette, sample and party with the same key but different requests."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.list_summaries():
         derive_current_keys(store, row.cassette, row.sample, rules, upstreams)
@@ -67,7 +63,6 @@ class IgnoredFieldsOfService:
 def list_ignored_fields_by_service(
     store: Store, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[IgnoredFieldsOfService]:
-    """Return the ignored fields of requests by service, except models' providers."""
     fields: dict[str, dict[str, str]] = {}
     answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
     alike: dict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -27,7 +27,6 @@ from llmproxy.protocol import API_KEYS, Channel
 
 
 def count_recordings_live_at_time(store: Store, cassette: str, sample: int, since: float) -> int:
-    """Count the good recordings that were live at a time, in Unix seconds."""
     sql = f"""SELECT count(*) FROM interactions AS i WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?) AND {GOOD.format("i")}"""
     return int(store.query(sql, (to_sql(cassette), sample, since, since))[0][0])
@@ -43,7 +42,6 @@ def find_cassettes_with_key(store: Store, key: Key, limit: int) -> list[tuple[st
 
 
 def read_interaction_summary(store: Store, interaction: int) -> RowSummary:
-    """Return one row as `ls` shows it. Raises CassetteNotFound."""
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
@@ -98,7 +96,6 @@ class MaxAge(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Parse an age. Raises ValueError."""
         parse_age_seconds(str(value))
         return cls(str(value))
 
@@ -129,7 +126,6 @@ def _parse_note(value: Mapping[str, Any]) -> Note:
 
 
 def write_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
-    """Replace the notes of a cassette by these."""
     said = [
         {_CHANGE: note.to_member()} if isinstance(note, AcceptedChange)
         else {_AGE: note.age} if isinstance(note, MaxAge) else note.to_dict()
@@ -139,18 +135,15 @@ def write_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
 
 
 def read_volatile_fields(store: Readable, cassette: str) -> tuple[VolatileField, ...]:
-    """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_notes(store, cassette) if isinstance(note, VolatileField))
 
 
 def write_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
-    """Replace the volatile fields of a cassette by these."""
     others = [note for note in read_notes(store, cassette) if not isinstance(note, VolatileField)]
     write_notes(store, cassette, [*fields, *others])
 
 
 def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
-    """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 
@@ -174,14 +167,12 @@ def choose_max_age(store: Readable, cassette: str, given: float | None) -> float
 def list_recordings_of_operation(
     store: Readable, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
 ) -> list[tuple[int, Key]]:
-    """Return id and key of the live recordings of one kind of request, in the order in which they were requested."""
     values = (to_sql(place[0]), place[1], to_sql(party), to_sql(provider), to_sql(operation), stream)
     found = store.query(_CANDIDATES, values)
     return [(id_, store.find_current_key(*place, id_, key, 0)[0]) for id_, key in found]
 
 
 def list_keys_of_party(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
-    """Return id, key and occurrence of the live recordings of a party, in the order in which they were requested."""
     found = store.query(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
     return [(id_, *store.find_current_key(*place, id_, key, occurrence)) for id_, key, occurrence in found]
 

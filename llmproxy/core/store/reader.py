@@ -170,8 +170,6 @@ Place = tuple[str, int]
 
 
 class RequestWithUpstream(NamedTuple):
-    """A recorded request, its place, its provider and its upstream."""
-
     cassette: str
     sample: int
     provider: str
@@ -180,8 +178,6 @@ class RequestWithUpstream(NamedTuple):
 
 
 class StoredKey(NamedTuple):
-    """Key and occurrence of a live recording."""
-
     id: int
     party: str
     key: Key
@@ -191,8 +187,6 @@ class StoredKey(NamedTuple):
 
 
 class KeyChange(NamedTuple):
-    """A live recording, with its new key and occurrence."""
-
     id: int
     old: Key
     """Expected key; a recording with another one is not changed."""
@@ -328,7 +322,6 @@ class Readable:
             self._rederive_all_keys()
 
     def _rederive_all_keys(self) -> None:
-        """Drop derived keys, and derive those of the present store."""
         places = list(self.derived)
         self.derived.clear()
         self.on_replaced(places)
@@ -387,7 +380,6 @@ class Readable:
     def _find_rows_by_recomputed_key(
         self, derived: RecomputedKeys, found: Sequence[Row], party: str, key: Key
     ) -> list[Row]:
-        """Return the rows of a key under today's rules; `found` are those with the key in the store."""
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
         for id_ in derived.keyed.get((party, key), {}).values():
@@ -472,11 +464,9 @@ class Readable:
             return IdOrigin(*self.find_current_key(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))
 
     def has_other_rules(self, cassette: str, sample: int, rules: str) -> bool:
-        """Return whether live recordings were keyed under other rules than those of this digest."""
         return self._first(_OTHER_RULES, (to_sql(cassette), sample, rules)) is not None
 
     def list_keys(self, cassette: str, sample: int) -> list[StoredKey]:
-        """Return key and occurrence of a cassette's live recordings, in the order of the requests."""
         found = []
         for id_, party, key, nth, digest in self.query(_KEYED, (to_sql(cassette), sample)):
             with self._report_bad_value(f"Interaction {id_}"):
@@ -497,11 +487,9 @@ class Readable:
             )
 
     def has_recordings(self, cassette: str, sample: int) -> bool:
-        """Return whether the cassette and sample have live recordings."""
         return self._first(_HAS, (to_sql(cassette), sample)) is not None
 
     def last_session_ended_cleanly(self, cassette: str, sample: int) -> bool:
-        """Return whether the last session that wrote there ended properly."""
         row = self._first(
             "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?", (to_sql(cassette), sample)
         )
@@ -549,13 +537,11 @@ class Readable:
             yield self.load(id_)
 
     def find_last_id(self, cassette: str) -> int:
-        """Return the largest id of a cassette's interactions, 0 if there are none."""
         return int(
             self.query("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
         )
 
     def read_synced_file(self, cassette: str) -> LastFileSync | None:
-        """Return the content of the cassette's file when it was last read or written; None if it never was."""
         row = self._first("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
         return None if row is None else LastFileSync(*row)
 
@@ -590,7 +576,6 @@ class Readable:
         return int(self.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
     def list_cassette_names(self, limit: int = -1) -> list[str]:
-        """Return the names of the cassettes with live recordings, at most `limit`."""
         return [decode_sql_text(name) for (name,) in self.query(_NAMES, (limit,))]
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
@@ -605,7 +590,6 @@ class Readable:
         return found[0] if found else None
 
     def read_body(self, body_id: int) -> bytes:
-        """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
         with self._name_store_in_errors():
             return read_body(self.conn, body_id, self._contents)
 

@@ -26,8 +26,6 @@ from llmproxy.errors import CassetteError, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class RekeyedRecording:
-    """One live interaction with its stored key and its new one."""
-
     id: int
     place: tuple[str, int, str]
     """Cassette, sample, party: keys are compared only within one."""
@@ -96,12 +94,10 @@ def derive_and_write_keys(store: Store, rules: Rules, upstreams: Mapping[str, st
 
 
 def find_merged_keys(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
-    """Return groups with different old keys and one new key."""
     return [group for group in _group_by_key(found, new=True) if len({each.old for each in group}) > 1]
 
 
 def find_split_keys(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
-    """Return groups with one old key and different new keys."""
     return [group for group in _group_by_key(found, new=False) if len({each.new for each in group}) > 1]
 
 

@@ -98,7 +98,6 @@ class RowSummary:
         return get_service_kind(self.provider, self.operation)
 
     def to_unused_json(self) -> dict[str, Any]:
-        """Return its row among the unused recordings of a session's report."""
         return asdict(UnusedRecording(self.id, self.operation, self.model, self.last_user_text))
 
 
@@ -145,7 +144,6 @@ def _dump_headers(headers: Headers) -> str:
 
 
 def parse_headers(text: str) -> Headers:
-    """Return header fields of their stored form, with order and repetitions."""
     return tuple((name, value) for name, value in json.loads(text))
 
 
@@ -187,7 +185,6 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
 
 
 def clip_text(text: str, limit: int) -> str:
-    """Return at most `limit` characters, with a mark for a cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -274,7 +271,6 @@ def _read_client_from_headers(headers: str) -> str:
 
 
 def to_summary(row: Row) -> RowSummary:
-    """Return the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
     values = [decode_sql_text(value) if isinstance(value, bytes) else value for value in row]
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     try:

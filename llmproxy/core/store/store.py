@@ -144,7 +144,6 @@ class Store(Readable, ABC):
     def close(self) -> None: ...
 
     def add_interaction(self, interaction: Interaction, *, supersede: bool) -> int:
-        """Store an interaction and return its id; `supersede` replaces its key's live recordings."""
         return self.add_interactions([Addition(interaction, supersede)])[0]
 
     def _require_writable(self) -> None:

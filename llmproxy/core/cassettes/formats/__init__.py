@@ -30,8 +30,6 @@ _HEAD = 1 << 16
 
 
 class Source:
-    """One file's content, decoded at most once per form."""
-
     def __init__(self, data: bytes, name: str, models: Sequence[str] = ()) -> None:
         """`name` is for errors; `models` are those to use if the file names none."""
         self.data, self.name, self.models = data, name, models
@@ -47,12 +45,10 @@ class Source:
 
     @cached_property
     def head(self) -> str:
-        """The start of the content, decoded without errors, for recognition."""
         return self.data[:_HEAD].decode("utf-8", "replace").lstrip("\ufeff")
 
     @cached_property
     def is_json(self) -> bool:
-        """Whether it looks like a JSON object."""
         return self.head.lstrip()[:1] == "{"
 
     @cached_property
@@ -71,7 +67,6 @@ class Source:
 
 
 def parse_json(text: str, name: str) -> Any:
-    """Return parsed JSON. Raises CassetteCorrupt with file and line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -111,7 +106,6 @@ class Format:
     """Whether every exchange has a file of its own: a folder of them is one cassette."""
 
     def read_all(self, sources: Sequence[Source]) -> list[Recorded]:
-        """Return the exchanges of the files of one cassette. Raises as `read`."""
         together: Callable[[Sequence[Source]], list[Recorded]] | None = getattr(self.loaded, "read_all", None)
         if together is not None:
             return together(sources)
@@ -152,7 +146,6 @@ SUFFIXES = tuple(dict.fromkeys(suffix for row in _ROWS for suffix in row.suffixe
 
 
 def get_format(name: str) -> Format:
-    """Return a format by name. Raises SettingsError."""
     try:
         return FORMATS[name]
     except KeyError as error:
@@ -160,7 +153,6 @@ def get_format(name: str) -> Format:
 
 
 def find_matching_format(source: Source) -> Format | None:
-    """Return a file's format by its content; None if unknown."""
     return next((row for row in _ROWS if row.loaded.recognises(source)), None)
 
 

@@ -41,18 +41,15 @@ _CHAT = ("chat", None)
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the file has a list of fixtures."""
     fixtures = source.members.get("fixtures")
     return isinstance(fixtures, list) and all(isinstance(each, dict) and "match" in each for each in fixtures)
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return two exchanges for each fixture of a file. Raises CassetteCorrupt."""
     return read_all([source])
 
 
 def read_all(sources: Sequence[Source]) -> list[Recorded]:
-    """Return two exchanges for each fixture of files that belong together. Raises CassetteCorrupt."""
     fixtures: list[_Fixture] = []
     for source in sources:
         try:
@@ -86,7 +83,6 @@ class _Fixture:
         return self.model, self.user, index if isinstance(index, int) else 0
 
     def build_exchanges(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> Iterator[Recorded]:
-        """Yield the exchange without and with a stream, or one with the reason why it cannot be built."""
         messages = [] if self.problem else self.build_conversation(turns)
         if not messages:
             why = self.problem or "earlier turns of its conversation are not among the fixtures"
@@ -130,14 +126,12 @@ class _Fixture:
 
 
 def _read_fixture_for_models(models: Sequence[str], tree: Tree, number: int) -> list[_Fixture]:
-    """Read one fixture, once for each model that it answers."""
     model = mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]
     return [_parse_fixture(tree, number, each) for each in named]
 
 
 def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
-    """Return a fixture for one model, with `problem` if it cannot be replayed. Raises ReadingProblem."""
     match, response = mapping(tree, "match"), mapping(tree, "response")
     user = match.get("userMessage")
     problem = "" if model else "it names no model: say which your agent asks, --model NAME"

@@ -40,12 +40,10 @@ _OTHERS = {"grpc_interactions": "a gRPC call", "ws_interactions": "a WebSocket"}
 
 
 def recognises(source: Source) -> bool:
-    """Return whether bodies have cassetter's form."""
     return not source.is_json and bool(_YAML.search(source.head) or _TOML.search(source.head))
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     is_toml = bool(_TOML.search(source.head))
     try:
         tree = tomllib.loads(source.text) if is_toml else load_yaml(source.text, source.name)

@@ -25,13 +25,11 @@ _BINARY = "base64:"
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the file has the members `request` with `url`, and `response`."""
     request, response = source.members.get("request"), source.members.get("response")
     return isinstance(request, dict) and "url" in request and isinstance(response, dict)
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the one exchange of a file. Raises CassetteCorrupt."""
     return read_each_item([source.json], _read_interaction, source, "exchange")
 
 

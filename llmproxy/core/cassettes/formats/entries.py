@@ -44,7 +44,6 @@ class Recorded:
 
 
 def build_skipped_exchange(what: object, number: int) -> Recorded:
-    """Return a placeholder for an entry that is no HTTP exchange."""
     return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
 
 
@@ -99,7 +98,6 @@ def status(value: Tree) -> int:
 
 
 def parse_header_mapping(value: Tree) -> Headers:
-    """Return header fields of a mapping of names to a text or a list of texts."""
     if value is None:
         return ()
     if not isinstance(value, dict):
@@ -125,7 +123,6 @@ def parse_name_value_headers(value: Tree) -> Headers:
 
 
 def decode_base64(value: str) -> bytes:
-    """Decode base64, white space ignored."""
     try:
         return base64.b64decode("".join(value.split()), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -133,7 +130,6 @@ def decode_base64(value: str) -> bytes:
 
 
 def encode_utf8_with_surrogates(value: str) -> bytes:
-    """Return the bytes of a text; lone surrogates are kept."""
     return value.encode("utf-8", "surrogatepass")
 
 

@@ -51,7 +51,6 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt."""
     try:
         entries = get_list(mapping(source.json, "log"), "entries")
     except ReadingProblem as problem:
@@ -115,7 +114,6 @@ def _decode_text(said: str, content: dict[str, Tree]) -> bytes:
 
 
 def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
-    """Return when head and body arrived, as far as the entry has it."""
     said = entry["timings"] if isinstance(entry.get("timings"), dict) else {}
     send, wait, receive = (microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
     return {"head_offset": send + wait, "body_offset": send + wait + receive}
@@ -125,7 +123,6 @@ def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    """Return the text of a file that browsers' developer tools open."""
     log = {
         "version": "1.2",
         "creator": {"name": "llmproxy", "version": __version__},

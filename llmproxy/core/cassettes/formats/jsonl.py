@@ -33,7 +33,6 @@ FORMAT = 1
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the first line has our first member."""
     return source.head.lstrip().startswith('{"llmproxy":')
 
 
@@ -58,7 +57,6 @@ def _format_body(body: bytes) -> object:
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
     return read_each_item([_parse_line(line, n, source.name) for n, line in numbered], parse_exchange, source, "line")
 
@@ -76,7 +74,6 @@ def _parse_line(line: str, number: int, name: str) -> Tree:
 
 
 def parse_exchange(tree: Tree, number: int) -> Recorded:
-    """Read the object of the `number`-th line. Raises ReadingProblem."""
     tree = mapping(tree)
     return Recorded(
         method=text(tree, "method"), uri=text(tree, "url"), headers=_read_header_pairs(tree, "headers"),

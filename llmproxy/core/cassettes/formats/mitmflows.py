@@ -41,12 +41,10 @@ _OLDEST = 4
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the first netstring is a dictionary."""
     return bool(_START.match(source.data))
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt with the offset in bytes."""
     flows = list(_parse_flows(source))
     found = read_each_item(flows, _read_flow, source, "flow")
     return sorted(found, key=lambda each: each.recorded_at)  # mitmproxy writes a flow when it ends

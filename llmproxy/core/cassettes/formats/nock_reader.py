@@ -28,7 +28,6 @@ from llmproxy.errors import CassetteCorrupt
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the first exchange has the members `scope`, `path` and `response`."""
     if source.head.lstrip()[:1] != "[":
         return False
     try:
@@ -39,7 +38,6 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the exchanges of a file. Raises CassetteCorrupt."""
     if not isinstance(source.json, list):
         raise CassetteCorrupt(f"{source.name}: fixtures of nock are a JSON array.")
     return read_each_item(source.json, _read_exchange, source, "exchange")
@@ -62,7 +60,6 @@ def _read_exchange(tree: Tree, number: int) -> Recorded:
 
 
 def _read_origin(scope: str) -> str:
-    """Return an origin without its scheme's default port."""
     try:
         parts = urlsplit(scope)
         plain = parts.port in (None, DEFAULT_PORTS.get(parts.scheme))

@@ -90,7 +90,6 @@ _LINE = 2000
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the first member is llmproxy's."""
     return not source.is_json and bool(_HEAD.search(source.head[:2000]))
 
 
@@ -118,7 +117,6 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
 
 
 def _move_shared_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
-    """Move shared data to the head: notes, and the run variables of each run under a name."""
     head: dict[str, Any] = {}
     runs: dict[str, str] = {}
     found = []
@@ -136,7 +134,6 @@ def _move_shared_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], 
 
 
 def _apply_file_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
-    """Return the recordings of a file with the data of its head. Raises ReadingProblem."""
     runs = tree.get("run_variables") or {}
     notes = {name: tree[name] for name in NOTES if tree.get(name) not in (None, [])}
     if not isinstance(age := notes.get(_AGE, []), list):
@@ -202,7 +199,6 @@ def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
 
 
 def _describe_exchange(each: Recorded) -> str:
-    """Return a one-line summary of question and answer, for people."""
     from llmproxy.core.dialects.conversation import read_answer, read_request_messages
 
     provider, operation = each.extra.get("provider"), each.extra.get("operation")
@@ -237,7 +233,6 @@ class _SharedParts:
         self.left = _MAX_ALIASES
 
     def anchor_part(self, value: object, *, items: bool) -> object:
-        """Return a member of a request, or an item of one, with anchors and aliases."""
         text = _dump_for_sharing(value)
         if text in self.again:
             name = "p" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -293,7 +288,6 @@ def read_fork(source: Source) -> Fork | None:
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     tree = load_yaml(source.text, source.name)
     if not source.text.rstrip().endswith(f"\n{_END}"):
         raise CassetteCorrupt(
@@ -385,19 +379,15 @@ _MIDDLE = "=" * 7
 
 
 def is_conflicted(source: Source) -> bool:
-    """Return whether a file of this format has git's conflict markers."""
     return recognises(source) and bool(_BEGIN.search(source.text))
 
 
 class MergeSide(NamedTuple):
-    """One branch's version of the file."""
-
     source: Source
     lines: list[int]
     """Line number in the conflicted file, from 1, by own line."""
 
     def describe_interaction_place(self, number: int) -> str:
-        """Return the place of its `number`-th interaction in the conflicted file."""
         at = map_interactions_to_lines(self.source.text).get(number)
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
@@ -474,7 +464,6 @@ def merge_both_sides(source: Source) -> str:
 
 
 def list_identities(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
-    """Yield each exchange with its identity on its side: request, party, sample, number of repetition."""
     times = Counter[object]()
     for each in recorded:
         asked = each.method, each.uri, each.body, each.extra.get("party", AGENT), each.extra.get("sample", 1)

@@ -62,7 +62,6 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source) -> list[Recorded]:
-    """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     name, is_json = source.name, bool(source.members)
     data = source.json if is_json else _load_yaml(source.text, name)
     if isinstance(data, list):
@@ -104,7 +103,6 @@ def _load_yaml(text: str, name: str) -> Any:
 
 
 def _build_yaml_error(error: Exception, text: str, name: str) -> CassetteCorrupt:
-    """Return a YAML loader's error as CassetteCorrupt, with the line if known."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
@@ -136,7 +134,6 @@ def _refuse_exploding_yaml(text: str, name: str) -> None:
 
 
 def read_interaction(item: Tree, number: int) -> Recorded:
-    """Read one interaction, the `number`-th of its file. Raises ReadingProblem."""
     request, response = mapping(item, "request"), mapping(item, "response")
     status = response.get("status", response.get("status_code"))  # the latter of older httpx stubs, as is `content`
     code, reason = (status.get("code"), status.get("message")) if isinstance(status, dict) else (status, "")
@@ -218,7 +215,6 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    """Return the text of a cassette file that vcrpy can play."""
     from vcr.serializers import yamlserializer
 
     ours = {"format": FORMAT, "cassette": cassette}

@@ -130,7 +130,6 @@ def _write_word(text: str) -> str:
 
 
 def _append_literal(out: list[str], head: str, text: str, indent: str) -> None:
-    """Write a text as a block; its head has its kind of ending, and whether it starts with blanks."""
     body = text.rstrip("\n")
     ends = len(text) - len(body)
     if not body:
@@ -176,7 +175,6 @@ _SIZES = 1 << 40, 20_000_000
 
 
 def _parse_plain(text: str) -> object:
-    """Return the value of a text without quotes. Raises ValueError for thousands of digits."""
     if text in _VALUES:
         return _VALUES[text]
     found = _NUMBER.fullmatch(text)
@@ -254,7 +252,6 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
 
 
 def _candidate_json_styles(body: bytes) -> Iterator[str]:
-    """Yield the possible styles of this text; at most a few."""
     end = "-newline" if body.endswith(b"\n") else ""
     text = body.rstrip(b"\n")
     if b"\n" in text:

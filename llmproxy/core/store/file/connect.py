@@ -115,8 +115,6 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
 
 @dataclass(slots=True)
 class StoreReadConnection:
-    """A connection for reading, and its private copy if that was needed."""
-
     conn: OverwriteAwareConnection
     copy: tempfile.TemporaryDirectory[str] | None = None
     in_place: bool = False

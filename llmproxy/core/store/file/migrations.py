@@ -158,7 +158,6 @@ CREATE TABLE files (
 
 
 def m001_store(db: Database) -> None:
-    """Create everything: cassettes, bodies, interactions, made_ids and the view `calls`."""
     for statement in _M001.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
@@ -166,19 +165,16 @@ def m001_store(db: Database) -> None:
 
 
 def m002_forks(db: Database) -> None:
-    """Create `forks`: the parent, position and reason of each forked cassette."""
     db.conn.execute(_M002)
 
 
 def m003_bindings(db: Database) -> None:
-    """Create `run_variables`, `declared` and `volatile_fields`, of recordings and of cassettes."""
     for statement in _M003.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
 
 
 def m004_files(db: Database) -> None:
-    """Create `files`: content of each cassette's file when the store was last synchronized with it."""
     db.conn.execute(_M004)
 
 

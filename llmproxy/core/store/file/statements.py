@@ -80,7 +80,6 @@ def take_lease(
 
 
 def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, *, clean: bool) -> None:
-    """Release the lease if this process holds it, and record whether the session ended properly."""
     conn.execute(
         "UPDATE cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL"
         " WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?",

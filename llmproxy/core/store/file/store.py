@@ -191,7 +191,6 @@ class FileStore(Store):
         now: float,
         before: int | None,
     ) -> tuple[int, tuple[int, int]]:
-        """Insert an interaction's rows; returns its id, its body's row and depth. `before`: first id of its batch."""
         one = given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
@@ -281,7 +280,6 @@ class FileStore(Store):
 
     @contextmanager
     def sqlite_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the write lock; the block is one transaction."""
         with self._lock_writing_connection() as conn, write_transaction(conn):
             yield conn
         self._bodies.forget_bases()
@@ -298,7 +296,6 @@ class FileStore(Store):
 
     @contextmanager
     def _lock_writing_connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the writing connection to one thread, opened at the first call."""
         self._require_writable()
         with self._lock:
             if self._writer is not None and not self._writer.is_current():

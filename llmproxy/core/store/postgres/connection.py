@@ -66,7 +66,6 @@ class ServerLink:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Close the connection; the next use reconnects."""
         with self._lock:
             conn, self._conn = self._conn, None
             if conn is not None:
@@ -183,7 +182,6 @@ def _build_lost_error(server: RemoteStore, error: Exception) -> ServerLost:
 
 
 def translate(server: RemoteStore, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
-    """Return llmproxy's error for a server's error."""
     said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:
         return Conflict(f"The store {server.shown}: {said}.")

@@ -80,8 +80,6 @@ CopyPlace = tuple[str | bytes, int]
 
 
 class Body(NamedTuple):
-    """A row of the server's table."""
-
     sha256: bytes
     size: int
     encoding: str
@@ -186,7 +184,6 @@ def _read_changes(
 
 
 def _write_cassette_row(local: sqlite3.Connection, place: CopyPlace, head: tuple[Any, ...]) -> None:
-    """Write a cassette's row, and to which version it was copied."""
     version, epoch, fields, *columns = head
     local.execute(_CASSETTE, (*place, *map(from_pg, columns)))
     replace_volatile_fields(local, place[0], map(from_pg, fields))
@@ -197,7 +194,6 @@ def _write_rows(
     local: sqlite3.Connection, conn: Conn, place: CopyPlace, found: Sequence[tuple[Any, ...]],
     known: Mapping[bytes, Body],
 ) -> None:  # fmt: skip
-    """Write new rows, and the marks of superseded ones."""
     bodies = _copy_bodies(local, conn, {sha for row in found for sha in row[6:8]}, known)
     for row in found:
         _, id_, gone_at, successor, position, occurrence, request, response, made_ids, said, *columns, _ = row
@@ -216,7 +212,6 @@ def _write_rows(
 def _copy_bodies(
     local: sqlite3.Connection, conn: Conn, wanted: Iterable[bytes], known: Mapping[bytes, Body]
 ) -> dict[bytes, int]:
-    """Return the copy's rows of these bodies; missing ones are read from the server."""
     # Another one may have stored the same content on the server in another way: ours fits what is here, or none.
     came = {each.sha256: each for each in known.values() if each.base is None or _find_body_row(local, each.base)}
     ask = set(wanted)
@@ -235,7 +230,6 @@ def _find_body_row(local: sqlite3.Connection, sha: bytes) -> int | None:
 
 
 def _write_body(local: sqlite3.Connection, sha: bytes, came: Mapping[bytes, Body]) -> int:
-    """Write a body and its bases, unless it exists; return its row."""
     if (row := _find_body_row(local, sha)) is not None:
         return row
     if sha not in came:

@@ -110,7 +110,6 @@ _VERSION = len(_STEPS)
 
 
 def _read_version(conn: Conn) -> int:
-    """Return the number of steps that the server has; 0 without our tables."""
     # Read from the catalogue: a name that was not found stays cached until the transaction ends.
     if not conn.execute(_THERE).fetchall():
         return 0
@@ -191,13 +190,11 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
 
 
 def renew_lease(conn: Conn, place: Place, holder: str) -> bool:
-    """Refresh the heartbeat; return False if another process has the lease."""
     sql = f"UPDATE llmproxy.cassettes SET heartbeat = clock_timestamp(){_OURS}"
     return conn.execute(sql.encode(), (*place, holder, os.getpid(), platform.node())).rowcount > 0
 
 
 def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None:
-    """Release the lease if this process holds it, and record whether the session ended properly."""
     sql = (
         f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version "
         f"+ 1{_OURS}"
@@ -228,7 +225,6 @@ SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM ll
 
 
 def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
-    """Delete interactions; returns their number."""
     with conn.transaction():
         places = restart_copies(conn, ids)
         names = [name for name, _ in places]
@@ -277,7 +273,6 @@ def restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
-    """Encode deltas on a dead body anew, on its nearest base that stays."""
     children = conn.execute(
         "SELECT sha256, base FROM llmproxy.bodies WHERE base = ANY(%s) AND NOT sha256 = ANY(%s)",
         (list(dead), list(dead)),

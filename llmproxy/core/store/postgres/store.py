@@ -101,8 +101,6 @@ _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 
 
 class _PreparedInteraction(NamedTuple):
-    """An interaction with everything prepared that needs no lock."""
-
     given: Addition
     token: uuid.UUID
     row: tuple[Sql, ...]
@@ -111,16 +109,13 @@ class _PreparedInteraction(NamedTuple):
 
     @property
     def cassette_and_sample(self) -> tuple[str, int]:
-        """Cassette, in the form of the server's column, and sample."""
         return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
     def cassette_sample_party_key(self) -> tuple[str, int, str, Key]:
-        """Cassette, sample, party and key, which recordings that answer the same request share."""
         return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
     def encode_standalone(self) -> dict[bytes, Body]:
-        """Return its bodies with nothing to build on."""
         one = self.given.interaction
         contents = zip(self.bodies, (one.request.body, one.response.body), strict=True)
         return {sha: _build_body_to_store(sha, content, encode_body(content)) for sha, content in contents}
@@ -199,7 +194,6 @@ class ServerStore(Store):
         return store
 
     def close(self) -> None:
-        """Disconnect from the server, and close the copy."""
         self._reads.close()
         self._writes.close()
         with self._lock:
@@ -350,7 +344,6 @@ class ServerStore(Store):
         return [*ids, _read_inserted_id(inserted[-1])]
 
     def _read_count_and_version(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
-        """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
         recorded, version, holder = answer.fetchall()[0]
         if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
             raise CassetteBusy(
@@ -362,7 +355,6 @@ class ServerStore(Store):
     def _insert_on_server(
         self, conn: Conn, each: _PreparedInteraction, live: Answer, position: int, version: int, before: int | None
     ) -> Answer:
-        """Insert an interaction's row; the answer has its id. `before`: first id of its batch."""
         slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
         gone, nth = assign_occurrence(each.given, slots, before)
         if gone:
@@ -398,7 +390,6 @@ class ServerStore(Store):
             log.warning("the copy of %s is behind", self.server.shown, exc_info=log.isEnabledFor(logging.DEBUG))
 
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
-        """Open a writing session, like `Store.begin_writing`; a lease runs by the server's clock."""
         self._require_writable()
         place = (to_pg_text(cassette), sample)
         if not exclusive:
@@ -413,7 +404,6 @@ class ServerStore(Store):
             return schema_and_leases.renew_lease(conn, (to_pg_text(cassette), sample), holder)
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """Close a writing session, like `Store.end_writing`."""
         self._require_writable()
         self._shared.discard((cassette, sample))
         place = (to_pg_text(cassette), sample)
@@ -450,7 +440,6 @@ class ServerStore(Store):
                 conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg_value(text)))
 
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
-        """Delete interactions, then the bodies that only they used."""
         with self._changing_connection() as conn:
             return Deleted(
                 schema_and_leases.delete_interactions(conn, list(ids)), schema_and_leases.collect_bodies(conn), None
