@@ -1,11 +1,7 @@
-"""Export of recordings for pull requests, without names of people or machines in run variables.
+"""Export of recordings for pull requests, with stand-ins for names of people and machines in run variables.
 
-A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit
-renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no
-one, `user` and `host` are called so, also as the owner of rows of ``ls -l`` and inside of other values (a branch, an
-id). Kept as it is: what nobody may rewrite (signed thinking), and names in prose, in prompts and behind a terminal's
-colours. Who writes a file looks for declared names once more, and says on which lines they stay
-(`describe_remaining_names`).
+What was declared is renamed in requests and answers, as a bound hit renames it for its run. Signed thinking, names in
+prose and names behind a terminal's colours stay: `describe_remaining_names` says on which lines.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """The folder of ``--cassette-dir``: one YAML file per cassette, synchronized with the store, for pull requests.
 
-    files -> store, when a run starts: the file wins           `CassetteDir.load_into`
-    store -> file, after a session that recorded               `CassetteDir.save_cassette`
-
-The files are committed; the store answers requests and can be deleted. At the start every file is compared with the
-store's recordings of its cassette. If they differ, all live recordings of the cassette are superseded by the file's.
-Cassettes without a file stay unchanged. The store remembers the file that it last read or wrote: its newer recordings
-are in no file, so no file replaces them. All files are read before anything is written: a damaged one is an error, and
-nothing is changed.
-
-A file is never overwritten while it has content that the store has not read: an edit made during the run, a damaged
-file, or one of another format. A file's name is derived from the cassette's, but the name inside is authoritative.
+At the start of a run the file wins: if it differs from the store, all live recordings of its cassette are superseded
+(`load_into`), except those newer than the last synchronization. After a session that recorded, the file is written
+(`save_cassette`), but never over content that the store has not read: an edit during the run, a damaged file, another
+format. A file's name is derived from the cassette's, but the name inside is authoritative.
 """
 
 from __future__ import annotations

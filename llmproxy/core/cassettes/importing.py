@@ -1,16 +1,10 @@
 """Conversion of other programs' exchanges to interactions (`anonymized_export`: the other direction).
 
     [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ConvertedExchange, ...]    `convert_exchanges`
-    Interaction -> Recorded                                                              `anonymized_export`
 
-The path is that of live traffic, so a later request finds its imported recording. Bodies are decoded: *exact* means
-status and decoded bytes. A content-encoding whose body does not decode (vcrpy can store bodies decoded and keep the
-field) is dropped, unless we recorded it: then it arrived that way. A host that is in no table gets an OpenAI-compatible
-provider named like the host, ``localhost:8000``, exactly as ``--upstream localhost:8000=http://localhost:8000`` does in
-the proxy.
-
-The member ``llmproxy`` of our own files is restored; parts of it that no longer match the rest (a body edited by hand)
-are ignored. Key, usage, model and ids are always derived anew.
+The path is that of live traffic, so a later request finds its imported recording. A host that is in no table gets an
+OpenAI-compatible provider named like the host, as ``--upstream localhost:8000=http://localhost:8000`` does. Of our own
+files the member ``llmproxy`` is restored; parts of it that do not match the rest (a body edited by hand) are ignored.
 """
 
 from __future__ import annotations

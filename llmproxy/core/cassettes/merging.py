@@ -1,10 +1,7 @@
-"""Merging of several stores into one, and of several folders of cassettes (`merge_folders`): recordings of a test's
-parts, each from another machine.
+"""Merging of several stores into one, and of several folders of cassettes: recordings from several machines.
 
-Merging never guesses. A store knows which recordings were replaced: one that is live in one store and was replaced in
-another is older and is left out. For folders, the target folder is the common base: a file that only one of them
-changed is taken from it. Two answers to one request with the same occurrence are a conflict: all conflicts are shown,
-and nothing is written.
+Merging never guesses: a recording that another store replaced is left out; of folders, the target is the common base.
+Two answers to one request with the same occurrence are a conflict: all are shown, and nothing is written.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Replacement of secrets in any encoding: escapes, wrapped lines, base64, UTF-16, a stream.
+"""Replacement of secrets in any encoding (escapes, wrapped lines, base64, UTF-16, a stream), by as many characters.
 
-Each encoding provides plain text to search, and a mapping of its spans to the original text. A replacement has the same
-number of characters, so the text's format (base64, frames, chunks) stays valid.
-*Fingerprint*: the replacement of a possible secret that may be part of the question, stretched and truncated, so that
-it distinguishes values and reveals none. It is stored with the request, so it must be the same on every machine: there
-is no private salt. With 4096 rounds and 48 bits, guessing a word is expensive and never certain; a random token cannot
-be guessed. An attacker may send thousands of values in one URL, which would delay all answers. So only the first few
-values of a request are stretched individually, and the others together with all of these.
+*Fingerprint*: the replacement of a possible secret that may be part of the question. It is stored with the request and
+must be the same on every machine, so there is no private salt: 4096 rounds and 48 bits make guessing a word expensive
+and never certain. Only the first values of a request are stretched one by one, lest thousands delay all answers.
 """
 
 from __future__ import annotations

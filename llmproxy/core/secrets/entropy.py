@@ -1,8 +1,5 @@
-"""Distinction of secrets from words: tables and statistics. `find_secrets` calls it after a name or shape matched.
+"""Distinction of secrets from words: tables and statistics. In doubt, running text is none: overwritten, it is lost.
 
-A key is random: it mixes letters and digits evenly. Names, models, paths, code expressions and examples from
-documentation (``your-api-key``, ``AKIA...EXAMPLE``) are not. In doubt, running text is not a secret, because
-overwritten text is lost.
 *Borders* are the transitions of a text from one class of characters to another, except at the beginning of a word: 6 of
 10 pairs of a key in base62, 4 of 10 in lower case or hexadecimal, 3 of 10 in base32; 1 of 10 of ``gpt-4o-2024-08-06``
 or ``getClientSecretV2``.

@@ -1,15 +1,9 @@
 """Search for secrets in a text: by shape, by context, and by the credentials that this run has seen.
 
-A span is (start, end) in characters. Most texts hold no secret, and most of this code decides that quickly: it examines
-only runs of key characters, and only for the literal prefixes of keys.
-
-*Credentials*: there may be any number, because tokens rotate with each request, and each stays known for the lifetime
-of the process. A few are searched literally. For many, only eight characters of each are searched, in the text's runs
-of key characters, so the cost for a text does not depend on their number.
-*Epoch*: values derived from a request depend on the credentials known at that time: a known one becomes a placeholder.
-A new credential hardly ever occurs in an earlier request. In each form that is searched, a credential occurs only
-within a run of key characters, so a few characters of each form are compared with all runs searched before. If none of
-them occurs, nothing has changed. Forms that cannot be compared count as a change.
+Most texts hold no secret, which most of this code decides quickly: it examines only runs of key characters. There may
+be any number of *credentials*, because tokens rotate: of many, only eight characters each are searched in those runs.
+*Epoch*: a value derived from a request may be stale once a new credential is known. A few characters of each of its
+forms are compared with all runs searched before: if none occurs there, nothing has changed.
 """
 
 from __future__ import annotations

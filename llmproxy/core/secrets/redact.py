@@ -1,18 +1,10 @@
 """Redaction: removes secrets before anything is stored, hashed, printed or logged.
 
-    Request -> the same with numbered placeholders        Response -> the same with placeholders of the same length
-
-*Requests*: credentials in headers, and query members that the provider's row names, become ``[REDACTED]``: they
-identify the caller, not the question. In the body every secret becomes a placeholder, numbered by first appearance, so
-that two secrets in one request stay distinct. A placeholder says as much about the secret as the question needs:
-``[REDACTED-1:credential]`` for the caller's own, so that requests with different keys are equal;
-``[REDACTED-1:github]`` for a key with a recognisable form; ``[REDACTED-1x02307ad9b0f2]``, a fingerprint, if only a
-label, a member or a query names it. Other secrets in the URL may be part of the question: their fingerprint stays.
-Strings are searched decoded; only a string with a secret is rewritten.
-*Responses*: credentials that this run has seen, and secrets by shape, context or name, are overwritten with the same
-number of bytes, so that chunk borders, lengths and offsets stay; the answer is flagged. A client that later echoes such
-a placeholder gets the same number as one that echoed the secret. Redaction is a pure function, given the learned
-credentials, and redacting twice changes nothing.
+In a request a secret becomes a placeholder, numbered by first appearance, that says as much as the question needs:
+``[REDACTED]`` in headers, ``[REDACTED-1:credential]`` for the caller's own, ``[REDACTED-1:github]`` for a recognisable
+form, ``[REDACTED-1x02307ad9b0f2]``, a fingerprint, otherwise. In an answer it is overwritten with the same number of
+bytes; a client that echoes that placeholder gets the number of one that echoed the secret. Redaction is a pure
+function, given the learned credentials, and redacting twice changes nothing.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
 """Kinds of secrets: by shape, by context, by name. Tables only.
 
-*Shape*: keys with a recognisable form, a unique prefix, an alphabet, a length.
-
     "dop_v1_<hex64>"     literal text, then 64 characters of the alphabet ``hex``
     "gsk_<alnum20+>"     20 or more: as far as the alphabet matches
 
-Most prefixes, alphabets and lengths are from the default configuration of gitleaks (github.com/gitleaks/gitleaks,
-config/gitleaks.toml, commit 009e025), without its generic rule; the rest from the services' own pages (2026).
-*Context*: ``Bearer``, a URL's password, the name of a service before a value. Each has literals (`needles`) of which
-one must occur before the expression is tried: most bodies contain none and are never scanned. Sources: the services'
-documentation as of 2026, GitHub's secret scanning patterns, RFC 6749, RFC 7468, RFC 7519.
-*Name*: header fields, members of queries, forms and JSON. A value with such a name is a credential whatever it looks
-like, or (for names with other uses) if it looks like one.
+Sources: most prefixes, alphabets and lengths are from gitleaks (github.com/gitleaks/gitleaks, config/gitleaks.toml,
+commit 009e025), without its generic rule; the rest from the services' own pages (2026), GitHub's secret scanning
+patterns, RFC 6749, RFC 7468, RFC 7519.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Storage of bodies: each content once, and the requests of a growing conversation as deltas.
 
-A body is stored as it is (small or incompressible), deflated, or as a *delta*: the first `prefix` and the last `suffix`
-bytes of an earlier body with `data` between them. An agent sends its whole history each turn, so the request of turn n
-is a delta on that of turn n-1, and the file grows with the new text. Reading walks the chain in one query per link and
-splices in place; its length is bounded. Every read is checked against the content's sha256.
-
-A body that is the base of others is never deleted before them: `file.statements.collect_bodies` first stores those
-anew.
+A *delta* has the first `prefix` and the last `suffix` bytes of an earlier body with `data` between them: an agent sends
+its whole history each turn, and the file grows with the new text only. Every read is checked against the sha256.
+A body that is the base of others is never deleted before `statements.collect_bodies` has stored those anew.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Checks of a whole store: different requests with one key, and damage.
-
-Recordings of one key within a cassette, sample and party answer each other's requests; `find_merged` compares them.
-`diff_journal_requests_with_recordings` compares each journaled request with its recording. Both return the differences
-with the rules' reasons (`keys.ignored_differences`). `find_damages` reads everything, and reports unreadable rows.
-"""
+"""Checks of a whole store: different requests with one key, which answer each other's requests, and damage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rare queries: counts for a miss and the summary, the volatile fields of a cassette, candidates for a bound request.
-
-Queries of every request are in `reader`; these are one statement each.
-"""
+"""Rare queries, one statement each; those of every request are in `reader`."""
 
 from __future__ import annotations
 

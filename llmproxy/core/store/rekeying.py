@@ -1,11 +1,8 @@
-"""Derivation of keys from stored requests, under today's rules.
+"""Derivation of keys from stored requests, under today's rules: in memory when a session opens a cassette, so that a
+change of the rules takes effect at once and a replayed store stays unchanged, or written.
 
 A different key under the same rules is damage. Under other rules the difference is the effect of their change:
 recordings whose keys *merge* answer each other's requests now, those of one key that *split* no longer do.
-
-`derive_current_keys` derives today's keys for recordings of other rules, in memory, when a session opens their
-cassette: so a change of the rules takes effect at once, for every command, and a replayed store stays unchanged.
-`derive_and_write_keys` writes them.
 """
 
 from __future__ import annotations

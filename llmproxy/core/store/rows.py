@@ -1,7 +1,6 @@
 """Conversion of an interaction to one row of table `interactions`, and back: lossless, and readable for people.
 
-Bodies are in `bodies`, the ids that a response created in `made_ids`; everything else is a column. Texts that are not
-valid Unicode (a lone surrogate in a header or path) are stored as bytes in the same column and restored exactly.
+Texts that are not valid Unicode (a lone surrogate in a header or path) are stored as bytes in the same column.
 """
 
 from __future__ import annotations

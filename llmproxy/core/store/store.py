@@ -1,10 +1,8 @@
 """The interface of a store: `Readable` reads a file on this machine, `Store` also writes to a file or a server.
 
-There are two kinds: `file.store.FileStore`, and `postgres.store.ServerStore`, whose file is a local copy of the
-server's content. Both pass the same tests: tests/core/store/test_conformance.py. Each change is one transaction: an
-interaction becomes visible completely or not at all, and its occurrence is assigned under a lock, so that no two
-writers take the same slot. A stored row's content never changes (only the superseded mark does), and ids are never
-reused; so what was read by id may be cached.
+Each change is one transaction, and an occurrence is assigned under a lock, so that no two writers take the same slot.
+A stored row's content never changes (only the superseded mark does), and ids are never reused, so what was read by id
+may be cached. tests/core/store/test_conformance.py tests both kinds.
 """
 
 from __future__ import annotations

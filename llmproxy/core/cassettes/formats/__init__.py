@@ -1,13 +1,8 @@
 """File formats of recordings, one row each: llmproxy's own, and those of other programs.
 
-    file's bytes -> recognised by content -> [Recorded, ...] -> `core.cassettes.importing`
-
-A format is a module of this package with ``recognises(source)``, ``read(source)`` (and ``read_all(sources)`` if files
-of one cassette depend on each other) and, if we write it, ``dumps(recorded, cassette)``. Data of an exchange other than
-request and answer goes to `Recorded.extra`, so that all formats take the same path: redaction, key, usage, ids.
-
-A file is read whole or not at all: damage raises CassetteCorrupt with file and position. An intact exchange that cannot
-be replayed (its body was never saved) is returned with `Recorded.problem`.
+A format is a module of this package with the functions of `FormatModule` (and ``read_all(sources)`` if files of one
+cassette depend on each other). A file is read whole or not at all: damage raises CassetteCorrupt with file and
+position. An intact exchange that cannot be replayed is returned with `Recorded.problem`.
 """
 
 from __future__ import annotations

@@ -2,16 +2,9 @@
 
     {"fixtures": [{"match": {"userMessage", "model", "turnIndex", "hasToolResult", ...}, "response": {...}}]}
 
-A fixture matches many requests and is answered in any dialect; a recording answers one. So each fixture becomes the
-smallest conversation that it matches, in the dialect of its model's maker, once without and once with a stream. Parts
-that it does not mention are absent: tools, temperature, the system message (unless `systemMessage` has it), and a
-tool's result, which is `toolResultContains` or empty. A request with more is a miss with this nearest recording, unless
-rules ignore the rest. Earlier turns of a conversation are those of other fixtures with the same user message.
-
-A fixture without a model is for any; it is read once for each model of its `Source` (``import --model``).
-
-Skipped, with the reason: fixtures without a known model or a user message, turns whose earlier ones are not in the
-files, and images, audio, video and raw JSON. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
+A fixture matches many requests, a recording answers one: each becomes the smallest conversation that it matches, in the
+dialect of its model's maker, once without and once with a stream. Earlier turns are those of other fixtures with the
+same user message. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
     body: {type: json|text|binary|none, content: ...}     in TOML: body_type, body_content (JSON as text)
 
-Binary bodies are hexadecimal. JSON bodies were stored parsed, so their bytes are lost. They are written in the style
-that has the recorded content-length: for requests these are the sent bytes; for answers cassetter records the length
-that it would serve itself (`json.dumps`), so that form is served here too. gRPC and WebSocket recordings are skipped.
-Source: files of cassetter 0.16.1, and its `compare.body_to_bytes`.
+Binary bodies are hexadecimal. JSON bodies were stored parsed: they are written in the style that has the recorded
+content-length. Source: files of cassetter 0.16.1, and its `compare.body_to_bytes`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
     {"request": {"method", "url", "headers", "body"}, "response": {"status": {"code", "message"}, "headers", "body"}}
 
-A body that is not UTF-8 text has the form ``base64:...``. Repeated header fields are lost, as are the time of the
-recording and the answer's chunk borders. Its older recordings are vcrpy's YAML. Source: ddapm_test_agent/vcr_proxy.py
-of 1.69.1.
+A body that is not UTF-8 text has the form ``base64:...``. Source: ddapm_test_agent/vcr_proxy.py of 1.69.1.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """HTTP archives (HAR 1.2), which browsers' developer tools, mitmproxy, Charles and Fiddler save and open.
 
-A HAR has the answer decoded, with the original header fields, and times in milliseconds. It has no chunk borders. A
-request's body is a text, so one that is not UTF-8 may have been damaged by the writer of the file. Our files have all
-of that in additional members ``_llmproxy``, which other programs ignore (the format's own rule for names with an
-underscore), and are restored exactly. An entry without an answer, or whose body was not saved, is skipped.
-
+A HAR has the answer decoded with the original header fields, times in milliseconds, and no chunk borders. What it lacks
+is in members ``_llmproxy`` of our files, which other programs ignore (the format's rule for underscores).
 Source: http://www.softwareishard.com/blog/har-12-spec/ (read 2026-11).
 """
 

@@ -3,11 +3,8 @@
     length ":" data type        type: ``,`` bytes  ``;`` text  ``#`` int  ``^`` float  ``!`` bool  ``~`` null  ``]``
                                 list  ``}`` dict
 
-Read without mitmproxy: an import must work if only the light package is installed, and the core may not import it. The
-needed part of the flow (method, host, path, header fields, contents, times) is unchanged since version 4 of the format,
-while mitmproxy's own reader has pinned dependencies. Contents are stored as on the wire, still compressed. A flow
-without an answer, a WebSocket, and one whose body was streamed past mitmproxy (``content: null``) are skipped.
-
+Read without mitmproxy, which the light package lacks; the needed part of a flow is unchanged since version 4 of the
+format. Contents are stored as on the wire, still compressed; ``null`` if the body was streamed past mitmproxy.
 Source: mitmproxy/io/tnetstring.py, io/compat.py and http.py of 12.2.3.
 """
 

@@ -2,9 +2,8 @@
 
     {"scope": "https://api.openai.com:443", "method", "path", "body", "status", "response", "rawHeaders", "reqheaders"}
 
-A JSON body is a tree, so its exact bytes are lost; another one is text. A compressed or binary body is a list of pieces
-in hexadecimal. `rawHeaders` is an object, or (before nock 14) a flat list of names and values. There are no times and
-no chunk borders. Source: lib/recorder.js of 14.0.
+A JSON body is a tree, a compressed or binary one a list of pieces in hexadecimal. `rawHeaders` is an object, or (before
+nock 14) a flat list of names and values. Source: lib/recorder.js of 14.0.
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
-"""The YAML of ``--cassette-dir``: readable in pull requests, and exact.
+"""The YAML of ``--cassette-dir``: readable in pull requests, and exact: always the same text for the same exchanges.
 
-    [Recorded, ...] <-> text, always the same text for the same exchanges
-
-Each body has the first of these forms that restores its exact bytes:
-
-    json:    a tree; its exact formatting is its `style` (`formats.yaml_text`), compact by default
-    text:    UTF-8 text, as a block of lines if YAML allows that (a stream: one line an event)
-    base64:  anything else
-
-While a cassette is incomplete (its run failed, or was interrupted), the member `open` is true: mode `once` adds to it.
-In a fork, the member `fork` has its parent, and the overridden results (`core.forks.fork_rows`).
-
-Repeated parts of requests (the conversation so far, tools) are written at their first place, with an anchor derived
-from their content, and as an alias after that: the file grows with the conversation, not with its square, and an edit
-at one place changes them all. Data of the recording only (times, chunk borders) is in `recorded`, on one line. Comments
-are for people; nothing is read from them.
+A body is ``json`` (a tree; its formatting is its `style`, compact by default), ``text`` or ``base64``: the first of
+these that restores its exact bytes. Repeated parts of requests (the conversation so far, tools) are written once, with
+an anchor derived from their content: the file grows with the conversation, not with its square. The member `open` is
+true while mode `once` may add to the cassette; `fork` has a child's parent. Nothing is read from comments.
 """
 
 from __future__ import annotations

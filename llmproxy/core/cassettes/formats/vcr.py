@@ -1,18 +1,10 @@
 """vcrpy's YAML cassettes, read and written with vcrpy's own serializer.
 
-    FILE.yaml <-> [Recorded, ...]         (`core.cassettes.importing` converts them to interactions, and
-    `anonymized_export` back)
-
-The format has method, URI, header fields, bodies and status. Other data (chunk borders, times, how the answer ended,
-the party) is in a member ``llmproxy`` of each interaction, which vcrpy ignores and loses when it rewrites the file;
-everything in it is optional on reading. YAML sorts members, so the order of header fields is kept there too. Chunks are
-written ``offset:length``, offsets in microseconds.
-
-A file is read whole or not at all: damage raises CassetteCorrupt with file, line and every problem; a damaged file is
-never treated as empty and never overwritten. Before anything is constructed the file's events are counted, so that deep
-nesting and alias bombs end in an error; tags that build Python objects are refused by vcrpy's loader.
-
-vcrpy's JSON is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML refuses.
+What the format lacks (chunk borders ``microseconds:length``, times, the order of header fields) is in a member
+``llmproxy`` of each interaction, which vcrpy loses when it rewrites the file; all of it is optional on reading. Before
+anything is constructed, the events of a file are counted: deep nesting and alias bombs end in an error; vcrpy's loader
+refuses tags that build Python objects. vcrpy's JSON is not quite YAML: it writes characters beyond 16 bits as two
+escapes, which YAML refuses.
 """
 
 from __future__ import annotations

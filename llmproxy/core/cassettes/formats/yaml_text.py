@@ -1,16 +1,9 @@
 """YAML for review, and JSON with its exact formatting: texts that restore the exact values or bytes.
 
-    tree of JSON values -> lines        `dump_yaml_collection`         file text -> tree        `load_yaml`
-    bytes -> (tree, name of its style), if writing the tree in that style gives these bytes    `detect_json_style`
-    tree, name of a style -> bytes                                                             `write_json_in_style`
-
-The writer of YAML supports JSON's values only, keeps the order of members, and writes texts of several lines as blocks
-and one value per line, so that a diff shows the changes. A part with several occurrences is written once with an anchor
-(:class:`AnchoredValue`), and as an alias after that (:class:`AnchorReference`). The reader takes plain scalars as JSON
-does: ``no``, ``1_000`` and ``2024-01-01`` are texts. It refuses duplicate members, tags and expansion bombs.
-
-A JSON body with a known style can be shown as a tree and is still exact. One that no style restores (duplicate members,
-``1.00``, escaped slashes, ``NaN``) has none, and must be kept as text.
+The writer supports JSON's values only, and writes one value per line, so that a diff shows the changes. The reader
+takes plain scalars as JSON does: ``no``, ``1_000`` and ``2024-01-01`` are texts; it refuses duplicate members, tags and
+expansion bombs. A JSON body that no style restores (duplicate members, ``1.00``, escaped slashes, ``NaN``) must be kept
+as text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Opening of the store's file: checks before any change, and errors in the user's terms.
 
-Opening for replay leaves the file and its folder as they are: `mode=ro` if that suffices. If SQLite would have to
-create a file next to it: `immutable=1` in a folder that nobody can write to, else a private copy (a later writer would
-change pages that an immutable reader uses, and a crash may have left recordings in files that only a writer can merge).
+Opening for replay changes neither the file nor its folder: `mode=ro` if that suffices; if SQLite would have to create a
+file there, `immutable=1` in a folder that nobody can write to, else a private copy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The schema of the store: functions in order, run and recorded in one transaction.
+"""The schema of the store: functions in order, each run and recorded (by sqlite-utils) in a transaction of its own.
 
-sqlite-utils keeps the record (table ``_sqlite_migrations``, set ``llmproxy``). A store with an unknown migration was
-written by a newer llmproxy and is refused; one that lacks some is upgraded when it is opened for writing. A released
-migration never changes: add a new function instead.
 """
 
 from __future__ import annotations
@@ -213,3 +211,6 @@ def upgrade_schema(conn: sqlite3.Connection) -> None:
     if steps.pending(db):
         with write_transaction(conn):
             steps.apply(db)  # what another process did not apply before us
+
+A store with an unknown migration was written by a newer llmproxy and is refused. A released migration never changes:
+add a new function instead.

@@ -1,12 +1,7 @@
-"""A store in a file: every recorded interaction in one SQLite database, shared by any number of processes.
+"""A store in a file: one SQLite database, shared by any number of processes. docs/store.md describes the schema.
 
-Reads use one connection of the calling thread, with prepared SQL on indexed columns. Writes use another connection,
-opened at the first write and guarded by a lock, each one short BEGIN IMMEDIATE transaction: an interaction becomes
-visible whole or not at all, and its occurrence is assigned under the database's write lock, so that no two processes
-take the same slot. A row's content never changes once it exists (only the superseded mark does), and ids are never
-reused; values read by id may be cached.
-
-Opened for replay, neither the file nor its folder changes. The schema is described in docs/store.md.
+Writes use a connection of their own, opened at the first write: a store opened for replay, and its folder, do not
+change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Connection to a PostgreSQL server: opened when needed, reopened after a failure, always with timeouts, its errors
-translated to llmproxy's.
+"""Connection to a PostgreSQL server: opened when needed, reopened after a failure, always with timeouts.
 
-psycopg is imported only if a server is named. No message contains a password: libpq's texts have none, and configured
-ones are removed from them anyway.
+psycopg is imported only if a server is named. No message contains a password.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Updates of the copy on this machine from the server: only changes since the last read, each cassette whole or not at
-all.
+"""Updates of the copy on this machine from the server: only changes since the last read, each cassette whole.
 
 Every change of a cassette on the server counts its `version` under the lock of its row, and every row says which
-version wrote or superseded it: rows above the version that we have are what is new. Where something was taken away, or
-was given another key, the `epoch` differs, and the cassette is read from its start. Several processes may bring one
-copy up to date at once: who finds that another one was quicker asks again.
+version wrote or superseded it. Where something was taken away, or got another key, the `epoch` differs, and the
+cassette is read from its start.
 """
 
 from __future__ import annotations

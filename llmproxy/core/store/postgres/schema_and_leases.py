@@ -1,8 +1,7 @@
 """SQL of a store on a server: its tables, leases of cassettes, deletion of interactions and of bodies.
 
-The tables are in a schema of their own, as statements in order: the version is the number of executed ones. The first
-recorder creates them, under an advisory lock, each in a transaction of its own; nothing else changes them. A released
-step never changes: add a new one instead. docs/store.md lists the needed grants.
+The first recorder creates the tables, by steps in order, each in a transaction; the version is the number of executed
+ones. A released step never changes: add a new one instead. docs/store.md lists the needed grants.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The store of a team: read from its copy on this machine, written to the server.
+"""The store of a team: written to the server, read from its copy on this machine, which is usable without the server.
 
-Reading is `Readable`'s, on the copy. `refresh_cassette` updates a cassette of it when a session begins, while a
-cassette is empty and, if others may record in it, at each miss. While the server is unavailable, the copy stays usable.
 A write is acknowledged after the server's commit; an unconfirmed one is sent again with the same token, so that it is
 stored once.
 """
