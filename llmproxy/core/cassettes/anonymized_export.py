@@ -59,8 +59,7 @@ _CALLED = {"user": frozenset({"root", "user"}), "host": frozenset({"localhost", 
 """Run variables that get their own names as values, and values that identify nobody."""
 
 _NAMED_LINES = 5
-_BEGINS = r"(?:(?<![^\W_])|(?<=[0-9\[;]m)|(?<=\\[nrt]))"
-"""Start of a word, also after a terminal's colour or an escape."""
+_BEGINS = r"(?:(?<![^\W_])|(?<=[0-9\[;]m)|(?<=\\[nrt]))"  # start of a word, also after a terminal's colour or an escape
 _LEFT_OUT = ("git_user",)
 """Run variables whose only content is a person's name: replayed without one, any author may be this run's user."""
 

@@ -49,18 +49,14 @@ log = logging.getLogger(__name__)
 
 SUFFIXES = (".yaml", ".yml")
 HOLDER = "llmproxy --cassette-dir"
-_NAME = 100
-"""Maximum characters of a generated file name."""
-_HEAD = 4096
-"""Bytes of a file that contain its cassette's name."""
+_NAME = 100  # maximum characters of a generated file name
+_HEAD = 4096  # bytes of a file that contain its cassette's name
 _RETRIES = 25
-_PAUSE = 0.2
-"""Seconds between two attempts, while another process loads the same file."""
+_PAUSE = 0.2  # seconds between two attempts, while another process loads the same file
 _RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
 _COMPARED = attrgetter("method", "uri", "headers", "body", "status", "response_headers", "response_body")
 """What of a recorded exchange must be in the store before its file may be overwritten."""
-_Stamp = tuple[int, int, int]
-"""A file's modification time in nanoseconds, size in bytes, inode."""
+_Stamp = tuple[int, int, int]  # a file's modification time in nanoseconds, size in bytes, inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +81,7 @@ class CassetteDir:
             raise MachineError(f"--cassette-dir {path} is a file.", hint="Give a folder, or leave it out.")
         self.path = path
         self.now = now
-        self._heads: dict[str, tuple[_Stamp, str]] = {}
-        """Stamp and cassette of each file when it was last opened."""
+        self._heads: dict[str, tuple[_Stamp, str]] = {}  # stamp and cassette of each file when it was last opened
 
     def list_cassette_files(self) -> dict[str, Path]:
         """Return the file of each cassette. Raises CassetteCorrupt if two files have the same cassette."""

@@ -48,8 +48,7 @@ from llmproxy.core.traffic.interaction import (
 from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
 
-_TIMES = {"head_offset", "body_offset"}
-"""Members that HAR and flow files have too: with these alone a file is not ours."""
+_TIMES = {"head_offset", "body_offset"}  # members that HAR and flow files have too: with these alone a file is not ours
 
 
 @dataclass(frozen=True, slots=True)

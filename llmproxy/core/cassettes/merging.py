@@ -36,8 +36,7 @@ from llmproxy.server_store_copies import show_store
 from llmproxy.sqlite_file import translate_errors
 
 _HOLDER = "llmproxy merge"
-_SHOWN = 20
-"""Maximum conflicts that are shown."""
+_SHOWN = 20  # maximum conflicts that are shown
 _VERSIONS = "SELECT DISTINCT substr(key, 1, instr(key, ':')), rules FROM interactions WHERE superseded_at IS NULL"
 
 

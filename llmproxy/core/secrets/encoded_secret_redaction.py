@@ -30,8 +30,7 @@ Find = Callable[[str], list[Span]]
 _ROUNDS = 4096
 """Takes about a millisecond; used only for values that look secret and are no credential of their provider."""
 DIGITS = 12
-_EACH = 16
-"""Values of one request that are stretched individually."""
+_EACH = 16  # values of one request that are stretched individually
 _SALT = b"llmproxy key v2"
 
 
@@ -67,8 +66,7 @@ def _derive_slow_hash(secret: str) -> bytes:
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
 
-FOLLOWED = "REDACTEDx"
-"""Prefix of the placeholder of a secret in a URL; a fingerprint follows."""
+FOLLOWED = "REDACTEDx"  # prefix of the placeholder of a secret in a URL; a fingerprint follows
 OURS = late(
     r"(?<![*\w])(?:REDACTE(?:D-?)?\*(?!\*)|REDACTED(?:-\d+(?::(?P<kind>[\w-]*))?|x(?P<digits>[0-9a-f]{12}))\*+"
     r"|REDx(?P<few>[0-9A-Za-z]{3,9})\*+)"
@@ -80,8 +78,7 @@ _SHORTEST = 8
 _LONGEST_NAME = 64
 _MEMBER_OF_LINK = late(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
 _IN_VALUE = late(r"[\w%.~+/=:@!$*-]")
-_MOST_LINKS = 256
-"""Maximum secrets in links of one answer: each takes a millisecond."""
+_MOST_LINKS = 256  # maximum secrets in links of one answer: each takes a millisecond
 
 
 def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
@@ -205,11 +202,9 @@ def unescape_json_text(text: str) -> tuple[str, Callable[[int], int]]:
 
 # -- large bodies, frames ----------------------------------------------------------------------------------------------
 
-_WHOLE = 4 << 20
-"""Maximum characters that are searched at once; a search needs many times the size of its text."""
+_WHOLE = 4 << 20  # maximum characters that are searched at once; a search needs many times the size of its text
 _WINDOW = 1 << 20
-_MARGIN = 1 << 18
-"""Larger than the longest expression, `_LONGEST_RUN`, and a key split over a stream's events."""
+_MARGIN = 1 << 18  # larger than the longest expression, `_LONGEST_RUN`, and a key split over a stream's events
 
 
 def iter_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
@@ -251,10 +246,8 @@ _MARK = late(r"(?:\\r)?\\n|\r?\n")
 _LINE = late(rf"[ \t]{{0,40}}([{_KEY}]+)")
 _KEY_CHARS = ascii_letters + digits + "_-+/=.~"
 _DIGIT = late(r"\d")
-_CONTEXT = 16
-"""Characters before the key that show whether a key can begin there."""
-_ENDS = 12
-"""Maximum lines after which the key's end is tried; a longer key is found up to its last line."""
+_CONTEXT = 16  # characters before the key that show whether a key can begin there
+_ENDS = 12  # maximum lines after which the key's end is tried; a longer key is found up to its last line
 _LONGEST_LINE = 4096
 _MOST_LINES = 400
 
@@ -285,8 +278,7 @@ def find_line_broken(text: str, find: Find) -> list[Span]:
     return found
 
 
-_SEPARATOR = "\n\0\n"
-"""Text that no secret contains."""
+_SEPARATOR = "\n\0\n"  # text that no secret contains
 
 
 class _JoinedLines:
@@ -355,8 +347,7 @@ _CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
 _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
 _NO_BLANKS = dict.fromkeys(map(ord, "\t\n\r"))
-_SAMPLE = 96
-"""Characters needed to decide whether a run is text."""
+_SAMPLE = 96  # characters needed to decide whether a run is text
 
 
 def overwrite_in_base64(text: str, find: Find) -> str:
@@ -426,8 +417,7 @@ def _decode_base64_as_latin1(coded: str) -> str:
 
 _WIDE = late(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
 _WIDE_CHARS = bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256))
-_WIDE_RUN = b"\1\0" * 12
-"""A match of `_WIDE` in the classes of `_WIDE_CHARS`; most bytes with a NUL contain none."""
+_WIDE_RUN = b"\1\0" * 12  # a match of `_WIDE` in the classes of `_WIDE_CHARS`; most bytes with a NUL contain none
 
 
 def overwrite_in_utf16(text: str, find: Find) -> str:
@@ -452,8 +442,7 @@ _SAYS = (
 )  # fmt: skip
 """Members in which the dialects stream a model's output."""
 _SAID = late(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
-_FEWEST = 3
-"""Minimum pieces of one name in a stream."""
+_FEWEST = 3  # minimum pieces of one name in a stream
 
 
 def find_split_secrets(text: str, find: Find) -> list[list[Span]]:

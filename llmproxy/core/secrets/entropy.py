@@ -22,8 +22,7 @@ def parse_word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_LOOKED_AT = 256
-"""Characters of a text that are examined."""
+_LOOKED_AT = 256  # characters of a text that are examined
 _LONGEST_WORD = 18
 _WORDS = late(
     rf"(?:[A-Z]?[a-z]{{1,{_LONGEST_WORD}}}|[A-Z]{{1,{_LONGEST_WORD}}}|v?\d{{1,4}})"
@@ -76,13 +75,11 @@ _CLASSES = str.maketrans(
     | dict.fromkeys(map(ord, "#!@$%^&*?~"), "!")
 )  # fmt: skip
 _PAIRS = ("a0", "0a", "A0", "0A", "a!", "!a", "A!", "!A", "0!", "!0")
-_HUMP = late(r"aA(?!aa)")
-"""A capital letter that does not begin a word."""
+_HUMP = late(r"aA(?!aa)")  # a capital letter that does not begin a word
 _MIXED = ((12, 2, 0.2), (24, 3, 0.2), (1 << 30, 4, 0.125))
 """Upper limit of the length, minimum number of borders, and minimum fraction of all pairs."""
 _LONG_TOKEN = late(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9%]{16,}")
-_UNSPEAKABLE = late(r"[A-Z][b-df-hj-np-tv-xz]{2,}(?![a-z])")
-"""A capital and consonants: not a camel-case word."""
+_UNSPEAKABLE = late(r"[A-Z][b-df-hj-np-tv-xz]{2,}(?![a-z])")  # a capital and consonants: not a camel-case word
 _CONSONANTS = late(r"[b-df-hj-np-tv-xz]{6,}")
 _NO_VALUE = late(
     r"[$#%@]?\{|\$\(|^\$[A-Za-z_]|\$\$?[A-Z_]{3,}|%\(|%[A-Z_]+%|%s|<[%A-Za-z_/]|[A-Za-z_]\w*[(\[]|://|\.\.\."

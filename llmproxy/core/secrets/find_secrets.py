@@ -60,26 +60,22 @@ class Span(NamedTuple):
     """Kind of a secret with an unmistakable form, as in its placeholder; empty if only a name or label shows it."""
 
 
-CREDENTIAL = "credential"
-"""Kind of the credentials that this run sent."""
+CREDENTIAL = "credential"  # kind of the credentials that this run sent
 
 _KEY_CHARS = bytes(
     ord("k") if chr(code) in "_-+/=.~" or (code < 128 and chr(code).isalnum()) else ord(" ") for code in range(256)
 )
 """Maps characters of keys to ``k``: a run of 16 is examined, and most text has few."""
 _KEY_RUN = 16
-_LONGEST_RUN = 50_000
-"""Longer runs are images and audio."""
+_LONGEST_RUN = 50_000  # longer runs are images and audio
 
 _BASE64_RUN = 120
 """With this much base64 around it, a key's shape is a coincidence: images and audio are megabytes of it."""
 _BORDER = late(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
 """Borders that end in a letter or digit: an escape of JSON or a URL, a terminal's colour."""
 _ESCAPES = late(rb"\\(?:[nrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|%[0-9a-fA-F]{2}")
-_LABEL = 48
-"""Characters before a value in which a service may be named."""
-_SHORTEST = 12
-"""Minimum characters of a text that is searched."""
+_LABEL = 48  # characters before a value in which a service may be named
+_SHORTEST = 12  # minimum characters of a text that is searched
 
 
 _BASE64 = late(r"[A-Za-z0-9+/_\-]*")
@@ -96,15 +92,12 @@ _PLACED = tuple((pattern, RustPattern(_build_pattern_prefilter(pattern))) for pa
 _HOLDS_NAMED = RustPattern(NAMED_VALUE)
 _HOLDS_LABEL = RustPattern(NEAR_LABEL)
 _HOLDS_MEMBER = RustPattern(NAMED_MEMBER)
-_LONGEST_BEGINNING = 256
-"""Upper bound of the length that these expressions need."""
-_WORTH_A_TEST = 1 << 12
-"""Characters of a part; it is searched for names only if it may contain one."""
+_LONGEST_BEGINNING = 256  # upper bound of the length that these expressions need
+_WORTH_A_TEST = 1 << 12  # characters of a part; it is searched for names only if it may contain one
 _IS_NEAR = RustPattern(lambda: "|".join((*map(_build_pattern_prefilter, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
 """One expression is as fast as each alone; with `NEAR_LABEL` it would have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
-_SERVICE = late(SERVICE.encode)
-"""Matches lower case."""
+_SERVICE = late(SERVICE.encode)  # matches lower case
 
 
 class KeyRuns(NamedTuple):
@@ -165,8 +158,7 @@ def find_by_shape_or_name(text: str, *, named: bool = True) -> list[Span]:
 _SIGNS = (b":", b"=", b",", b">")
 _LONGEST_NAME = 64
 _NAME_END = late(rb"[a-z_\-]+")
-_ENV = late(rb"[A-Z][A-Z0-9_]*=")
-"""An environment variable and its sign, without a gap."""
+_ENV = late(rb"[A-Z][A-Z0-9_]*=")  # an environment variable and its sign, without a gap
 
 
 def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
@@ -339,23 +331,15 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
 
 # -- known credentials -------------------------------------------------------------------------------------------------
 
-FREE = 16
-"""Minimum length of credentials that are found within words as well."""
-_FEW = 24
-"""Maximum forms that are searched one by one."""
-_MOST = 100_000
-"""Maximum forms that are remembered; the oldest are dropped then."""
-_MOST_WAITING = 8_000
-"""Maximum credentials waiting for the index; more would drop the first ones at once."""
-_WITHOUT_SHAPE = 256
-"""Number of known forms from which credentials that are recognised by shape get no forms."""
-_ANCHOR = 8
-"""Characters that identify one of many forms, and that are compared with searched texts."""
-_PLAIN = re.compile(r"[A-Za-z0-9._~\-]{16,}")
-"""A credential that quoting does not change."""
+FREE = 16  # minimum length of credentials that are found within words as well
+_FEW = 24  # maximum forms that are searched one by one
+_MOST = 100_000  # maximum forms that are remembered; the oldest are dropped then
+_MOST_WAITING = 8_000  # maximum credentials waiting for the index; more would drop the first ones at once
+_WITHOUT_SHAPE = 256  # number of known forms from which credentials that are recognised by shape get no forms
+_ANCHOR = 8  # characters that identify one of many forms, and that are compared with searched texts
+_PLAIN = re.compile(r"[A-Za-z0-9._~\-]{16,}")  # a credential that quoting does not change
 _LEAST_ENCODED = 12
-_ENOUGH = 24
-"""Characters at the end of a credential that determine the end of its base64."""
+_ENOUGH = 24  # characters at the end of a credential that determine the end of its base64
 _URLSAFE = {43: 45, 47: 95}
 _NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmopqstuvwxyz0123456789"))
 """Bytes other than letters and digits, and the letters of escaped line breaks, ``n`` and ``r``."""
@@ -410,12 +394,9 @@ class KnownSecrets:
         self._all: OrderedDict[str, None] = OrderedDict()
         self._few: tuple[str, ...] = ()
         self._anchors: dict[str, tuple[str, ...]] = {}
-        self._short: tuple[str, ...] = ()
-        """Forms without a run of key characters."""
-        self._waiting: OrderedDict[str, None] = OrderedDict()
-        """Credentials that are not in the index yet."""
-        self._lettered: set[bytes] = set()
-        """Letters and digits of each form; empty for a form outside ASCII."""
+        self._short: tuple[str, ...] = ()  # forms without a run of key characters
+        self._waiting: OrderedDict[str, None] = OrderedDict()  # credentials that are not in the index yet
+        self._lettered: set[bytes] = set()  # letters and digits of each form; empty for a form outside ASCII
         self._lettered_of = 0
         self._lock = threading.Lock()
         self.on_text: Callable[[str], None] | None = None
@@ -515,17 +496,14 @@ def _find_secret_form_spans(form: str, text: str) -> Iterator[Span]:
 
 _MOST_OF_A_TEXT = 100_000
 """Maximum distinct pieces remembered of a text, as in 500 KB of code; beyond, each new credential changes it."""
-_LONGEST = 2_000_000
-"""Maximum characters in a text's runs."""
-_MOST_PIECES = 400_000
-"""Maximum pieces in total, about 40 MB; beyond, everything counts as changed once."""
+_LONGEST = 2_000_000  # maximum characters in a text's runs
+_MOST_PIECES = 400_000  # maximum pieces in total, about 40 MB; beyond, everything counts as changed once
 
 
 class CredentialEpoch:
     def __init__(self) -> None:
         self.count = 0
-        self._changed = 0
-        """Number of the last credential that may have changed something."""
+        self._changed = 0  # number of the last credential that may have changed something
         self._searched: set[str] = set()
 
     def count_new_credential(self, common_endings: Collection[str | None]) -> None:

@@ -76,11 +76,9 @@ from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Int
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import DUMMY
 
-_PLAIN_HEADERS = 1024
-"""Maximum remembered header values without a secret; a client sends the same ones each time."""
+_PLAIN_HEADERS = 1024  # maximum remembered header values without a secret; a client sends the same ones each time
 _LONGEST_HEADER = 256
-_SEEN_HEADERS = 256
-"""Maximum remembered whole heads with their redacted form."""
+_SEEN_HEADERS = 256  # maximum remembered whole heads with their redacted form
 _LONGEST_HEADERS = 4096
 
 _KEY_VARIABLE = late(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
@@ -101,10 +99,8 @@ _WHO_ASKS = frozenset({"client_secret", "client_assertion"})
 """Members of a form at a token endpoint that identify the caller, not the question."""
 _LONGEST_FORM = 65_536
 NO_NAMES: frozenset[str] = frozenset()
-_STREAM = 3
-"""Minimum chunks of an answer that may split a secret over its pieces."""
-_NESTED = 4
-"""Maximum depth of JSON in strings of JSON."""
+_STREAM = 3  # minimum chunks of an answer that may split a secret over its pieces
+_NESTED = 4  # maximum depth of JSON in strings of JSON
 
 
 def is_redacted_request(request: Request) -> bool:
@@ -579,8 +575,7 @@ class SecretMarks:
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
 
-SHAPED = frozenset(kind.label for kind in KINDS)
-"""Kinds with a recognisable form."""
+SHAPED = frozenset(kind.label for kind in KINDS)  # kinds with a recognisable form
 
 
 def find_secret_line_numbers(text: str, redactor: Redactor) -> dict[str, list[int]]:

@@ -108,8 +108,7 @@ def compile_template(template: str, *, loose: bool = False) -> re.Pattern[str]:
     return re.compile(_template_to_regex(template) + end)
 
 
-_PLAIN = 2.3
-"""Minimum for short hexadecimal keys: 16 digits of 16 have 3.2 bits on average, seldom less than 2.5."""
+_PLAIN = 2.3  # minimum for short hexadecimal keys: 16 digits of 16 have 3.2 bits on average, seldom less than 2.5
 
 _WORDY = {
     "openai": "sk-<word20+>", "xai": "xai-<alnum20+>", "cerebras": "csk-<alnum30+>", "tavily": "tvly-<word20+>",
@@ -313,8 +312,7 @@ _BARE_URL = late(
 _BEGINNING = late(r"(?:^|\s)/*$")
 _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 """Words before a colon that make the following address no password."""
-_DIGESTS = frozenset({"sha256", "sha512"})
-"""What follows the tag of an image (``/v2/name:tag@sha256:...``)."""
+_DIGESTS = frozenset({"sha256", "sha512"})  # what follows the tag of an image (``/v2/name:tag@sha256:...``)
 
 
 def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
@@ -348,8 +346,7 @@ def _find_word_start(text: str, at: int) -> int:
 
 _FORM = late(r"[\w.%\-]{1,60}=[\w.~%+*/!:\-]*(?:&[\w.%\-]{1,60}=[\w.~%+*/!:=\-]*)+\s*")
 _LONGEST_FORM = 20_000
-_COMMAND = 400
-"""Characters of a command before an option that are searched."""
+_COMMAND = 400  # characters of a command before an option that are searched
 _CONTEXT = 300
 """Characters around a member of a connection string, or of a JWK, that are searched for the other members."""
 _OAUTH = parse_word_list("access_token refresh_token id_token client_secret client_assertion")
@@ -611,8 +608,7 @@ LABELLED_ID = late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-
 
 # -- by name -----------------------------------------------------------------------------------------------------------
 
-PLACEHOLDER = "[REDACTED]"
-"""Placeholder of a header or query value that does not count."""
+PLACEHOLDER = "[REDACTED]"  # placeholder of a header or query value that does not count
 
 SECRET_HEADER = late(
     r"auth(?!or(?!i[sz]))|token|secret|(?:^|[-_])(?:api)?key|apikey|cookie|credential|passw|session|signature"
@@ -741,8 +737,7 @@ NAMED_VALUE = (
 """An expression that occurs wherever a name and its value must be examined."""
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
 BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+{_MORE})(?![(\[{{])")
-ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")
-"""Value after ``NAME=`` at the beginning of a word."""
+ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")  # value after ``NAME=`` at the beginning of a word
 NAME_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.$@"
 _SECRET_NAME = late(
     r"(?:(?P<short>(?<![a-z])pass|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
@@ -779,8 +774,7 @@ def get_least_length_for_name(name: bytes, *, variable: bool) -> int:
     return _LONG_ENOUGH if found is None else _SHORT if found["short"] else _MIDDLE if found["secret"] else _LONG_ENOUGH
 
 
-SHORTEST = 8
-"""Minimum characters of a credential that is searched for elsewhere; shorter ones are words."""
+SHORTEST = 8  # minimum characters of a credential that is searched for elsewhere; shorter ones are words
 
 ANSWER_HEADER = late(
     r"(?:^|[-_])(?:authorization|(?:auth|access|security|session|refresh|id|csrf|xsrf|api|user|service|device|bearer"

@@ -18,8 +18,7 @@ from typing import NamedTuple
 from llmproxy.core.traffic.json_diff import count_common_prefix, count_common_suffix
 from llmproxy.errors import CassetteCorrupt
 
-LARGE = 4 << 20
-"""Bytes of a column above which it is written and read in pieces."""
+LARGE = 4 << 20  # bytes of a column above which it is written and read in pieces
 PIECE = 1 << 20
 
 
@@ -47,19 +46,15 @@ def read_data_column(conn: sqlite3.Connection, row: int, *, deflated: bool) -> b
     return out.getvalue()
 
 
-MAX_DEPTH = 256
-"""Longest chain of deltas; the next body starts a new one. 256 links are read in about 2 ms."""
-CANDIDATES = 8
-"""Number of recent bodies tried as a base: conversations of sub-agents run side by side."""
-REMEMBERED_BYTES = 16 << 20
-"""Maximum bytes of the cache of recent bodies."""
+MAX_DEPTH = 256  # longest chain of deltas; the next body starts a new one. 256 links are read in about 2 ms
+CANDIDATES = 8  # number of recent bodies tried as a base: conversations of sub-agents run side by side
+REMEMBERED_BYTES = 16 << 20  # maximum bytes of the cache of recent bodies
 _SMALL = 128
 _FAST_ABOVE = 1 << 20
 _LITTLE_WORK = 8192
 """Bytes up to which encoding is cheaper than checking whether the content exists: the insert detects that."""
 _LEAST_SHARED = 256
-_LITTLE = 64
-"""Bytes; with a base that leaves no more than this to store, no other is tried."""
+_LITTLE = 64  # bytes; with a base that leaves no more than this to store, no other is tried
 
 Group = tuple[str | bytes, str | bytes, str | bytes]
 """Cassette, provider, operation: bodies that are likely to share text."""

@@ -99,8 +99,7 @@ class MaxAge(NamedTuple):
 
 Note = VolatileField | AcceptedChange | MaxAge
 """A cassette's own setting: a volatile field, an accepted change or a maximum age."""
-_KINDS = (MaxAge, VolatileField, AcceptedChange)
-"""In the order of a file's head, so that a store and its file agree."""
+_KINDS = (MaxAge, VolatileField, AcceptedChange)  # in the order of a file's head, so that a store and its file agree
 _CHANGE, _AGE = "change", "max_age"
 """Members that mark an accepted change and a maximum age; rows without them are volatile fields."""
 

@@ -39,12 +39,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REMEMBERED_SLOTS = 20_000
-"""Maximum keys whose recordings are cached, about 400 bytes each."""
-REMEMBERED_BYTES = 8 << 20
-"""Maximum bytes of the cache of answers."""
-REMEMBERED_CONTENT = 4 << 20
-"""Maximum bytes of the cache of contents, for the turns of one conversation."""
+REMEMBERED_SLOTS = 20_000  # maximum keys whose recordings are cached, about 400 bytes each
+REMEMBERED_BYTES = 8 << 20  # maximum bytes of the cache of answers
+REMEMBERED_CONTENT = 4 << 20  # maximum bytes of the cache of contents, for the turns of one conversation
 
 _KEYED_COLUMNS = "id, occurrence, status, ending, (SELECT sha256 FROM bodies WHERE bodies.id = request_body)"
 SLOTS = f"""
@@ -268,13 +265,10 @@ class Readable:
         """Id and price (see `read_recording_price`) of the last answer read: it is needed next."""
         self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._keyed_generation: tuple[int, int] = (-1, -1)
-        self._opened = 0
-        """Number of times that the file was reopened."""
+        self._opened = 0  # number of times that the file was reopened
         self._seen: Signature | None = read_stat_signature(self._file) if watch else None
-        self._settled = False
-        """Whether every later write must change the file's signature."""
-        self._refused: Signature | None = None
-        """Signature of an unreadable file that replaced ours, to warn once."""
+        self._settled = False  # whether every later write must change the file's signature
+        self._refused: Signature | None = None  # signature of an unreadable file that replaced ours, to warn once
         self._last_row = self._read_last_interaction() if watch else ()
         self.derived: dict[Place, RecomputedKeys | None] = {}
         """Current keys of recordings of other rules, by opened cassette and sample."""

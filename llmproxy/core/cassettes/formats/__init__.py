@@ -135,8 +135,7 @@ _ROWS = (
     # The last: any other YAML is taken for vcrpy's, so that what is wrong with it is said in its terms.
     Format("vcr", "vcr", "vcrpy's cassettes", (".yaml", ".yml", ".json"), writes=True, mark="\nllmproxy:"),
 )
-FORMATS = {row.name: row for row in _ROWS}
-"""Formats by name, in the order in which they are tried."""
+FORMATS = {row.name: row for row in _ROWS}  # formats by name, in the order in which they are tried
 SUFFIXES = tuple(dict.fromkeys(suffix for row in _ROWS for suffix in row.suffixes))
 
 

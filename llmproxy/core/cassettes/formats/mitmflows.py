@@ -30,11 +30,9 @@ from llmproxy.core.traffic.origin_guard import is_ip_address
 from llmproxy.errors import CassetteCorrupt
 
 _START = re.compile(rb"[0-9]{1,12}:[0-9]{1,9}:[a-z_]{2,30}[;,]")
-_LENGTH = 12
-"""Maximum digits of a length, as in mitmproxy's own reader."""
+_LENGTH = 12  # maximum digits of a length, as in mitmproxy's own reader
 _DEPTH = 32
-_OLDEST = 4
-"""Version of the format (2018) before which it had mitmproxy's number, and fields had other types."""
+_OLDEST = 4  # version of the format (2018) before which it had mitmproxy's number, and fields had other types
 
 
 def recognises(source: Source) -> bool:

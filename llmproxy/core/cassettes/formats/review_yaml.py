@@ -63,19 +63,14 @@ _OPEN = re.compile(r"^open: *true *(#.*)?$", re.MULTILINE)
 _FORK = re.compile(r"""^["']?fork["']?\s*:""", re.MULTILINE)
 """The member at the top level, anywhere in the file; other occurrences are indented."""
 _NOTE = "# Recorded by llmproxy. You may edit the answers: a replay then uses them (docs/cassettes.md).\n"
-_END = "..."
-"""YAML's end of a document: a truncated file is still valid YAML, but lacks it."""
+_END = "..."  # YAML's end of a document: a truncated file is still valid YAML, but lacks it
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
-_SHARED = 80
-"""Minimum characters of JSON for a repeated part to be written once."""
-_MAX_ALIASES = 9_000
-"""Maximum aliases in one file; the reader accepts 10 000."""
+_SHARED = 80  # minimum characters of JSON for a repeated part to be written once
+_MAX_ALIASES = 9_000  # maximum aliases in one file; the reader accepts 10 000
 _SAID = 100
 _WRAP = 100
-_SHORT = 100
-"""Maximum bytes of an answer on one line."""
-_LINE = 2000
-"""Maximum characters of a line that people skip: an answer's headers, ids, usage."""
+_SHORT = 100  # maximum bytes of an answer on one line
+_LINE = 2000  # maximum characters of a line that people skip: an answer's headers, ids, usage
 
 
 def recognises(source: Source) -> bool:

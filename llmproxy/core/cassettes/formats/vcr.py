@@ -34,12 +34,10 @@ from llmproxy.core.cassettes.formats.yaml_text import map_interactions_to_lines
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
-FORMAT = 1
-"""Version of the member ``llmproxy``."""
+FORMAT = 1  # version of the member ``llmproxy``
 VCR_VERSION = 1
 _MAX_DEPTH = 64
-_MAX_ALIASES = 10_000
-"""PyYAML writes one for each repeated object."""
+_MAX_ALIASES = 10_000  # PyYAML writes one for each repeated object
 _START = re.compile(r"^(?:interactions|version)\s*:|^-\s+\w+\s*:", re.MULTILINE)
 
 

@@ -50,8 +50,7 @@ class OneLineValue:
     room: int = 400
 
 
-_WIDTH = 112
-"""Maximum characters of a line with a mapping or a list."""
+_WIDTH = 112  # maximum characters of a line with a mapping or a list
 _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 
 
@@ -197,8 +196,7 @@ def map_interactions_to_lines(text: str) -> dict[int, int]:
     return {number: place.line for number, place in enumerate(getattr(items, "items_at", ()), 1)}
 
 
-MAX_BYTES = 1 << 20
-"""Largest body to analyse: nobody reads a longer one as a tree."""
+MAX_BYTES = 1 << 20  # largest body to analyse: nobody reads a longer one as a tree
 _DEPTH = 39
 
 

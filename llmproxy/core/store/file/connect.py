@@ -38,15 +38,13 @@ from llmproxy.sqlite_file import (
     sidecar_path,
 )
 
-BUSY_SECONDS = 5.0
-"""Seconds that one statement waits for another process's write."""
+BUSY_SECONDS = 5.0  # seconds that one statement waits for another process's write
 PAGE_SIZE = 4096
 _RACY_NS = 2_000_000_000
 """Nanoseconds; commits within one tick of the file system's clock have equal times: only older ones prove no write."""
 _COPIED = ("", "-wal", "-journal")
 _TRIES = 6
-_PAUSE = 0.02
-"""Attempts to open a store that changes while it is copied, and seconds between them."""
+_PAUSE = 0.02  # attempts to open a store that changes while it is copied, and seconds between them
 WORDS = sqlite_file.ErrorTexts(
     name="store",
     takes="recording",

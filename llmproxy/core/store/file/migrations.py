@@ -13,8 +13,7 @@ from llmproxy.sqlite_file import write_transaction
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
-APPLICATION_ID = 0x6C6C6D70
-"""``llmp`` in the file's header, so that ``file`` and llmproxy can recognize a store."""
+APPLICATION_ID = 0x6C6C6D70  # ``llmp`` in the file's header, so that ``file`` and llmproxy can recognize a store
 
 MIGRATION_SET = "llmproxy"
 

@@ -61,8 +61,7 @@ _ADD_COUNT = """
 UPDATE cassettes SET recorded = recorded + coalesce(
     (SELECT recorded FROM cassettes WHERE name = ? AND sample = ?), 0) WHERE name = ? AND sample = ?
 """
-_SPARE = 10
-"""A deletion rewrites the file if at least this share of it is free; less is left for the next recordings."""
+_SPARE = 10  # a deletion rewrites the file if at least this share of it is free; less is left for the next recordings
 
 
 class FileStore(Store):
@@ -73,14 +72,11 @@ class FileStore(Store):
         self.writable = writable
         self._lock = threading.Lock()
         self._writer: OverwriteAwareConnection | None = None
-        self._moved = False
-        """Whether the file was removed or replaced since the reading connection was opened."""
+        self._moved = False  # whether the file was removed or replaced since the reading connection was opened
         self._bodies = DeltaBodyWriter()
-        self._last = 0
-        """The greatest id that this store object stored."""
+        self._last = 0  # the greatest id that this store object stored
         self._stored = 0
-        self._gone = False
-        """Whether another program replaced the file by one that lacks our recordings."""
+        self._gone = False  # whether another program replaced the file by one that lacks our recordings
 
     @override
     def _follow_own_writer(self) -> None:

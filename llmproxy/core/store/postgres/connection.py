@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5
-ANSWER_SECONDS = 30.0
-"""Timeout of one statement in seconds; a broken network reports nothing."""
-SOON = 0.5
-"""Maximum seconds that the event loop waits until another thread has used the connection or the copy."""
+ANSWER_SECONDS = 30.0  # timeout of one statement in seconds; a broken network reports nothing
+SOON = 0.5  # maximum seconds that the event loop waits until another thread has used the connection or the copy
 PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
 """Seconds between attempts to write while the server is unavailable."""
 _SETTINGS = (
@@ -39,8 +37,7 @@ _SETTINGS = (
     " set_config('idle_in_transaction_session_timeout', '5s', false)"
 )
 _DENIED = frozenset({"42501", "25006"})
-_AGAIN = frozenset({"40001", "40P01", "23503"})
-"""The last: what a body builds on was deleted since it was read."""
+_AGAIN = frozenset({"40001", "40P01", "23503"})  # the last: what a body builds on was deleted since it was read
 _LOCKED = "55P03"
 
 

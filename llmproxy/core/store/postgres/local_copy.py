@@ -23,8 +23,7 @@ from llmproxy.sqlite_file import write_transaction
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
 
-AT_ONCE = 500
-"""Rows per query."""
+AT_ONCE = 500  # rows per query
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS server_copies (
@@ -55,8 +54,7 @@ FROM llmproxy.cassettes AS c LEFT JOIN LATERAL (
 In this order whoever held a slot comes before who took it over. A cassette without such rows gives one of NULL.
 Volatile fields are in the first row only.
 """
-_HEAD = 11
-"""Columns of the cassette."""
+_HEAD = 11  # columns of the cassette
 _BODIES = "SELECT sha256, size, encoding, base, prefix, suffix, depth, data FROM llmproxy.bodies WHERE sha256 = ANY(%s)"
 _CASSETTE = """
 INSERT INTO cassettes (name, sample, created_at, recorded, latest_from, closed_cleanly, holder, pid, host, heartbeat)

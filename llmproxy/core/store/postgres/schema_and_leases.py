@@ -23,8 +23,7 @@ from llmproxy.server_store_copies import RemoteStore
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
 
-_MIGRATIONS_LOCK = 0x6C6C6D70
-"""Id of the migrations' advisory lock; ``llmp``."""
+_MIGRATIONS_LOCK = 0x6C6C6D70  # id of the migrations' advisory lock; ``llmp``
 
 _REAL = frozenset({"started_at", "first_byte_ms", "duration_ms", "cost_usd"})
 _WHOLE = frozenset({

@@ -143,16 +143,13 @@ class ServerStore(Store):
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
-        self._writer: OverwriteAwareConnection | None = writer
-        """Writing connection to the copy."""
+        self._writer: OverwriteAwareConnection | None = writer  # writing connection to the copy
         self._bodies = DeltaBodyWriter()
         self._reads, self._writes = link, ServerLink(server)
-        self._read: set[str] = set()
-        """Cassettes read from the server since this store was opened."""
+        self._read: set[str] = set()  # cassettes read from the server since this store was opened
         self._held: dict[tuple[str, int], str] = {}
         """Holders of our leases, by the server's name of the cassette and sample."""
-        self._wrote: set[tuple[str, int]] = set()
-        """Cassettes and samples, in the server's form, in which we recorded."""
+        self._wrote: set[tuple[str, int]] = set()  # cassettes and samples, in the server's form, in which we recorded
         self._away = False
         """Whether the server was unavailable when a session ended: the next ones do not wait for it again."""
         self._shared: set[tuple[str, int]] = set()
