@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import json
 
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded
 
 
 def recognises(source):

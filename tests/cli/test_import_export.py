@@ -17,8 +17,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.cassettes.folder import build_slug
-from llmproxy.core.cassettes.formats import read_source_file
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, read_source_file
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork

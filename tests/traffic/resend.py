@@ -18,7 +18,7 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from llmproxy.cli.parts.import_files import group_files, read_exchanges
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor

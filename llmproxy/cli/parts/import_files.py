@@ -16,12 +16,12 @@ from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
     Format,
+    Recorded,
     Source,
     find_matching_format,
     read_source_file,
     review_yaml,
 )
-from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
 from llmproxy.core.forks.fork_rows import store_fork
 from llmproxy.core.keys.user_rules import Rules

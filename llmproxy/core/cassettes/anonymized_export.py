@@ -30,7 +30,7 @@ from llmproxy.core.bindings import (
     rewrite_answer,
     rewrite_recorded,
 )
-from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_line_object, parse_exchange
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.dialects.answer_json_edits import write_json_like

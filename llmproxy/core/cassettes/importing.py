@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.core.bindings import BadRunVariable, dump_run_variables, parse_run_variable
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage

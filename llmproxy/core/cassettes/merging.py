@@ -18,8 +18,7 @@ from typing import NamedTuple
 from llmproxy.advice import format_command, quote_word
 from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Source, read_source_file, review_yaml, write_text
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file, review_yaml, write_text
 from llmproxy.core.cassettes.formats.review_yaml import list_identities
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork

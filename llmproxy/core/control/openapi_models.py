@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 from llmproxy import proxy_calls
 from llmproxy.core.bindings import run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.control.endpoints import INTERACTION_MEMBERS
 from llmproxy.core.control.parsing import BadControl
 from llmproxy.core.forks import overrides

@@ -15,8 +15,7 @@ import pytest
 from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.folder import CassetteDir, FolderLoadSummary, build_slug
-from llmproxy.core.cassettes.formats import review_yaml
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, review_yaml
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork

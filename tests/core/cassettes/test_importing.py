@@ -18,8 +18,7 @@ import zstandard
 from llmproxy.core.bindings import parse_volatile_field
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Source, read_source_file
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_into_new_store

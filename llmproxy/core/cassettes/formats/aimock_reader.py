@@ -13,14 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     get_list,
     mapping,
     microseconds,
+    read_each_item,
     status,
     text,
 )

@@ -13,16 +13,18 @@ import re
 import tomllib
 from functools import partial
 
-from llmproxy.core.cassettes.formats import Source, parse_json, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     build_skipped_exchange,
     encode_utf8_with_surrogates,
     kind,
     mapping,
     parse_header_mapping,
+    parse_json,
+    read_each_item,
     status,
     text,
     to_unix_time,

@@ -7,14 +7,15 @@ A body that is not UTF-8 text has the form ``base64:...``. Source: ddapm_test_ag
 
 from __future__ import annotations
 
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     Recorded,
+    Source,
     Tree,
     decode_base64,
     encode_utf8_with_surrogates,
     mapping,
     parse_header_mapping,
+    read_each_item,
     status,
     text,
 )

@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy import __version__
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     decode_base64,
     encode_utf8_with_surrogates,
@@ -27,6 +27,7 @@ from llmproxy.core.cassettes.formats.entries import (
     mapping,
     microseconds,
     parse_name_value_headers,
+    read_each_item,
     text,
     to_unix_time,
 )

@@ -13,16 +13,17 @@ import base64
 import json
 from collections.abc import Sequence
 
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     decode_base64,
     encode_utf8_with_surrogates,
     get_list,
     kind,
     mapping,
+    read_each_item,
     status,
     text,
 )

@@ -13,15 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     build_skipped_exchange,
     kind,
     mapping,
     microseconds,
+    read_each_item,
     status,
     to_unix_time,
 )

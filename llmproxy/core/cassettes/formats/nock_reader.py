@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 from urllib.parse import urlsplit
 
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     encode_utf8_with_surrogates,
     mapping,
     parse_header_mapping,
+    read_each_item,
     status,
     text,
 )

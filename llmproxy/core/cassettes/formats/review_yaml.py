@@ -19,16 +19,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     decode_base64,
     encode_utf8_with_surrogates,
     get_list,
     kind,
     mapping,
+    read_each_item,
     status,
     text,
 )

@@ -17,16 +17,17 @@ from typing import Any
 
 import yaml
 
-from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import (
+from llmproxy.core.cassettes.formats import (
     ReadingProblem,
     Recorded,
+    Source,
     Tree,
     decode_base64,
     encode_utf8_with_surrogates,
     is_final_status,
     kind,
     mapping,
+    read_each_item,
     text,
     to_unix_time,
 )

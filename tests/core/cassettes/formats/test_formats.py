@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
+    ReadingProblem,
+    Recorded,
     Source,
-    entries,
     find_matching_format,
     get_format,
     jsonl,
     read_each_item,
     read_source_file,
 )
-from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.vcr import read_interaction
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
@@ -306,24 +307,24 @@ def test_aliases_are_not_changed() -> None:
 def test_mappings_and_texts() -> None:
     """What is missing or of another type is named by its path."""
     tree = {"a": {"b": {"c": "x", "n": 1, "e": ""}}, "l": [1]}
-    assert entries.mapping(tree, "a", "b")["c"] == "x"
-    assert entries.text(tree["a"]["b"], "c") == "x"  # type: ignore[index]
-    assert entries.text({}, "c", "usual") == "usual"
-    assert entries.get_list(tree, "l") == [1]
-    assert entries.get_list(tree, "none") == []
+    assert formats.mapping(tree, "a", "b")["c"] == "x"
+    assert formats.text(tree["a"]["b"], "c") == "x"  # type: ignore[index]
+    assert formats.text({}, "c", "usual") == "usual"
+    assert formats.get_list(tree, "l") == [1]
+    assert formats.get_list(tree, "none") == []
     for call, said in [
-        (lambda: entries.mapping(tree, "a", "x"), "`a.x` is missing"),
-        (lambda: entries.mapping([1]), "it is list"),
-        (lambda: entries.text({"n": 1}, "n"), "`n` is int, not a text"),
-        (lambda: entries.text({"e": ""}, "e"), "`e` is empty"),
-        (lambda: entries.get_list({"l": 1}, "l"), "`l` is int, not a list"),
-        (lambda: entries.status(True), "the status is True"),
-        (lambda: entries.status("200"), "the status is '200'"),
-        (lambda: entries.status(99), "the status is 99"),
-        (lambda: entries.parse_header_mapping([]), "`headers` is list"),
-        (lambda: entries.parse_header_mapping({"a": [{}]}), "the header 'a' is dict"),
-        (lambda: entries.parse_name_value_headers([{"value": 1}]), "a field without a name"),
-        (lambda: entries.decode_base64("a"), "base64 is damaged"),
+        (lambda: formats.mapping(tree, "a", "x"), "`a.x` is missing"),
+        (lambda: formats.mapping([1]), "it is list"),
+        (lambda: formats.text({"n": 1}, "n"), "`n` is int, not a text"),
+        (lambda: formats.text({"e": ""}, "e"), "`e` is empty"),
+        (lambda: formats.get_list({"l": 1}, "l"), "`l` is int, not a list"),
+        (lambda: formats.status(True), "the status is True"),
+        (lambda: formats.status("200"), "the status is '200'"),
+        (lambda: formats.status(99), "the status is 99"),
+        (lambda: formats.parse_header_mapping([]), "`headers` is list"),
+        (lambda: formats.parse_header_mapping({"a": [{}]}), "the header 'a' is dict"),
+        (lambda: formats.parse_name_value_headers([{"value": 1}]), "a field without a name"),
+        (lambda: formats.decode_base64("a"), "base64 is damaged"),
     ]:
         with pytest.raises(ReadingProblem, match=said):
             call()  # type: ignore[no-untyped-call]
@@ -331,33 +332,33 @@ def test_mappings_and_texts() -> None:
 
 def test_headers() -> None:
     """Repetitions and numbers are kept, HTTP/2's pseudo fields are not."""
-    assert entries.parse_header_mapping({"a": ["1", "2"], "b": 3}) == (("a", "1"), ("a", "2"), ("b", "3"))
-    assert entries.parse_header_mapping(None) == ()
-    assert entries.parse_name_value_headers([{"name": ":path", "value": "/"}, {"name": "a", "value": "1"}]) == (
+    assert formats.parse_header_mapping({"a": ["1", "2"], "b": 3}) == (("a", "1"), ("a", "2"), ("b", "3"))
+    assert formats.parse_header_mapping(None) == ()
+    assert formats.parse_name_value_headers([{"name": ":path", "value": "/"}, {"name": "a", "value": "1"}]) == (
         ("a", "1"),
     )
-    assert entries.parse_name_value_headers(None) == ()
+    assert formats.parse_name_value_headers(None) == ()
 
 
 def test_times() -> None:
     """Times in any form are Unix time, durations are microseconds; nonsense is nothing."""
     same = ("2026-11-20T00:00:00Z", "2026-11-20T01:00:00+01:00", datetime(2026, 11, 20, tzinfo=UTC), 1795132800)
-    assert [entries.to_unix_time(each) for each in same] == [1795132800.0] * 4
-    assert [entries.to_unix_time(each) for each in ("soon", None, True)] == [0.0] * 3
-    assert entries.microseconds(1.5) == 1_500_000
-    assert entries.microseconds(1.5, 1000) == 1500
-    assert [entries.microseconds(value) for value in (-1, None, "1", True, float("nan"), 1e12)] == [0] * 6
+    assert [formats.to_unix_time(each) for each in same] == [1795132800.0] * 4
+    assert [formats.to_unix_time(each) for each in ("soon", None, True)] == [0.0] * 3
+    assert formats.microseconds(1.5) == 1_500_000
+    assert formats.microseconds(1.5, 1000) == 1500
+    assert [formats.microseconds(value) for value in (-1, None, "1", True, float("nan"), 1e12)] == [0] * 6
 
 
 def test_bytes() -> None:
     """White space in base64 is no damage; a lone surrogate is kept."""
-    assert entries.decode_base64("YW\n Jj") == b"abc"
-    assert entries.encode_utf8_with_surrogates("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
+    assert formats.decode_base64("YW\n Jj") == b"abc"
+    assert formats.encode_utf8_with_surrogates("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
 
 
 @pytest.mark.parametrize("status", [100, 102, 103, 199, 0, 600, True, "200", 99.5, None])
 def test_an_interim_status_is_no_answer(status: object) -> None:
     """Replayed, it would leave every client waiting for the real one; 101 begins a WebSocket."""
     with pytest.raises(ReadingProblem, match="not one of 200 to 599, or 101"):
-        entries.status(status)
-    assert [entries.status(each) for each in (101, 200, 599)] == [101, 200, 599]
+        formats.status(status)
+    assert [formats.status(each) for each in (101, 200, 599)] == [101, 200, 599]

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
-from llmproxy.core.cassettes.formats import Source, har
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, Source, har
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.cassettes.formats import Source, mitmflows
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, Source, mitmflows
 from llmproxy.errors import CassetteCorrupt
 
 FLOWS = Path(__file__).resolve().parents[4] / "fixtures/formats/mitmproxy.flows"

@@ -11,6 +11,7 @@ import pytest
 
 from llmproxy.core.cassettes.formats import (
     FORMATS,
+    Recorded,
     Source,
     aimock_reader,
     cassetter_reader,
@@ -18,7 +19,6 @@ from llmproxy.core.cassettes.formats import (
     find_matching_format,
     nock_reader,
 )
-from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
 from llmproxy.trace.comparing.recording_diff import read_compared_turn

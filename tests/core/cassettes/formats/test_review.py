@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
-from llmproxy.core.cassettes.formats import Source, read_source_file, review_yaml
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file, review_yaml
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
 from llmproxy.core.cassettes.formats.yaml_text import write_json_in_style
 from llmproxy.core.cassettes.importing import convert_exchanges

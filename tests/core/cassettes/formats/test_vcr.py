@@ -10,8 +10,7 @@ import pytest
 import requests
 from hypothesis import given, strategies as st
 
-from llmproxy.core.cassettes.formats import Source, read_source_file, vcr as ours, write_text
-from llmproxy.core.cassettes.formats.entries import Recorded
+from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file, vcr as ours, write_text
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 
