@@ -326,7 +326,7 @@ def decode_base64(value: str) -> bytes:
         raise ReadingProblem("its base64 is damaged") from error
 
 
-def encode_utf8_with_surrogates(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 

@@ -13,18 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    get_list,
-    mapping,
-    microseconds,
-    read_each_item,
-    status,
-    text,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
 from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_composer_for_model
 from llmproxy.core.dialects.messages import Message, ToolCall
@@ -47,10 +37,10 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
     fixtures: list[_Fixture] = []
     for source in sources:
         try:
-            items = get_list(mapping(source.json), "fixtures")
+            items = formats.get_list(formats.mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-        for some in read_each_item(items, partial(_read_fixture_for_models, source.models), source, "fixture"):
+        for some in formats.read_each_item(items, partial(_read_fixture_for_models, source.models), source, "fixture"):
             fixtures += some
     turns = {each.turn_key: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn_key)
@@ -84,8 +74,8 @@ class _Fixture:
             return
         speaker = get_composer_for_model(self.model)
         timing = {
-            "head_offset": microseconds(self.times.get("ttftMs"), _MS),
-            "body_offset": microseconds(self.times.get("totalDurationMs"), _MS),
+            "head_offset": formats.microseconds(self.times.get("ttftMs"), _MS),
+            "body_offset": formats.microseconds(self.times.get("totalDurationMs"), _MS),
         }
         for stream in (False, True):
             url, body = speaker.ask(self.model, messages, stream)
@@ -107,7 +97,7 @@ class _Fixture:
                 return []
             messages.append(earlier.said.message)
             last = index == self.turn_key[2] - 1
-            result = text(dict(self.match), "toolResultContains", "") if last else ""
+            result = formats.text(dict(self.match), "toolResultContains", "") if last else ""
             messages += [Message("tool", result, tool_call_id=call.id) for call in earlier.said.message.tool_calls]
         return messages
 
@@ -120,20 +110,20 @@ class _Fixture:
 
 
 def _read_fixture_for_models(models: Sequence[str], tree: Tree, number: int) -> list[_Fixture]:
-    model = mapping(tree, "match").get("model")
+    model = formats.mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]
     return [_parse_fixture(tree, number, each) for each in named]
 
 
 def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
-    match, response = mapping(tree, "match"), mapping(tree, "response")
+    match, response = formats.mapping(tree, "match"), formats.mapping(tree, "response")
     user = match.get("userMessage")
     problem = "" if model else "it names no model: say which your agent asks, --model NAME"
     if not isinstance(user, str) or not user:
         problem = "it names no user message: its request cannot be made up"
     if match.get("endpoint") not in _CHAT:
         problem = f"it answers no conversation but {match['endpoint']}"
-    error = mapping(tree, "response", "error") if "error" in response else {}
+    error = formats.mapping(tree, "response", "error") if "error" in response else {}
     if not error and not any(name in response for name in ("content", "toolCalls", "blocks")):
         problem = problem or "it answers with neither text nor tool calls"
     times = tree.get("recordedTimings")
@@ -145,7 +135,7 @@ def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
         user=user if isinstance(user, str) else "",
         said=None if error or problem else _read_answer_turn(model, response),
         error=error,
-        status=status(response.get("status", 500 if error else 200)),
+        status=formats.status(response.get("status", 500 if error else 200)),
         retry_after=str(retry) if retry is not None else "",
         times=times if isinstance(times, dict) else {},
         problem=problem,
@@ -153,21 +143,25 @@ def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
 
 
 def _read_answer_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
-    said, calls = text(response, "content", ""), get_list(response, "toolCalls")
-    if blocks := get_list(response, "blocks"):
-        said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
-        calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
+    said, calls = formats.text(response, "content", ""), formats.get_list(response, "toolCalls")
+    if blocks := formats.get_list(response, "blocks"):
+        said = "".join(
+            formats.text(formats.mapping(each), "text", "")
+            for each in blocks
+            if formats.mapping(each).get("type") == "text"
+        )
+        calls = [each for each in blocks if formats.mapping(each).get("type") == "toolCall"]
     usage = response.get("usage")
     return SpokenTurn(
-        model=text(response, "model", "") or model,
+        model=formats.text(response, "model", "") or model,
         message=Message("assistant", said, tuple(_build_call(each, n) for n, each in enumerate(calls))),
         usage=usage if isinstance(usage, dict) else {},
-        finish=text(response, "finishReason", ""),
+        finish=formats.text(response, "finishReason", ""),
     )
 
 
 def _build_call(tree: Tree, number: int) -> ToolCall:
-    tree = mapping(tree)
+    tree = formats.mapping(tree)
     arguments = tree.get("arguments", "{}")
     said = arguments if isinstance(arguments, str) else dump_json(arguments).decode()
-    return ToolCall(text(tree, "id", "") or f"call_{number}", text(tree, "name"), said)
+    return ToolCall(formats.text(tree, "id", "") or f"call_{number}", formats.text(tree, "name"), said)

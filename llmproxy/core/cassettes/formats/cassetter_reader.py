@@ -13,22 +13,8 @@ import re
 import tomllib
 from functools import partial
 
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    build_skipped_exchange,
-    encode_utf8_with_surrogates,
-    kind,
-    mapping,
-    parse_header_mapping,
-    parse_json,
-    read_each_item,
-    status,
-    text,
-    to_unix_time,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.cassettes.formats.yaml_text import STYLES, load_yaml, write_json_in_style
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -50,29 +36,32 @@ def read(source: Source) -> list[Recorded]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
     if not isinstance(tree, dict):
-        raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
+        raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {formats.kind(tree)}.")
     version = tree.get("version")
     if isinstance(version, int) and version > VERSION:
         raise CassetteNewer(f"{source.name} is of version {version} of cassetter's format, we know {VERSION}.")
     items = tree.get("interactions") or []
     if not isinstance(items, list):
-        raise CassetteCorrupt(f"{source.name}: `interactions` is {kind(items)}, not a list.")
-    found = read_each_item(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
+        raise CassetteCorrupt(f"{source.name}: `interactions` is {formats.kind(items)}, not a list.")
+    found = formats.read_each_item(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
     found.sort(key=lambda each: each.recorded_at)  # an exchange is written when its answer was read
     for name, what in _OTHERS.items():
-        found += [build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
+        found += [formats.build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
     return found
 
 
 def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
-    request, response = mapping(tree, "request"), mapping(tree, "response")
-    when = to_unix_time(mapping(tree).get("recorded_at"))
+    request, response = formats.mapping(tree, "request"), formats.mapping(tree, "response")
+    when = formats.to_unix_time(formats.mapping(tree).get("recorded_at"))
     if not when:  # it is last in YAML, and a truncated file is still valid YAML
         raise ReadingProblem("`recorded_at` is missing, or no time: the file may have been cut")
-    asked, answered = parse_header_mapping(request.get("headers")), parse_header_mapping(response.get("headers"))
+    asked, answered = (
+        formats.parse_header_mapping(request.get("headers")),
+        formats.parse_header_mapping(response.get("headers")),
+    )
     return Recorded(
-        method=text(request, "method").upper(), uri=text(request, "uri"), headers=asked,
-        body=_read_body(request, asked, is_toml=is_toml), status=status(response.get("status")), reason="",
+        method=formats.text(request, "method").upper(), uri=formats.text(request, "uri"), headers=asked,
+        body=_read_body(request, asked, is_toml=is_toml), status=formats.status(response.get("status")), reason="",
         response_headers=answered, response_body=_read_body(response, answered, is_toml=is_toml), number=number,
         recorded_at=when,
     )  # fmt: skip
@@ -82,9 +71,9 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
     if is_toml:
         form, content = side.get("body_type", "none"), side.get("body_content")
         if form == "json":
-            content = parse_json(content, "body") if isinstance(content, str) else content
+            content = formats.parse_json(content, "body") if isinstance(content, str) else content
     else:
-        body = mapping(side, "body") if side.get("body") is not None else {}
+        body = formats.mapping(side, "body") if side.get("body") is not None else {}
         form, content = body.get("type", "none"), body.get("content")
     if form == "none" or (form != "json" and content is None):
         return b""
@@ -96,8 +85,8 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
     except (ValueError, TypeError) as error:
         raise ReadingProblem(f"a body of type {form} is damaged: {error}") from error
     if form == "text" and isinstance(content, str):
-        return encode_utf8_with_surrogates(content)
-    raise ReadingProblem(f"a body of type {form!r} with {kind(content)}")
+        return formats.encode_text(content)
+    raise ReadingProblem(f"a body of type {form!r} with {formats.kind(content)}")
 
 
 def write_json_in_recorded_style(tree: Tree, length: str | None) -> bytes:

@@ -7,20 +7,8 @@ A body that is not UTF-8 text has the form ``base64:...``. Source: ddapm_test_ag
 
 from __future__ import annotations
 
-from llmproxy.core.cassettes.formats import (
-    Recorded,
-    Source,
-    Tree,
-    decode_base64,
-    encode_utf8_with_surrogates,
-    mapping,
-    parse_header_mapping,
-    read_each_item,
-    status,
-    text,
-)
-
-_BINARY = "base64:"
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import Recorded, Source, Tree
 
 
 def recognises(source: Source) -> bool:
@@ -29,26 +17,25 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source) -> list[Recorded]:
-    return read_each_item([source.json], _read_interaction, source, "exchange")
+    return formats.read_each_item([source.json], _read_interaction, source, "exchange")
 
 
 def _read_interaction(tree: Tree, number: int) -> Recorded:
-    request, response = mapping(tree, "request"), mapping(tree, "response")
-    how = mapping(tree, "response", "status")
+    request, response = formats.mapping(tree, "request"), formats.mapping(tree, "response")
+    how = formats.mapping(tree, "response", "status")
     return Recorded(
-        method=text(request, "method").upper(),
-        uri=text(request, "url"),
-        headers=parse_header_mapping(request.get("headers")),
-        body=_read_body(text(request, "body", "")),
-        status=status(how.get("code")),
-        reason=text(how, "message", ""),
-        response_headers=parse_header_mapping(response.get("headers")),
-        response_body=_read_body(text(response, "body", "")),
+        method=formats.text(request, "method").upper(),
+        uri=formats.text(request, "url"),
+        headers=formats.parse_header_mapping(request.get("headers")),
+        body=_read_body(formats.text(request, "body", "")),
+        status=formats.status(how.get("code")),
+        reason=formats.text(how, "message", ""),
+        response_headers=formats.parse_header_mapping(response.get("headers")),
+        response_body=_read_body(formats.text(response, "body", "")),
         number=number,
     )
 
 
 def _read_body(value: str) -> bytes:
-    return (
-        decode_base64(value.removeprefix(_BINARY)) if value.startswith(_BINARY) else encode_utf8_with_surrogates(value)
-    )
+    coded = value.removeprefix("base64:")
+    return formats.encode_text(value) if coded == value else formats.decode_base64(coded)

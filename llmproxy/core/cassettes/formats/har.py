@@ -16,21 +16,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy import __version__
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    decode_base64,
-    encode_utf8_with_surrogates,
-    get_list,
-    mapping,
-    microseconds,
-    parse_name_value_headers,
-    read_each_item,
-    text,
-    to_unix_time,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
 
@@ -50,16 +37,16 @@ def recognises(source: Source) -> bool:
 
 def read(source: Source) -> list[Recorded]:
     try:
-        entries = get_list(mapping(source.json, "log"), "entries")
+        entries = formats.get_list(formats.mapping(source.json, "log"), "entries")
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-    found = read_each_item(entries, _read_entry, source, "entry")
+    found = formats.read_each_item(entries, _read_entry, source, "entry")
     # Browsers write entries as answers end, or by page; a conversation's order is that of the starts.
     return sorted(found, key=lambda each: each.recorded_at)
 
 
 def _read_entry(tree: Tree, number: int) -> Recorded:
-    request, response = mapping(tree, "request"), mapping(tree, "response")
+    request, response = formats.mapping(tree, "request"), formats.mapping(tree, "response")
     code, extra = response.get("status"), tree.get(_OURS)
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 599:
         raise ReadingProblem(f"the status is {code!r}")
@@ -69,35 +56,35 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
     if extra is None and (code == 101 or tree.get("_webSocketMessages")):  # ours has its messages in the body
         why = "it is a WebSocket"
     return Recorded(
-        method=text(request, "method") if extra is not None else text(request, "method").upper(),
-        uri=text(request, "url").partition("#")[0],
-        headers=parse_name_value_headers(request.get("headers")),
+        method=formats.text(request, "method") if extra is not None else formats.text(request, "method").upper(),
+        uri=formats.text(request, "url").partition("#")[0],
+        headers=formats.parse_name_value_headers(request.get("headers")),
         body=_read_body(request),
         status=code,
-        reason=text(response, "statusText", ""),
-        response_headers=parse_name_value_headers(response.get("headers")),
+        reason=formats.text(response, "statusText", ""),
+        response_headers=formats.parse_name_value_headers(response.get("headers")),
         response_body=answered,
         number=number,
         extra=extra if isinstance(extra, dict) else _read_timings(tree),
-        recorded_at=to_unix_time(tree.get("startedDateTime")),
+        recorded_at=formats.to_unix_time(tree.get("startedDateTime")),
         problem=why,
     )
 
 
 def _read_body(request: dict[str, Tree]) -> bytes:
-    data = mapping(request, "postData") if request.get("postData") is not None else {}
+    data = formats.mapping(request, "postData") if request.get("postData") is not None else {}
     if isinstance(coded := data.get("_base64"), str):
-        return decode_base64(coded)
-    said = text(data, "text", "")
+        return formats.decode_base64(coded)
+    said = formats.text(data, "text", "")
     if not said and data.get("params"):
-        fields = [each for each in get_list(data, "params") if isinstance(each, dict)]
+        fields = [each for each in formats.get_list(data, "params") if isinstance(each, dict)]
         return urlencode([(each.get("name", ""), each.get("value", "")) for each in fields]).encode()
     return _decode_text(said, data)  # base64 is not in the specification; Firefox and some proxies write it
 
 
 def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
     """Return the body, and the reason why it cannot be used."""
-    content = mapping(response, "content")
+    content = formats.mapping(response, "content")
     said, size = content.get("text"), content.get("size")
     if said is None:
         missing = isinstance(size, int) and size > 0
@@ -108,12 +95,12 @@ def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
 
 
 def _decode_text(said: str, content: dict[str, Tree]) -> bytes:
-    return decode_base64(said) if content.get("encoding") == "base64" else encode_utf8_with_surrogates(said)
+    return formats.decode_base64(said) if content.get("encoding") == "base64" else formats.encode_text(said)
 
 
 def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
     said = entry["timings"] if isinstance(entry.get("timings"), dict) else {}
-    send, wait, receive = (microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
+    send, wait, receive = (formats.microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
     return {"head_offset": send + wait, "body_offset": send + wait + receive}
 
 

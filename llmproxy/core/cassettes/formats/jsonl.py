@@ -13,20 +13,8 @@ import base64
 import json
 from collections.abc import Sequence
 
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    decode_base64,
-    encode_utf8_with_surrogates,
-    get_list,
-    kind,
-    mapping,
-    read_each_item,
-    status,
-    text,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -59,7 +47,9 @@ def _format_body(body: bytes) -> object:
 
 def read(source: Source) -> list[Recorded]:
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
-    return read_each_item([_parse_line(line, n, source.name) for n, line in numbered], parse_exchange, source, "line")
+    return formats.read_each_item(
+        [_parse_line(line, n, source.name) for n, line in numbered], parse_exchange, source, "line"
+    )
 
 
 def _parse_line(line: str, number: int, name: str) -> Tree:
@@ -75,18 +65,18 @@ def _parse_line(line: str, number: int, name: str) -> Tree:
 
 
 def parse_exchange(tree: Tree, number: int) -> Recorded:
-    tree = mapping(tree)
+    tree = formats.mapping(tree)
     return Recorded(
-        method=text(tree, "method"), uri=text(tree, "url"), headers=_read_header_pairs(tree, "headers"),
-        body=_read_body(tree.get("body")), status=status(tree.get("status")), reason=text(tree, "reason", ""),
-        response_headers=_read_header_pairs(tree, "response_headers"),
+        method=formats.text(tree, "method"), uri=formats.text(tree, "url"), headers=_read_header_pairs(tree, "headers"),
+        body=_read_body(tree.get("body")), status=formats.status(tree.get("status")),
+        reason=formats.text(tree, "reason", ""), response_headers=_read_header_pairs(tree, "response_headers"),
         response_body=_read_body(tree.get("response_body")),
-        number=number, extra=mapping(tree, "recorded") if tree.get("recorded") is not None else {},
+        number=number, extra=formats.mapping(tree, "recorded") if tree.get("recorded") is not None else {},
     )  # fmt: skip
 
 
 def _read_header_pairs(tree: dict[str, Tree], name: str) -> Headers:
-    found = get_list(tree, name)
+    found = formats.get_list(tree, name)
     if not all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in found):
         raise ReadingProblem(f"`{name}` is not a list of pairs of texts")
     return tuple((key, value) for key, value in found)
@@ -96,7 +86,7 @@ def _read_body(value: Tree) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
-        return encode_utf8_with_surrogates(value)
+        return formats.encode_text(value)
     if isinstance(value, dict) and isinstance(value.get("base64"), str):
-        return decode_base64(value["base64"])
-    raise ReadingProblem(f"a body is {kind(value)}, neither a text nor base64")
+        return formats.decode_base64(value["base64"])
+    raise ReadingProblem(f"a body is {formats.kind(value)}, neither a text nor base64")

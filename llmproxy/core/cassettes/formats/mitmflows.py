@@ -13,19 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    build_skipped_exchange,
-    kind,
-    mapping,
-    microseconds,
-    read_each_item,
-    status,
-    to_unix_time,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.core.traffic.origin_guard import is_ip_address
 from llmproxy.errors import CassetteCorrupt
@@ -42,7 +31,7 @@ def recognises(source: Source) -> bool:
 
 def read(source: Source) -> list[Recorded]:
     flows = list(_parse_flows(source))
-    found = read_each_item(flows, _read_flow, source, "flow")
+    found = formats.read_each_item(flows, _read_flow, source, "flow")
     return sorted(found, key=lambda each: each.recorded_at)  # mitmproxy writes a flow when it ends
 
 
@@ -54,7 +43,7 @@ def _parse_flows(source: Source) -> Iterator[Tree]:
         except _Damaged as error:
             raise CassetteCorrupt(f"{source.name}, byte {error.at}: {error}.") from error
         if not isinstance(value, dict):
-            raise CassetteCorrupt(f"{source.name}, byte {at}: a flow is {kind(value)}, not a dictionary.")
+            raise CassetteCorrupt(f"{source.name}, byte {at}: a flow is {formats.kind(value)}, not a dictionary.")
         yield value
         at = after
 
@@ -121,25 +110,26 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
     if isinstance(version, list) or not isinstance(version, int) or version < _OLDEST:
         raise ReadingProblem(f"it is of version {version}; bring it up to date: mitmdump -nr OLD -w NEW")
     if flow.get("type") != "http":
-        return build_skipped_exchange(flow.get("type"), number)
-    request = mapping(flow, "request")
+        return formats.build_skipped_exchange(flow.get("type"), number)
+    request = formats.mapping(flow, "request")
     headers = _read_headers(request)
-    started = to_unix_time(request.get("timestamp_start"))
+    started = formats.to_unix_time(request.get("timestamp_start"))
     answered = flow.get("response") is not None
-    response = mapping(flow, "response") if answered else {"status_code": 200, "content": b""}
+    response = formats.mapping(flow, "response") if answered else {"status_code": 200, "content": b""}
     why = "" if answered else "there was no answer"
     if flow.get("websocket"):
         why = "it is a WebSocket"
     if request.get("content") is None or response.get("content") is None:
         why = why or "its body was streamed and not saved"
-    released = to_unix_time(request.get("timestamp_end")) or started
-    head, last = (to_unix_time(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
+    released = formats.to_unix_time(request.get("timestamp_end")) or started
+    times = {"head_offset": "timestamp_start", "body_offset": "timestamp_end"}
+    arrived = {name: formats.to_unix_time(response.get(member)) for name, member in times.items()}
     return Recorded(
         method=_read_text(request, "method"), uri=_build_uri(request, headers), headers=headers,
-        body=_read_body(request.get("content")), status=status(response.get("status_code")),
+        body=_read_body(request.get("content")), status=formats.status(response.get("status_code")),
         reason=_read_text(response, "reason"), response_headers=_read_headers(response),
         response_body=_read_body(response.get("content")),
-        extra={"head_offset": microseconds(head - released), "body_offset": microseconds(last - released)},
+        extra={name: formats.microseconds(at - released) for name, at in arrived.items()},
         number=number, recorded_at=started, problem=why,
     )  # fmt: skip
 
@@ -175,4 +165,4 @@ def _read_text(side: dict[str, Tree], name: str) -> str:
 def _read_body(value: Tree) -> bytes:
     if value is None or isinstance(value, bytes):
         return value or b""
-    raise ReadingProblem(f"a body is {kind(value)}, not bytes")
+    raise ReadingProblem(f"a body is {formats.kind(value)}, not bytes")

@@ -11,18 +11,8 @@ from __future__ import annotations
 import json
 from urllib.parse import urlsplit
 
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    encode_utf8_with_surrogates,
-    mapping,
-    parse_header_mapping,
-    read_each_item,
-    status,
-    text,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.traffic.interaction import DEFAULT_PORTS, Headers
 from llmproxy.errors import CassetteCorrupt
 
@@ -40,20 +30,20 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     if not isinstance(source.json, list):
         raise CassetteCorrupt(f"{source.name}: fixtures of nock are a JSON array.")
-    return read_each_item(source.json, _read_exchange, source, "exchange")
+    return formats.read_each_item(source.json, _read_exchange, source, "exchange")
 
 
 def _read_exchange(tree: Tree, number: int) -> Recorded:
-    tree = mapping({"exchange": tree}, "exchange")
+    tree = formats.mapping({"exchange": tree}, "exchange")
     raw = tree.get("rawHeaders") or {}
     return Recorded(
-        method=text(tree, "method").upper(),
-        uri=_read_origin(text(tree, "scope")) + text(tree, "path"),
-        headers=parse_header_mapping(tree.get("reqheaders")),
+        method=formats.text(tree, "method").upper(),
+        uri=_read_origin(formats.text(tree, "scope")) + formats.text(tree, "path"),
+        headers=formats.parse_header_mapping(tree.get("reqheaders")),
         body=_read_body(tree.get("body")),
-        status=status(tree.get("status", 200)),
+        status=formats.status(tree.get("status", 200)),
         reason="",
-        response_headers=_pair_headers(raw) if isinstance(raw, list) else parse_header_mapping(raw),
+        response_headers=_pair_headers(raw) if isinstance(raw, list) else formats.parse_header_mapping(raw),
         response_body=_read_body(tree.get("response")),
         number=number,
     )
@@ -76,7 +66,7 @@ def _pair_headers(flat: list[str]) -> Headers:
 
 def _read_body(value: Tree) -> bytes:
     if isinstance(value, str):
-        return encode_utf8_with_surrogates(value)
+        return formats.encode_text(value)
     if isinstance(value, list) and value and all(isinstance(piece, str) for piece in value):
         try:
             return bytes.fromhex("".join(value))
@@ -84,4 +74,4 @@ def _read_body(value: Tree) -> bytes:
             raise ReadingProblem(f"a body in pieces is not hexadecimal: {error}") from error
     if value is None:
         return b""
-    return encode_utf8_with_surrogates(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return formats.encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

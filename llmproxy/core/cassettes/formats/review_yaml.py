@@ -19,20 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    decode_base64,
-    encode_utf8_with_surrogates,
-    get_list,
-    kind,
-    mapping,
-    read_each_item,
-    status,
-    text,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.cassettes.formats.yaml_text import (
     PLAIN,
     STYLES,
@@ -280,7 +268,7 @@ def read(source: Source) -> list[Recorded]:
             hint=f"If it is whole (check its last interaction), append that line: echo {_END} >> {source.name}",
         )
     if not isinstance(tree, dict):
-        raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
+        raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {formats.kind(tree)}.")
     version = tree.get(TITLE)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise CassetteCorrupt(f"{source.name}: `{TITLE}` must be the number of its format, not {version!r}.")
@@ -288,8 +276,8 @@ def read(source: Source) -> list[Recorded]:
         raise CassetteNewer(f"{source.name} was written by a newer llmproxy (format {version}, we know {FORMAT}).")
     items = tree.get("interactions")
     if not isinstance(items, list):
-        raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {kind(items)}.")
-    recorded = read_each_item(
+        raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {formats.kind(items)}.")
+    recorded = formats.read_each_item(
         items, _read_interaction, source, "interaction", partial(map_interactions_to_lines, source.text)
     )
     try:
@@ -299,20 +287,20 @@ def read(source: Source) -> list[Recorded]:
 
 
 def _read_interaction(tree: Tree, number: int) -> Recorded:
-    request, response = mapping(tree, "request"), mapping(tree, "response")
+    request, response = formats.mapping(tree, "request"), formats.mapping(tree, "response")
     extra = tree.get("recorded") or {}
     if not isinstance(extra, dict):
-        raise ReadingProblem(f"`recorded` is {kind(extra)}, not a mapping")
-    method = text(request, "method") if "method" in request else "POST"
-    code, reason = response.get("status"), text(response, "reason", "")
+        raise ReadingProblem(f"`recorded` is {formats.kind(extra)}, not a mapping")
+    method = formats.text(request, "method") if "method" in request else "POST"
+    code, reason = response.get("status"), formats.text(response, "reason", "")
     if isinstance(code, str) and (found := re.fullmatch(r"(\d{3}) (.+)", code)):
         code, reason = int(found[1]), found[2]
     return Recorded(
         method=method if extra else method.upper(),  # people may write it in lower case
-        uri=text(request, "url"),
+        uri=formats.text(request, "url"),
         headers=_read_headers(request, "request"),
         body=_read_body(request, "request"),
-        status=status(code),
+        status=formats.status(code),
         reason=reason,
         response_headers=_read_headers(response, "response"),
         response_body=_read_body(response, "response"),
@@ -323,12 +311,12 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
 
 def _read_headers(side: dict[str, Tree], where: str) -> Headers:
     found: list[tuple[str, str]] = []
-    for each in get_list(side, "headers"):
+    for each in formats.get_list(side, "headers"):
         if not isinstance(each, dict) or len(each) != 1:
             raise ReadingProblem(f"{where}: each of `headers` is one `name: value`")
         ((name, value),) = each.items()
         if isinstance(value, dict | list):
-            raise ReadingProblem(f"{where}: the header {name!r} is {kind(value)}, not a text")
+            raise ReadingProblem(f"{where}: the header {name!r} is {formats.kind(value)}, not a text")
         found.append((name, "" if value is None else str(value)))
     return tuple(found)
 
@@ -344,7 +332,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
         raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(STYLES)}")
     value = side[forms[0]]
     if forms == ["json_parts"]:
-        parts = [mapping({"part": part}, "part") for part in get_list(side, "json_parts")]
+        parts = [formats.mapping({"part": part}, "part") for part in formats.get_list(side, "json_parts")]
         value = {name: member for part in parts for name, member in part.items()}
         if len(value) < sum(map(len, parts)):
             raise ReadingProblem(f"{where}: a member stands twice in `json_parts`")
@@ -354,8 +342,8 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
         except (ValueError, TypeError, RecursionError) as error:
             raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):
-        raise ReadingProblem(f"{where}: `{forms[0]}` is {kind(value)}, not a text")
-    return encode_utf8_with_surrogates(value) if forms == ["text"] else decode_base64(value)
+        raise ReadingProblem(f"{where}: `{forms[0]}` is {formats.kind(value)}, not a text")
+    return formats.encode_text(value) if forms == ["text"] else formats.decode_base64(value)
 
 
 _BEGIN = re.compile(r"^<{7}( |$)", re.MULTILINE)

@@ -17,20 +17,8 @@ from typing import Any
 
 import yaml
 
-from llmproxy.core.cassettes.formats import (
-    ReadingProblem,
-    Recorded,
-    Source,
-    Tree,
-    decode_base64,
-    encode_utf8_with_surrogates,
-    is_final_status,
-    kind,
-    mapping,
-    read_each_item,
-    text,
-    to_unix_time,
-)
+from llmproxy.core.cassettes import formats
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.cassettes.formats.yaml_text import map_interactions_to_lines
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -61,7 +49,9 @@ def read(source: Source) -> list[Recorded]:
             hint=f"Convert it first: python -m vcr.migration {name}",
         )
     if not isinstance(data, dict):
-        raise CassetteCorrupt(f"{name}: a cassette is a mapping with `version` and `interactions`, not {kind(data)}.")
+        raise CassetteCorrupt(
+            f"{name}: a cassette is a mapping with `version` and `interactions`, not {formats.kind(data)}."
+        )
     version = data.get("version")
     if version != VCR_VERSION or isinstance(version, bool):
         raise CassetteCorrupt(f"{name}: `version` must be {VCR_VERSION}, the file says {version!r}.")
@@ -72,9 +62,9 @@ def read(source: Source) -> list[Recorded]:
         raise CassetteNewer(f"{name} was written by a newer llmproxy (format {ours['format']}, we know {FORMAT}).")
     items = data.get("interactions")
     if not isinstance(items, list):
-        raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
+        raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {formats.kind(items)}.")
     lines: Callable[[], Mapping[int, int]] = dict if is_json else partial(map_interactions_to_lines, source.text)
-    return read_each_item(items, read_interaction, source, "interaction", lines)
+    return formats.read_each_item(items, read_interaction, source, "interaction", lines)
 
 
 def _load_yaml(text: str, name: str) -> Any:
@@ -125,22 +115,23 @@ def _refuse_exploding_yaml(text: str, name: str) -> None:
 
 
 def read_interaction(item: Tree, number: int) -> Recorded:
-    request, response = mapping(item, "request"), mapping(item, "response")
+    request, response = formats.mapping(item, "request"), formats.mapping(item, "response")
     status = response.get("status", response.get("status_code"))  # the latter of older httpx stubs, as is `content`
     code, reason = (status.get("code"), status.get("message")) if isinstance(status, dict) else (status, "")
-    if not is_final_status(code):
+    if not formats.is_final_status(code):
         raise ReadingProblem(
-            f"response: `status` has no code of 200 to 599, or 101 ({code if isinstance(code, int) else kind(code)})"
+            "response: `status` has no code of 200 to 599, or 101 "
+            f"({code if isinstance(code, int) else formats.kind(code)})"
         )
     if response.keys().isdisjoint({"body", "content", "parsed_body"}):
         raise ReadingProblem("response: `body` is missing")
     extra = item.get("llmproxy") or {}
     if not isinstance(extra, dict):
         raise ReadingProblem("`llmproxy` is not a mapping")
-    order = extra.get("order")
+    order, method = extra.get("order"), formats.text(request, "method")
     return Recorded(
-        method=text(request, "method") if extra else text(request, "method").upper(),  # Ruby writes `post`
-        uri=text(request, "uri"),
+        method=method if extra else method.upper(),  # Ruby writes `post`
+        uri=formats.text(request, "uri"),
         headers=_read_headers(request, "request", order),
         body=_read_body(request, "request"),
         status=code,
@@ -149,7 +140,7 @@ def read_interaction(item: Tree, number: int) -> Recorded:
         response_body=_read_body(response, "response"),
         number=number,
         extra=extra,
-        recorded_at=to_unix_time(item.get("recorded_at", 0.0)),
+        recorded_at=formats.to_unix_time(item.get("recorded_at", 0.0)),
     )
 
 
@@ -190,7 +181,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
     if isinstance(value, dict):
         coded = value.get("base64_string")
         if isinstance(coded, str | bytes):
-            return decode_base64(_field_to_text(coded))
+            return formats.decode_base64(_field_to_text(coded))
         if "string" not in value:
             raise ReadingProblem(f"{where}: `body` has no `string`")
         value = value["string"]
@@ -198,8 +189,8 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
         value = value.read()
     pieces = list(value) if isinstance(value, list | tuple | Iterator) else [b"" if value is None else value]
     if not all(isinstance(piece, bytes | str) for piece in pieces):
-        raise ReadingProblem(f"{where}: `body` is {kind(value)}, not a text")
-    return b"".join(piece if isinstance(piece, bytes) else encode_utf8_with_surrogates(piece) for piece in pieces)
+        raise ReadingProblem(f"{where}: `body` is {formats.kind(value)}, not a text")
+    return b"".join(piece if isinstance(piece, bytes) else formats.encode_text(piece) for piece in pieces)
 
 
 # -- writing
