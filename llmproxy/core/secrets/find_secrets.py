@@ -19,37 +19,9 @@ from itertools import batched
 from typing import NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.secrets.entropy import (
-    drop_brackets_outside_calls,
-    has_alphanumeric_run,
-    is_chosen_password,
-    is_drawn,
-    is_random,
-)
-from llmproxy.core.secrets.secret_kinds import (
-    AN_ID,
-    BARE_VALUE,
-    ENV_VALUE,
-    KINDS,
-    LABELLED,
-    LABELLED_ID,
-    MEMBERS,
-    NAME_CHARS,
-    NAME_WORDS,
-    NAMED,
-    NAMED_MEMBER,
-    NAMED_VALUE,
-    NEAR_LABEL,
-    PATTERNS,
-    QUOTED_VALUE,
-    SECRET_LABEL,
-    SERVICE,
-    Pattern,
-    SecretKind,
-    compile_template,
-    get_least_length_for_name,
-    is_sure_name,
-)
+from llmproxy.core.secrets import entropy, secret_kinds
+from llmproxy.core.secrets.entropy import is_drawn
+from llmproxy.core.secrets.secret_kinds import NAMED_MEMBER, NAMED_VALUE, PATTERNS, Pattern, SecretKind
 from llmproxy.lazy_regex import RustPattern, late
 
 
@@ -90,14 +62,14 @@ def _build_pattern_prefilter(pattern: Pattern) -> str:
 
 _PLACED = tuple((pattern, RustPattern(_build_pattern_prefilter(pattern))) for pattern in PATTERNS)
 _HOLDS_NAMED = RustPattern(NAMED_VALUE)
-_HOLDS_LABEL = RustPattern(NEAR_LABEL)
+_HOLDS_LABEL = RustPattern(secret_kinds.NEAR_LABEL)
 _HOLDS_MEMBER = RustPattern(NAMED_MEMBER)
 _LONGEST_BEGINNING = 256  # upper bound of the length that these expressions need
 _WORTH_A_TEST = 1 << 12  # characters of a part; it is searched for names only if it may contain one
 _IS_NEAR = RustPattern(lambda: "|".join((*map(_build_pattern_prefilter, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
 """One expression is as fast as each alone; with `NEAR_LABEL` it would have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
-_SERVICE = late(SERVICE.encode)  # matches lower case
+_SERVICE = late(secret_kinds.SERVICE.encode)  # matches lower case
 
 
 class KeyRuns(NamedTuple):
@@ -162,7 +134,7 @@ _ENV = late(rb"[A-Z][A-Z0-9_]*=")  # an environment variable and its sign, witho
 
 
 def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
-    shape, at = compile_template(kind.template), text.find(kind.needle)
+    shape, at = secret_kinds.compile_template(kind.template), text.find(kind.needle)
     while at >= 0:
         start, after = at - kind.length_before_needle, at + len(kind.needle)
         if (
@@ -183,7 +155,7 @@ _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
 @cache
 def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
     """Return groups of kinds, each with an expression for their runs: a single one has too many states for Rust."""
-    needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
+    needles = sorted(((kind.needle.encode(), kind) for kind in secret_kinds.KINDS), key=lambda row: row[0])
     groups = map(list, batched(needles, 32))
     return [(rows, RustPattern("|".join(kind.expression_starting_at_needle for _, kind in rows))) for rows in groups]
 
@@ -205,7 +177,8 @@ def find_key_starts(text: str) -> Iterator[int]:
     for kind in _list_possible_kinds(text):
         if kind.template.endswith("+>"):
             continue
-        loose, lead, at = compile_template(kind.template, loose=True), kind.length_before_needle, text.find(kind.needle)
+        loose = secret_kinds.compile_template(kind.template, loose=True)
+        lead, at = kind.length_before_needle, text.find(kind.needle)
         while at >= 0:
             if at >= lead and loose.match(text, at - lead):
                 yield at
@@ -213,10 +186,10 @@ def find_key_starts(text: str) -> Iterator[int]:
 
 
 def _is_key(kind: SecretKind, found: str) -> bool:
-    if kind.wordy and not has_alphanumeric_run(found):
+    if kind.wordy and not entropy.has_alphanumeric_run(found):
         return False
     unknown = found if kind.length_before_needle else found[len(kind.needle) :]
-    return is_random(unknown, kind.entropy, words=kind.alphabet_allows_words)
+    return entropy.is_random(unknown, kind.entropy, words=kind.alphabet_allows_words)
 
 
 def has_left_border(text: str, start: int) -> bool:
@@ -239,10 +212,11 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
             label = data[start:equals]
         if data[start:end].isalpha() or not _MIXED.search(data, start, end) or not _names_service(label[-_LABEL:]):
             continue
-        for match in LABELLED.finditer(text, max(0, start - _LABEL), end):
+        for match in secret_kinds.LABELLED.finditer(text, max(0, start - _LABEL), end):
             value = match["value"]
-            named = SECRET_LABEL.search(match["label"]) is not None
-            if has_left_border(text, match.start()) and (named or not LABELLED_ID.fullmatch(value)) and is_drawn(value):
+            named = secret_kinds.SECRET_LABEL.search(match["label"]) is not None
+            plausible = is_drawn(value) and (named or not secret_kinds.LABELLED_ID.fullmatch(value))
+            if plausible and has_left_border(text, match.start()):
                 yield Span(*match.span("value"))
 
 
@@ -251,11 +225,11 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
     for first in range(0, len(data), _WORTH_A_TEST):
         if not _HOLDS_NAMED.holds(data[max(0, first - _LONGEST_NAME) : first + _WORTH_A_TEST + _LONGEST_BEGINNING]):
             continue
-        for word in NAME_WORDS:
+        for word in secret_kinds.NAME_WORDS:
             last = first + _WORTH_A_TEST + len(word) - 1
             at = lowered.find(word, first, last)
             while at >= 0:
-                match = NAMED.match(lowered, at)
+                match = secret_kinds.NAMED.match(lowered, at)
                 # A gap counts only after an option, and prose has many: checked before the name is read.
                 named = match and (not match["gap"] or b"--" in lowered[max(0, at - _LONGEST_NAME) : at])
                 if match and named and (found := _find_announced_value(text, data, lowered, match)):
@@ -266,7 +240,7 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
 def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
     end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
     before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
-    start = match.start() - len(before) + len(before.rstrip(NAME_CHARS))
+    start = match.start() - len(before) + len(before.rstrip(secret_kinds.NAME_CHARS))
     if (escape := _ESCAPES.match(data, max(0, start - 1))) is not None:
         start, lead = escape.end(), b"\n"
     else:
@@ -274,20 +248,22 @@ def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Matc
     word = _NAME_END.match(lowered, match.start())
     name, at, sign = lowered[start : word.end() if word else end], match.end(), match["sign"]
     variable = sign == b"=" and _ENV.fullmatch(data, start, at) is not None
-    if not (least := get_least_length_for_name(name, variable=variable)):
+    if not (least := secret_kinds.get_least_length_for_name(name, variable=variable)):
         return None
     if (match["gap"] and not name.startswith(b"--")) or (sign == b">" and lead != b"<") or (sign == lead == b":"):
         return None
     if variable and (not lead or lead in b" \t\n\r\"'`"):
-        found = ENV_VALUE.match(text, at)
-        said = get_least_length_for_name(name, variable=False) > 0
-        if found and (is_drawn(found["value"], least) or (said and is_chosen_password(found["value"]))):
+        found = secret_kinds.ENV_VALUE.match(text, at)
+        said = secret_kinds.get_least_length_for_name(name, variable=False) > 0
+        if found and (is_drawn(found["value"], least) or (said and entropy.is_chosen_password(found["value"]))):
             return Span(*found.span("value"))
-    quoted = QUOTED_VALUE.match(text, at)
-    found = quoted or BARE_VALUE.match(text, at)
-    if found is None or not is_drawn(drop_brackets_outside_calls(found["value"]) if quoted else found["value"], least):
+    quoted = secret_kinds.QUOTED_VALUE.match(text, at)
+    if (found := quoted or secret_kinds.BARE_VALUE.match(text, at)) is None:
         return None
-    return None if AN_ID.fullmatch(found["value"]) and not is_sure_name(name) else Span(*found.span("value"))
+    value = found["value"]
+    drawn = is_drawn(entropy.drop_brackets_outside_calls(value) if quoted else value, least)
+    an_id = secret_kinds.AN_ID.fullmatch(value) and not secret_kinds.is_sure_name(name)
+    return Span(*found.span("value")) if drawn and not an_id else None
 
 
 @lru_cache(maxsize=4096)
@@ -309,7 +285,7 @@ def has_secret_member(text: str) -> bool:
     if not (runs.near and _HOLDS_MEMBER.holds(runs.data)):
         return False
     lowered = text.lower()
-    return any(pattern.search(lowered) for _, pattern in MEMBERS)
+    return any(pattern.search(lowered) for _, pattern in secret_kinds.MEMBERS)
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:

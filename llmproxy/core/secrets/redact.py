@@ -22,6 +22,7 @@ from threading import get_ident
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
+from llmproxy.core.secrets import secret_kinds
 from llmproxy.core.secrets.encoded_secret_redaction import (
     HIDDEN,
     OURS,
@@ -52,25 +53,7 @@ from llmproxy.core.secrets.find_secrets import (
     list_form_anchors,
     merge_spans,
 )
-from llmproxy.core.secrets.secret_kinds import (
-    ANSWER_HEADER,
-    CARRIED,
-    CREDENTIAL_HEADER,
-    DROPPED_HEADERS,
-    DROPPED_PREFIXES,
-    DUMMIES,
-    FINGERPRINTED,
-    KINDS,
-    MEMBER,
-    PLACEHOLDER,
-    SECRET_HEADER,
-    SHORTEST,
-    find_schemeless_url_passwords,
-    is_api_key_parameter,
-    is_credential_name,
-    is_credential_parameter,
-    is_secret_member,
-)
+from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLDER, SHORTEST, is_credential_parameter
 from llmproxy.core.traffic.body_decoding import find_boundary
 from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Interaction, Request, Response, header
 from llmproxy.lazy_regex import late
@@ -154,7 +137,7 @@ def _find_placeholder_credentials(tree: object) -> Iterator[str]:
     for name, value in tree.items() if isinstance(tree, dict) else members:
         if not isinstance(value, str):
             yield from _find_placeholder_credentials(value)
-        elif DUMMY in value or (is_credential_name(str(name)) and _is_placeholder(value)):
+        elif DUMMY in value or (secret_kinds.is_credential_name(str(name)) and _is_placeholder(value)):
             yield str(name)
 
 
@@ -278,7 +261,7 @@ class Redactor:
 
     def _find_with_url_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
         """Return the spans of secrets in a path or a query; `quoted` as in `find_schemeless_url_passwords`."""
-        found = find_schemeless_url_passwords(text, quoted=quoted) if "@" in text else ()
+        found = secret_kinds.find_schemeless_url_passwords(text, quoted=quoted) if "@" in text else ()
         return merge_spans([*self._find_all(text), *(Span(*span) for span in found)])
 
     def redact_target(self, target: str) -> str:
@@ -295,7 +278,7 @@ class Redactor:
         return known
 
     def _redact_header(self, name: str, value: str, marks: SecretMarks) -> str:
-        if SECRET_HEADER.search(lower := name.lower()):
+        if secret_kinds.SECRET_HEADER.search(lower := name.lower()):
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
             return f"[REDACTEDx{marks.fingerprint(value)}]"
@@ -338,7 +321,7 @@ class Redactor:
             if kind and end - start > len(value) // 2:
                 return kind
         bare = name.lower().replace("-", "").replace("_", "")
-        return CREDENTIAL if said and bare in CARRIED else ""
+        return CREDENTIAL if said and bare in secret_kinds.CARRIED else ""
 
     def _redact_form_field(self, pair: str, numbers: SecretMarks) -> str:
         name, mark, value = pair.partition("=")
@@ -412,7 +395,7 @@ class Redactor:
         if "\\" in inner:
             with suppress(ValueError):
                 plain = json.loads(f'"{inner}"', strict=False)
-        if member and is_secret_member(member, plain, said=depth == _NESTED):
+        if member and secret_kinds.is_secret_member(member, plain, said=depth == _NESTED):
             return numbers.build_body_placeholder(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
             changed = self._redact_json_text(plain, numbers, depth - 1)
@@ -432,9 +415,9 @@ class Redactor:
         flagged = False
         for name, value in response.headers:
             lower = name.lower().removeprefix(TRAILER)
-            if lower in DROPPED_HEADERS or lower.startswith(DROPPED_PREFIXES):
+            if lower in secret_kinds.DROPPED_HEADERS or lower.startswith(secret_kinds.DROPPED_PREFIXES):
                 continue
-            named = value.strip() and ANSWER_HEADER.search(lower)
+            named = value.strip() and secret_kinds.ANSWER_HEADER.search(lower)
             spans = [Span(0, len(value), CREDENTIAL)] if named else self._find_in_header(value)
             flagged = flagged or bool(spans)
             headers.append((name, overwrite_spans(value, spans)))
@@ -492,20 +475,21 @@ class Redactor:
         return overwrite_split_secrets(changed, find_split_secrets(changed, self._find_plain), numbers)
 
     def _find_secret_members(self, text: str) -> Iterator[Span]:
-        for match in MEMBER.finditer(text):
+        for match in secret_kinds.MEMBER.finditer(text):
             name, value, said = match["name"], match["value"], not match["escape"]
-            if is_secret_member(name, value, said=said):
+            if secret_kinds.is_secret_member(name, value, said=said):
                 yield Span(*match.span("value"), self._find_member_kind(name, value, said=said))
 
 
 def find_request_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
     """Yield the credentials in a request's header fields and query; `names` as in `Redactor.request`."""
     for name, value in headers:
-        if CREDENTIAL_HEADER.search(name.lower()):
+        if secret_kinds.CREDENTIAL_HEADER.search(name.lower()):
             yield from list_credential_parts(name.lower(), value.strip())
     if "=" in target:
         for name, value in parse_qsl(target.partition("?")[2]):
-            if (name.lower() in names or is_api_key_parameter(name, value)) and not is_made_of_words(value):
+            is_key = name.lower() in names or secret_kinds.is_api_key_parameter(name, value)
+            if is_key and not is_made_of_words(value):
                 yield value
 
 
@@ -575,7 +559,7 @@ class SecretMarks:
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
 
-SHAPED = frozenset(kind.label for kind in KINDS)  # kinds with a recognisable form
+SHAPED = frozenset(kind.label for kind in secret_kinds.KINDS)  # kinds with a recognisable form
 
 
 def find_secret_line_numbers(text: str, redactor: Redactor) -> dict[str, list[int]]:

@@ -19,14 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.advice import format_command
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Blob, RowCache, decode_standalone, read_body
-from llmproxy.core.store.file.connect import (
-    Signature,
-    StoreReadConnection,
-    is_signature_reliable,
-    open_reader,
-    read_stat_signature,
-    translate,
-)
+from llmproxy.core.store.file import connect
+from llmproxy.core.store.file.connect import Signature, StoreReadConnection, is_signature_reliable
 from llmproxy.core.store.file.statements import is_lease_live
 from llmproxy.core.store.rows import Row, RowSummary, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
@@ -266,7 +260,7 @@ class Readable:
         self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._keyed_generation: tuple[int, int] = (-1, -1)
         self._opened = 0  # number of times that the file was reopened
-        self._seen: Signature | None = read_stat_signature(self._file) if watch else None
+        self._seen: Signature | None = connect.read_stat_signature(self._file) if watch else None
         self._settled = False  # whether every later write must change the file's signature
         self._refused: Signature | None = None  # signature of an unreadable file that replaced ours, to warn once
         self._last_row = self._read_last_interaction() if watch else ()
@@ -283,7 +277,7 @@ class Readable:
         to another file.
         """
         if self._watch:
-            seen = read_stat_signature(self._file)
+            seen = connect.read_stat_signature(self._file)
             if seen != self._seen and seen is not None:  # if removed, the open file stays readable
                 self._reopen(seen)
             if self._settled:
@@ -301,7 +295,7 @@ class Readable:
     def _reopen(self, seen: Signature) -> None:
         """Reopen the file as it is now. An overwritten database leaves SQLite with pages of both."""
         try:
-            reader = open_reader(self.path)
+            reader = connect.open_reader(self.path)
         except LLMProxyError as error:
             if seen != self._refused:
                 log.warning("the store %s was changed by another program and cannot be read now: %s", self.path, error)
@@ -577,7 +571,7 @@ class Readable:
         try:
             return self.conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise translate(error, self.path, writing=False) from error
+            raise connect.translate(error, self.path, writing=False) from error
 
     def _first(self, sql: str, values: Sequence[object] = ()) -> Row | None:
         found = self.query(sql, values)
@@ -593,7 +587,7 @@ class Readable:
         try:
             yield
         except sqlite3.Error as error:
-            raise translate(error, self.path, writing=False) from error
+            raise connect.translate(error, self.path, writing=False) from error
         except CassetteCorrupt as error:
             raise CassetteCorrupt(error.message, hint=format_command("verify", self.path)) from error
 

@@ -20,20 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from llmproxy.core.cassettes import formats
-from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
-from llmproxy.core.cassettes.formats.yaml_text import (
-    PLAIN,
-    STYLES,
-    AnchoredValue,
-    AnchorReference,
-    OneLineValue,
-    detect_json_style,
-    dump_yaml_collection,
-    load_yaml,
-    map_interactions_to_lines,
-    write_json_in_style,
-    write_scalar,
-)
+from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree, yaml_text
 from llmproxy.core.forks.fork_rows import Fork, parse_fork_from_file
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.json_diff import clip
@@ -72,20 +59,22 @@ def recognises(source: Source) -> bool:
 def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None, *, unfinished: bool = False) -> str:
     """Return the text of a file; `fork`: the cassette's row as a child; `unfinished`: mode `once` may add to it."""
     shared = _SharedParts(recorded)
-    parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {write_scalar(cassette)}\n"]
+    parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {yaml_text.write_scalar(cassette)}\n"]
     if unfinished:
         parts.append("open: true\n")
     if fork is not None:
-        parts.append(dump_yaml_collection({"fork": fork.to_member()}))
+        parts.append(yaml_text.dump_yaml_collection({"fork": fork.to_member()}))
     recorded, said_once = _move_shared_to_head(recorded)
     if said_once:
-        parts.append(dump_yaml_collection(said_once))
+        parts.append(yaml_text.dump_yaml_collection(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
         tree = {"request": _format_request(each, shared), "response": _format_response(each)}
         said = {name: value for name, value in each.extra.items() if name != "order"}
         parts.append(f"\n# {_describe_exchange(each)}\n")
-        parts.append(dump_yaml_collection([tree | ({"recorded": OneLineValue(said)} if said else {})]))
+        parts.append(
+            yaml_text.dump_yaml_collection([tree | ({"recorded": yaml_text.OneLineValue(said)} if said else {})])
+        )
     return "".join([*parts, f"{_END}\n"])
 
 
@@ -132,7 +121,7 @@ def _format_request(each: Recorded, shared: _SharedParts) -> dict[str, object]:
 
 def _format_response(each: Recorded) -> dict[str, object]:
     said = f"{each.status} {each.reason}" if each.reason else each.status
-    headers = OneLineValue(_format_header_fields(each.response_headers), _LINE)
+    headers = yaml_text.OneLineValue(_format_header_fields(each.response_headers), _LINE)
     return {"status": said, "headers": headers} | _format_body(each.response_body, None)
 
 
@@ -143,11 +132,11 @@ def _format_header_fields(headers: Headers) -> list[dict[str, str]]:
 def _format_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
     if not body:
         return {}
-    if found := detect_json_style(body):
+    if found := yaml_text.detect_json_style(body):
         tree, style = found
         how = {} if style == "compact" else {"style": style}
         if shared is None and isinstance(tree, dict) and len(body) > _SHORT:
-            return how | {"json_parts": [OneLineValue(part, _LINE) for part in _group_answer_members(tree)]}
+            return how | {"json_parts": [yaml_text.OneLineValue(part, _LINE) for part in _group_answer_members(tree)]}
         if shared is not None and isinstance(tree, dict):
             tree = {name: shared.anchor_part(value, items=True) for name, value in tree.items()}
         return how | {"json": tree}
@@ -190,7 +179,7 @@ class _SharedParts:
     """Parts that occur more than once in the requests of one file."""
 
     def __init__(self, recorded: Sequence[Recorded]) -> None:
-        trees = [found[0] for each in recorded if (found := detect_json_style(each.body))]
+        trees = [found[0] for each in recorded if (found := yaml_text.detect_json_style(each.body))]
         members = [value for tree in trees if isinstance(tree, dict) for value in tree.values()]
         whole = Counter(map(_dump_for_sharing, members))
         seen: set[str] = set()
@@ -212,10 +201,10 @@ class _SharedParts:
             known = self.names.setdefault(name, "")
             if known == text and self.left:
                 self.left -= 1
-                return AnchorReference(name)
+                return yaml_text.AnchorReference(name)
             if not known:
                 self.names[name] = text
-                return AnchoredValue(name, self.anchor_items(value) if items else value)
+                return yaml_text.AnchoredValue(name, self.anchor_items(value) if items else value)
         return self.anchor_items(value) if items else value
 
     def anchor_items(self, value: object) -> object:
@@ -236,9 +225,9 @@ def _dump_for_sharing(value: object) -> str:
 def read_name(source: Source) -> str:
     """Return the cassette's name in the head of a file; empty if it has none. Raises CassetteCorrupt."""
     found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
-    if found is None or PLAIN.fullmatch(found[1]):
+    if found is None or yaml_text.PLAIN.fullmatch(found[1]):
         return found[1] if found else ""
-    value = load_yaml(found[0], source.name).get("cassette")
+    value = yaml_text.load_yaml(found[0], source.name).get("cassette")
     return str(value) if isinstance(value, str | int | float) else ""
 
 
@@ -252,7 +241,7 @@ def read_fork(source: Source) -> Fork | None:
     if not _FORK.search(source.text):
         return None
     try:
-        tree = load_yaml(source.text, source.name)
+        tree = yaml_text.load_yaml(source.text, source.name)
         return (
             parse_fork_from_file(read_name(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
         )
@@ -261,7 +250,7 @@ def read_fork(source: Source) -> Fork | None:
 
 
 def read(source: Source) -> list[Recorded]:
-    tree = load_yaml(source.text, source.name)
+    tree = yaml_text.load_yaml(source.text, source.name)
     if not source.text.rstrip().endswith(f"\n{_END}"):
         raise CassetteCorrupt(
             f"{source.name}: it does not end with a line `{_END}`: it was cut.",
@@ -278,7 +267,7 @@ def read(source: Source) -> list[Recorded]:
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {formats.kind(items)}.")
     recorded = formats.read_each_item(
-        items, _read_interaction, source, "interaction", partial(map_interactions_to_lines, source.text)
+        items, _read_interaction, source, "interaction", partial(yaml_text.map_interactions_to_lines, source.text)
     )
     try:
         return _apply_file_head(recorded, tree)
@@ -328,8 +317,8 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
     if not forms:
         return b""
     style = side.get("style", "compact")
-    if style not in STYLES:
-        raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(STYLES)}")
+    if style not in yaml_text.STYLES:
+        raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(yaml_text.STYLES)}")
     value = side[forms[0]]
     if forms == ["json_parts"]:
         parts = [formats.mapping({"part": part}, "part") for part in formats.get_list(side, "json_parts")]
@@ -338,7 +327,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
             raise ReadingProblem(f"{where}: a member stands twice in `json_parts`")
     if forms[0].startswith("json"):
         try:
-            return write_json_in_style(value, style)
+            return yaml_text.write_json_in_style(value, style)
         except (ValueError, TypeError, RecursionError) as error:
             raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):
@@ -361,7 +350,7 @@ class MergeSide(NamedTuple):
     """Line number in the conflicted file, from 1, by own line."""
 
     def describe_interaction_place(self, number: int) -> str:
-        at = map_interactions_to_lines(self.source.text).get(number)
+        at = yaml_text.map_interactions_to_lines(self.source.text).get(number)
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 

@@ -27,16 +27,7 @@ from llmproxy.errors import (
     StoreReadOnly,
 )
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
-from llmproxy.sqlite_file import (
-    BUSY,
-    DAMAGED,
-    FileState,
-    OverwriteAwareConnection,
-    copy_raw,
-    in_snapshot,
-    primary_code,
-    sidecar_path,
-)
+from llmproxy.sqlite_file import BUSY, DAMAGED, FileState, OverwriteAwareConnection, primary_code, sidecar_path
 
 BUSY_SECONDS = 5.0  # seconds that one statement waits for another process's write
 PAGE_SIZE = 4096
@@ -91,7 +82,7 @@ def connect_file(path: Path, query: str) -> OverwriteAwareConnection:
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
-    with in_snapshot(conn):  # else another process may create the tables between the two statements
+    with sqlite_file.in_snapshot(conn):  # else another process may create the tables between the two statements
         has = migrations.list_applied_migrations(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
@@ -198,7 +189,7 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
         undo.callback(folder.cleanup)
         for suffix in _COPIED:
             if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
-                copy_raw(sidecar_path(path, suffix), sidecar_path(copied, suffix))
+                sqlite_file.copy_raw(sidecar_path(path, suffix), sidecar_path(copied, suffix))
         conn = undo.enter_context(closing(connect_file(copied, "mode=rwc")))
         check_schema(conn, path)
         migrations.upgrade_schema(conn)

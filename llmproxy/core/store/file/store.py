@@ -18,18 +18,8 @@ from typing import override
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import DeltaBodyWriter, PreparedBody
-from llmproxy.core.store.file import statements
-from llmproxy.core.store.file.connect import (
-    StoreReadConnection,
-    check_writable,
-    close_writer,
-    connect_file,
-    determine_file_state,
-    open_beside_own_writer,
-    open_reader,
-    open_writer,
-    translate,
-)
+from llmproxy.core.store.file import connect, statements
+from llmproxy.core.store.file.connect import StoreReadConnection
 from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, LastFileSync, Place
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
@@ -82,7 +72,7 @@ class FileStore(Store):
     def _follow_own_writer(self) -> None:
         if self._moved:
             self._moved = False
-            self._switch_reader(open_beside_own_writer(self.path))
+            self._switch_reader(connect.open_beside_own_writer(self.path))
             self._rederive_all_keys()
 
     @classmethod
@@ -95,20 +85,20 @@ class FileStore(Store):
         """
         path = Path(path)
         if not writable:
-            return cls(path, open_reader(path), writable=False, now=now)
-        state = determine_file_state(path)
-        check_writable(path)
+            return cls(path, connect.open_reader(path), writable=False, now=now)
+        state = connect.determine_file_state(path)
+        connect.check_writable(path)
         if state is FileState.ROLLBACK:
             # The writer is opened at the first write: a run with hits only does not change the file.
-            reader = open_reader(path)
+            reader = connect.open_reader(path)
             if reader.copy is None:
                 return cls(path, reader, writable=True, now=now)
             reader.close()
-        writer = open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
+        writer = connect.open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
         try:
-            store = cls(path, open_beside_own_writer(path), writable=True, now=now)
+            store = cls(path, connect.open_beside_own_writer(path), writable=True, now=now)
         except BaseException:
-            close_writer(writer)
+            connect.close_writer(writer)
             raise
         store._writer = writer
         return store
@@ -120,7 +110,7 @@ class FileStore(Store):
             if self._writer is None:
                 return
             cut = self._writer.is_overwritten()
-            close_writer(self._writer)
+            connect.close_writer(self._writer)
             self._writer = None
         if self._gone or (self._last and (cut or not self._holds_last_stored())):
             raise self._build_loss_error()
@@ -128,7 +118,7 @@ class FileStore(Store):
     def _holds_last_stored(self) -> bool:
         """Return whether the file still has our last recording: ids only grow, even if others delete."""
         try:
-            with closing(connect_file(self.path, "mode=ro")) as conn:
+            with closing(connect.connect_file(self.path, "mode=ro")) as conn:
                 found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
         except sqlite3.Error:
             return False
@@ -298,7 +288,7 @@ class FileStore(Store):
                 self._bodies.forget_bases()
                 self._moved = True
             if self._writer is None:
-                self._writer = open_writer(self.path)
+                self._writer = connect.open_writer(self.path)
                 self._gone = self._gone or (self._last > 0 and not self._holds_last_stored())
             if self._writer.is_overwritten():
                 raise self._build_loss_error()
@@ -306,7 +296,7 @@ class FileStore(Store):
                 yield self._writer
             except sqlite3.Error as error:
                 self._bodies.forget_bases()
-                raise translate(error, self.path, writing=True) from error
+                raise connect.translate(error, self.path, writing=True) from error
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:

@@ -19,23 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import DeltaBodyWriter, EncodedBody, PreparedBody, encode_body
-from llmproxy.core.store.file.connect import (
-    close_writer,
-    open_beside_own_writer,
-    open_writer,
-    translate as translate_local,
-)
+from llmproxy.core.store.file import connect
 from llmproxy.core.store.file.statements import check_new_name
-from llmproxy.core.store.postgres import local_copy, schema_and_leases
-from llmproxy.core.store.postgres.connection import (
-    SOON,
-    ServerLink,
-    ServerLost,
-    pipeline,
-    retries,
-    to_pg_text,
-    to_pg_value,
-)
+from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
+from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, to_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, LastFileSync, Place
 from llmproxy.core.store.rows import Sql, to_sql
@@ -139,7 +126,7 @@ class ServerStore(Store):
         writable: bool,
         now: Callable[[], float],
     ) -> None:
-        super().__init__(server.copy, open_beside_own_writer(server.copy), now=now)
+        super().__init__(server.copy, connect.open_beside_own_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
@@ -179,7 +166,7 @@ class ServerStore(Store):
                         "grants.",
                     )
                 identity = str(conn.execute("SELECT id FROM llmproxy.store").fetchall()[0][0])
-            writer = on_error.enter_context(closing(open_writer(server.copy)))
+            writer = on_error.enter_context(closing(connect.open_writer(server.copy)))
             local_copy.prepare_copy_tables(writer, identity)
             store = cls(server, link, writer, writable=writable, now=now)
             on_error.enter_context(store)
@@ -194,7 +181,7 @@ class ServerStore(Store):
         with self._lock:
             self._reader.close()
             if self._writer is not None:
-                close_writer(self._writer)
+                connect.close_writer(self._writer)
                 self._writer = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -211,7 +198,7 @@ class ServerStore(Store):
 
     def wait_for_server(self) -> None:
         """Wait until the server is available, as long as writing does. Raises ServerLost."""
-        for attempt in retries():
+        for attempt in connection.retries():
             with attempt, self._reads.borrow_connection(writing=False) as conn:
                 conn.execute("SELECT 1")
                 with self._local_copy_writer():  # a recorder's update of the copy waits for the server as well
@@ -226,7 +213,7 @@ class ServerStore(Store):
             raise ServerLost(  # connecting takes seconds, on the event loop: `wait_for_server` does so elsewhere
                 f"The store {self.server.shown} cannot be reached now: the connection to it is being made anew."
             )
-        self._refresh_copy(cassette, timeout=SOON)
+        self._refresh_copy(cassette, timeout=connection.SOON)
         return super().find_keyed(cassette, sample, party, key)
 
     def _refresh_copy(self, cassette: str | None, *, timeout: float = -1) -> None:
@@ -254,7 +241,7 @@ class ServerStore(Store):
             yield self._writer
         except sqlite3.Error as error:
             self._bodies.forget_bases()
-            raise translate_local(error, self.path, writing=True) from error
+            raise connect.translate(error, self.path, writing=True) from error
         finally:
             self._lock.release()
 
@@ -271,7 +258,7 @@ class ServerStore(Store):
         bodies: dict[bytes, Body] = {}
         sent = [self._prepare_interaction(given, bodies) for given in many]
         stored: list[int] = []
-        for number, attempt in enumerate(retries()):
+        for number, attempt in enumerate(connection.retries()):
             if number == 1:  # what a body builds on may be gone from the server
                 bodies = {sha: body for each in sent for sha, body in each.encode_standalone().items()}
             with attempt, self._writes.borrow_connection(writing=True) as conn:
@@ -307,7 +294,7 @@ class ServerStore(Store):
         the copy up to date (`_copy_committed_rows`).
         """
         many = Counter(each.cassette_and_sample for each in sent)
-        with pipeline(conn):
+        with connection.pipeline(conn):
             if instead_of is not None:
                 name = to_pg_text(instead_of)
                 conn.execute(_LOCK_ALL, (name,))
@@ -405,7 +392,7 @@ class ServerStore(Store):
         if place not in self._held and place not in self._wrote:
             return  # nothing was written, so there is nothing to say
         try:
-            for attempt in retries(once=self._away):
+            for attempt in connection.retries(once=self._away):
                 with attempt, self._writes.borrow_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
