@@ -128,8 +128,6 @@ class CassetteDir:
             raise MachineError(f"{self.path} cannot be read: {error.strerror or error}.") from error
         return dict(sorted(found))
 
-    # -- files -> store
-
     def load_into(
         self,
         store: Store,
@@ -207,8 +205,6 @@ class CassetteDir:
             skipped=tuple(skipped),
             merged=tuple(merged),
         )
-
-    # -- store -> files
 
     def save_cassette(
         self,
@@ -290,9 +286,6 @@ def build_slug(name: str, *, unique: bool = False) -> str:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{_DEVICE.sub(r'\1-\2', plain)[: _NAME - 9]}-{digest}"
-
-
-# -- comparing
 
 
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:

@@ -52,9 +52,6 @@ def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
         raise MergeConflict(f"{many}; nothing was written:\n{listed}{more}", hint=hint)
 
 
-# -- stores
-
-
 @dataclass(frozen=True, slots=True)
 class MergedStores:
     cassettes: int
@@ -194,9 +191,6 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
         parts = [store for store in stores.values() if store.has_recordings(name, sample)]
         complete = all(store.last_session_ended_cleanly(name, sample) for store in parts)
         made.end_writing(name, sample, _HOLDER, clean=complete)
-
-
-# -- folders
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,8 +163,6 @@ class Redactor:
         keys = [("api-key", value) for name, value in (env or {}).items() if _KEY_VARIABLE.search(name.upper())]
         self.learn_request(tuple(keys), "")
 
-    # -- learning ----------------------------------------------------------------------------------------------------
-
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Learn a request's credentials, to find them everywhere later; `names` as in `request`."""
         for secret in find_request_credentials(request_headers, target, names):
@@ -202,8 +200,6 @@ class Redactor:
             self._known.on_text = None
         return made, all_noted
 
-    # -- finding -----------------------------------------------------------------------------------------------------
-
     def _find_plain(self, text: str, *, named: bool = True) -> list[Span]:
         return merge_spans(self._known.find_spans(text) + find_by_shape_or_name(text, named=named))
 
@@ -226,8 +222,6 @@ class Redactor:
         coded = overwrite_in_base64(plain, self._find_plain)
         changed = (at for at, (one, other) in enumerate(zip(plain, coded, strict=True)) if one != other)
         return merge_spans([*spans, *(Span(at, at + 1) for at in islice(changed, 1))])
-
-    # -- requests ----------------------------------------------------------------------------------------------------
 
     def request(self, request: Request, names: frozenset[str] = NO_NAMES, *, clean: bool = False) -> Request:
         """Return the request without secrets, itself if it has none; `names`: lower-case query credentials.
@@ -406,8 +400,6 @@ class Redactor:
     def interaction(self, recorded: Interaction) -> Interaction:
         response, _ = self.redact_response(recorded.response)
         return replace(recorded, request=self.request(recorded.request), response=response)
-
-    # -- responses ---------------------------------------------------------------------------------------------------
 
     def redact_response(self, response: Response) -> tuple[Response, bool]:
         """Return the response for storage, and whether a secret in it was overwritten (with as many bytes)."""

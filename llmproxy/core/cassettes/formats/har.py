@@ -32,9 +32,6 @@ def recognises(source: Source) -> bool:
     return source.is_json and (bool(_START.match(source.head.lstrip())) or isinstance(source.members.get("log"), dict))
 
 
-# -- reading
-
-
 def read(source: Source) -> list[Recorded]:
     try:
         entries = formats.get_list(formats.mapping(source.json, "log"), "entries")
@@ -102,9 +99,6 @@ def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
     said = entry["timings"] if isinstance(entry.get("timings"), dict) else {}
     send, wait, receive = (formats.microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
     return {"head_offset": send + wait, "body_offset": send + wait + receive}
-
-
-# -- writing
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:

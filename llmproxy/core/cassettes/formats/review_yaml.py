@@ -53,9 +53,6 @@ def recognises(source: Source) -> bool:
     return not source.is_json and bool(_HEAD.search(source.head[:2000]))
 
 
-# -- writing
-
-
 def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None, *, unfinished: bool = False) -> str:
     """Return the text of a file; `fork`: the cassette's row as a child; `unfinished`: mode `once` may add to it."""
     shared = _SharedParts(recorded)
@@ -217,9 +214,6 @@ def _dump_for_sharing(value: object) -> str:
         return ""
     text = json.dumps(value)
     return text if len(text) >= _SHARED else ""
-
-
-# -- reading
 
 
 def read_name(source: Source) -> str:

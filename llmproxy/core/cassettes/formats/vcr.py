@@ -37,9 +37,6 @@ def recognises(source: Source) -> bool:
     return not source.head.strip() or bool(_START.search(source.head))
 
 
-# -- reading
-
-
 def read(source: Source) -> list[Recorded]:
     name, is_json = source.name, bool(source.members)
     data = source.json if is_json else _load_yaml(source.text, name)
@@ -191,9 +188,6 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
     if not all(isinstance(piece, bytes | str) for piece in pieces):
         raise ReadingProblem(f"{where}: `body` is {formats.kind(value)}, not a text")
     return b"".join(piece if isinstance(piece, bytes) else formats.encode_text(piece) for piece in pieces)
-
-
-# -- writing
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:

@@ -157,9 +157,6 @@ def _quote_text(text: str) -> str:
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
-# -- reading
-
-
 _VALUES = {"null": None, "~": None, "": None, "true": True, "false": False}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SIZES = 1 << 40, 20_000_000

@@ -131,8 +131,6 @@ class FileStore(Store):
             hint="Restore it from version control or a backup, or delete it, and record again.",
         )
 
-    # --- writing -----------------------------------------------------------------------------------------------------
-
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; blocks up to 5 s for other writers."""
         made = [(each, rows.to_row(each.interaction, each.described)) for each in many]
@@ -272,8 +270,6 @@ class FileStore(Store):
             if anew:
                 conn.execute("VACUUM")
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-    # --- below -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _lock_writing_connection(self) -> Iterator[sqlite3.Connection]:

@@ -184,8 +184,6 @@ class ServerStore(Store):
                 connect.close_writer(self._writer)
                 self._writer = None
 
-    # --- reading ----------------------------------------------------------------------------------------------------
-
     def refresh_cassette(self, cassette: str) -> None:
         """Read changes of a cassette. Raises ServerLost only if it was never read; else its copy stays usable."""
         try:
@@ -244,8 +242,6 @@ class ServerStore(Store):
             raise connect.translate(error, self.path, writing=True) from error
         finally:
             self._lock.release()
-
-    # --- writing ----------------------------------------------------------------------------------------------------
 
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; committed on the server when this returns.
