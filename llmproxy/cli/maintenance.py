@@ -37,13 +37,13 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import read_ids_used_last_run
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
-from llmproxy.core.store.queries import read_accepted_changes
-from llmproxy.core.store.rekeying import (
+from llmproxy.core.store.queries import (
     RekeyedRecording,
     derive_and_write_keys,
     find_merged_keys,
     find_split_keys,
     iter_recordings_with_new_keys,
+    read_accepted_changes,
 )
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store

@@ -12,8 +12,8 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, Sessions
 from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import derive_current_keys
 from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_plan import PlanCache
 from llmproxy.protocol import Decision, Mode, ReplayScope

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from llmproxy.core.keys.ignored_differences import KeyDifference, explain_differences, list_uncounted_head_fields
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.connect import translate
-from llmproxy.core.store.queries import derive_route_of_recording
-from llmproxy.core.store.rekeying import derive_current_keys
+from llmproxy.core.store.queries import derive_current_keys, derive_route_of_recording
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Request

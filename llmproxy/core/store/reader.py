@@ -189,7 +189,7 @@ class KeyChange(NamedTuple):
 class RecomputedKeys:
     """Keys under today's rules for a cassette recorded under others, in memory, as a replayed store never changes.
 
-    `store.rekeying` fills it when a session opens the cassette; `Readable` uses it; the first write persists it
+    `queries.derive_current_keys` fills it when a session opens the cassette; the first write persists it
     (`Store.write_current_keys`).
     """
 

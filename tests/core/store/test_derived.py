@@ -16,7 +16,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rekeying import derive_and_write_keys, iter_recordings_with_new_keys
+from llmproxy.core.store.queries import derive_and_write_keys, iter_recordings_with_new_keys
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import answered, send

@@ -1,26 +1,36 @@
-"""Rare questions about a store."""
+"""Rare questions about a store, and keys derived anew."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import (
+    canonical_of,
     count_recordings_live_at_time,
     count_unused,
+    derive_and_write_keys,
+    derive_current_keys,
+    derive_route_of_recording,
+    find_merged_keys,
+    find_split_keys,
+    iter_recordings_with_new_keys,
     list_api_key_variables,
     read_interaction_summary,
 )
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
+from tests.support.chats import NOW, chat, fill
 
-NOW = 1_800_000_000.0
 BASE = Interaction(
     provider="openai",
     operation="chat.completions",
@@ -93,3 +103,115 @@ def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tupl
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
         made.add_interaction(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
         assert list_api_key_variables(made, "default") == names
+
+
+OTHER = Key("v1:" + "0" * 64)
+
+
+def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
+    """Under the rules of recording each key is what it was; a target that routing refuses stops nothing."""
+    fill(tmp_path / "a.db", chat("one"), chat("two"), chat(request=Request("GET", "", (), b"")), chat())
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        found = list(iter_recordings_with_new_keys(store, Rules(), {}))
+    assert len(found) == 4
+    sound = [(each.old == each.new, each.has_unexplained_key, each.other_rules) for each in found[:2]]
+    assert sound == [(True, False, False)] * 2
+
+
+def test_another_key_under_the_same_rules_is_damage(tmp_path: Path) -> None:
+    """It is not when the rules have changed since, or are unknown and the key is right."""
+    fill(tmp_path / "a.db", chat(key=OTHER), chat(key=OTHER, rules="old"), chat(rules=""))
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        assert [each.has_unexplained_key for each in iter_recordings_with_new_keys(store, Rules(), {})] == [
+            True,
+            False,
+            False,
+        ]
+
+
+def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
+    """Only recordings of one cassette, sample and party can answer each other's requests."""
+    same = [chat("same", rules="old", key=Key(f"v1:{n:064x}"), cassette=name) for n, name in enumerate("aab")]
+    split = [chat(text, rules="old", key=OTHER, cassette=name) for text, name in (("x", "c"), ("y", "c"), ("z", "d"))]
+    fill(tmp_path / "a.db", *same, *split)
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        found = list(iter_recordings_with_new_keys(store, Rules(), {}))
+    assert [[each.id for each in group] for group in find_merged_keys(found)] == [[1, 2]]
+    assert [[each.id for each in group] for group in find_split_keys(found)] == [[4, 5]]
+
+
+@pytest.mark.parametrize(("provider", "target"), [
+    ("openai", "/v1/chat/completions"),
+    ("openai", "/v1/files/file-1/content"),
+    ("anthropic", "/v1/messages?beta=true"),
+    ("gemini", "/v1beta/models/gemini-2.0-flash:generateContent"),
+    ("mistral", "/v1/chat/completions"),
+    ("groq", "/openai/v1/chat/completions"),
+    ("openrouter", "/api/v1/chat/completions"),
+    ("ollama", "/api/chat"),
+    ("bedrock", "/model/anthropic.claude-v2%3A1/invoke"),
+    ("cohere", "/v2/chat"),
+    ("mycompany", "/v1/chat/completions"),
+    ("localhost:8000", "/v1/chat/completions"),
+    ("openai", "/nobody/knows?x=%20y"),
+])  # fmt: skip
+def test_a_recorded_target_keeps_its_route(tmp_path: Path, provider: str, target: str) -> None:
+    """The route of a recording names its provider and the very target that was recorded."""
+    made = chat(provider=provider, request=dataclasses.replace(chat().request, target=target))
+    assert (derive_route_of_recording(made, {}).provider.name, derive_route_of_recording(made, {}).target) == (
+        provider,
+        target,
+    )
+    fill(tmp_path / "a.db", made)
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        assert canonical_of(store, store.load(1), Rules(), {}).provider == provider
+
+
+def test_rekeying_merges_in_order(tmp_path: Path) -> None:
+    """Recordings that are one request under the new rules become its first and second occurrence; doing it again changes nothing."""
+    fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
+    rules = Rules(scrub=(TextScrub("run-[0-9]+", "<run>"),))
+    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
+        assert derive_and_write_keys(store, rules, {}) == 2
+        rows = store.list_summaries()
+        assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
+        assert not any(
+            each.old != each.new or each.other_rules for each in iter_recordings_with_new_keys(store, rules, {})
+        )
+        assert derive_and_write_keys(store, rules, {}) == 0
+
+
+ODD = ["x", "[", "{", "null", "[1]", "[" * 100_000, b"\xff", 1e308, ""]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda each: repr(each)[:12])
+@pytest.mark.parametrize("column", ["request_headers", "status", "ending", "occurrence", "target", "method"])
+def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, column: str, odd: object) -> None:
+    """Of recordings under other rules as well: whatever is asked of them, it is the error of a damaged store, and no other."""
+    path = tmp_path / "a.db"
+    fill(path, chat("one", key=OTHER, rules="old"))
+    with closing(sqlite3.connect(path)) as conn, conn:
+        try:
+            conn.execute(f"UPDATE interactions SET {column} = ?", (odd,))
+        except sqlite3.IntegrityError:
+            return
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+        for ask in (
+            lambda: list(iter_recordings_with_new_keys(store, Rules(), {})),
+            lambda: derive_current_keys(store, "default", 1, Rules(), {}),
+            lambda: [store.response(each.id) for each in store.find_keyed("default", 1, "agent", OTHER)],
+        ):
+            with suppress(CassetteCorrupt):
+                ask()
+
+
+@pytest.mark.parametrize("odd", ["x", b"\xff"])
+def test_a_damaged_name_of_an_id_is_damage_in_words(tmp_path: Path, odd: object) -> None:
+    """A later turn asks for what made its id."""
+    path = tmp_path / "a.db"
+    fill(path, replace(chat("one"), made_ids=("resp_1",)))
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute("UPDATE made_ids SET ordinal = ?", (odd,))
+    damaged = pytest.raises(CassetteCorrupt, match="What made the id 'resp_1'")
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store, damaged:
+        store.find_id_origin("default", 1, "resp_1")
