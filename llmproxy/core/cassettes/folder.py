@@ -61,17 +61,12 @@ _Stamp = tuple[int, int, int]  # a file's modification time in nanoseconds, size
 
 @dataclass(frozen=True, slots=True)
 class FolderLoadSummary:
-    imported: tuple[str, ...] = ()
-    """Cassettes whose files differed from the store, or were new to it."""
+    imported: tuple[str, ...] = ()  # cassettes whose files differed from the store, or were new to it
     unchanged: int = 0
-    interactions: int = 0
-    """Number of interactions of `imported`."""
-    set_aside: int = 0
-    """Number of live recordings that the files' recordings replaced."""
-    skipped: tuple[str, ...] = ()
-    """Exchanges that cannot be replayed, each with the reason."""
-    merged: tuple[Path, ...] = ()
-    """Files with a merge conflict of git; both sides were kept."""
+    interactions: int = 0  # number of interactions of `imported`
+    set_aside: int = 0  # number of live recordings that the files' recordings replaced
+    skipped: tuple[str, ...] = ()  # exchanges that cannot be replayed, each with the reason
+    merged: tuple[Path, ...] = ()  # files with a merge conflict of git; both sides were kept
 
 
 class CassetteDir:

@@ -56,8 +56,7 @@ def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
 class MergedStores:
     cassettes: int
     interactions: int
-    stale: int
-    """Recordings left out because another store had replaced them."""
+    stale: int  # recordings left out because another store had replaced them
 
 
 def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
@@ -296,10 +295,8 @@ def _get_answer(one: Recorded) -> tuple[int, bytes]:
 
 class CopiedCassette(NamedTuple):
     interactions: int
-    replaced: int
-    """Number of live recordings that the target's cassette had before."""
-    same: bool
-    """Whether it existed already, and nothing was written."""
+    replaced: int  # number of live recordings that the target's cassette had before
+    same: bool  # whether it existed already, and nothing was written
 
 
 def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> CopiedCassette:

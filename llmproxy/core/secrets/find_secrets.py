@@ -73,14 +73,10 @@ _SERVICE = late(secret_kinds.SERVICE.encode)  # matches lower case
 
 
 class KeyRuns(NamedTuple):
-    data: bytes
-    """Text in ASCII; other characters become question marks, which are no key characters."""
-    lean: bytes
-    """Same text without images and audio."""
-    spans: list[tuple[int, int]]
-    """Spans with at least 16 key characters in a row."""
-    near: bool
-    """Whether the text has any context of a secret, such as a name."""
+    data: bytes  # text in ASCII; other characters become question marks, which are no key characters
+    lean: bytes  # same text without images and audio
+    spans: list[tuple[int, int]]  # spans with at least 16 key characters in a row
+    near: bool  # whether the text has any context of a secret, such as a name
 
 
 def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
@@ -375,8 +371,7 @@ class KnownSecrets:
         self._lettered: set[bytes] = set()  # letters and digits of each form; empty for a form outside ASCII
         self._lettered_of = 0
         self._lock = threading.Lock()
-        self.on_text: Callable[[str], None] | None = None
-        """Called with each text that is searched."""
+        self.on_text: Callable[[str], None] | None = None  # called with each text that is searched
 
     def __contains__(self, secret: str) -> bool:
         return secret in self._all or secret in self._waiting

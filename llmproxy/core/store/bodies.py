@@ -127,8 +127,7 @@ class Blob(NamedTuple):
 
     row: int
     encoding: str
-    data: object
-    """None if it is to be read in pieces."""
+    data: object  # None if it is to be read in pieces
     length: object
 
     def read_content(self, conn: sqlite3.Connection) -> bytes:
@@ -216,8 +215,7 @@ def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | N
 class PreparedBody:
     content: bytes
     sha256: bytes
-    encoded: EncodedBody | None
-    """None if the content was in the store already."""
+    encoded: EncodedBody | None  # None if the content was in the store already
 
 
 def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedBody) -> int | None:

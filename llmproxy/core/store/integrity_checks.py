@@ -21,8 +21,7 @@ from llmproxy.protocol import Channel
 @dataclass(frozen=True, slots=True)
 class SameKeyPair:
     recording: int
-    other: int | None
-    """Id of the other recording; None for a request from the journal."""
+    other: int | None  # id of the other recording; None for a request from the journal
     operation: str
     differences: tuple[KeyDifference, ...]
 
@@ -109,8 +108,7 @@ def diff_journal_requests_with_recordings(
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    interaction: int | None
-    """None: the whole file."""
+    interaction: int | None  # None: the whole file
     what: str
 
 

@@ -95,8 +95,7 @@ _LEFT = (
 
 
 class MaxAge(NamedTuple):
-    age: str
-    """``30d``, in the form of `--max-age`."""
+    age: str  # ``30d``, in the form of `--max-age`
 
     @classmethod
     def parse(cls, value: object) -> Self:
@@ -232,12 +231,10 @@ def canonical_of(
 @dataclass(frozen=True, slots=True)
 class RekeyedRecording:
     id: int
-    place: tuple[str, int, str]
-    """Cassette, sample, party: keys are compared only within one."""
+    place: tuple[str, int, str]  # cassette, sample, party: keys are compared only within one
     old: Key
     new: Key
-    other_rules: bool
-    """Whether it was stored under other rules than today's."""
+    other_rules: bool  # whether it was stored under other rules than today's
 
     @property
     def has_unexplained_key(self) -> bool:

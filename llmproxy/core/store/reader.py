@@ -173,14 +173,12 @@ class StoredKey(NamedTuple):
     party: str
     key: Key
     occurrence: int
-    rules: str
-    """Digest of the rules under which the key was derived; empty if unknown."""
+    rules: str  # digest of the rules under which the key was derived; empty if unknown
 
 
 class KeyChange(NamedTuple):
     id: int
-    old: Key
-    """Expected key; a recording with another one is not changed."""
+    old: Key  # expected key; a recording with another one is not changed
     key: Key
     occurrence: int
     rules: str
@@ -194,12 +192,9 @@ class RecomputedKeys:
     """
 
     def __init__(self) -> None:
-        self.changes: list[KeyChange] = []
-        """Changes in the order of the requests."""
-        self.names: dict[int, tuple[Key, int]] = {}
-        """Key and occurrence of every live recording by id."""
-        self.keyed: dict[tuple[str, Key], dict[int, int]] = {}
-        """Ids by party and key, then by occurrence."""
+        self.changes: list[KeyChange] = []  # changes in the order of the requests
+        self.names: dict[int, tuple[Key, int]] = {}  # key and occurrence of every live recording by id
+        self.keyed: dict[tuple[str, Key], dict[int, int]] = {}  # ids by party and key, then by occurrence
 
     def add(self, each: StoredKey, key: Key, rules: str) -> None:
         """Add a recording with `key`; it keeps its occurrence unless an earlier one has that. `rules`: digest."""
@@ -215,23 +210,20 @@ class RecomputedKeys:
 class CassetteInfo:
     name: str
     sample: int
-    stored: int
-    """Number of rows, superseded ones included."""
+    stored: int  # number of rows, superseded ones included
     live: int
     last_at: float
     tokens_in: int | None
     tokens_out: int | None
     closed_cleanly: bool
-    holder: str | None
-    """Who records it now."""
+    holder: str | None  # who records it now
 
 
 class LastFileSync(NamedTuple):
     """Content of a cassette's file when the store was last synchronized with it."""
 
     sha256: bytes
-    last_id: int
-    """Interactions of the cassette with larger ids are in no file yet."""
+    last_id: int  # interactions of the cassette with larger ids are in no file yet
 
 
 class Readable:
@@ -244,8 +236,7 @@ class Readable:
         writer of our own).
         """
         self.path, self._file = path, os.fspath(path)
-        self.conn: sqlite3.Connection = reader.conn
-        """The reading connection, for queries in other modules."""
+        self.conn: sqlite3.Connection = reader.conn  # the reading connection, for queries in other modules
         self.reopened: Callable[[], None] = lambda: None
         """Called when the file was reopened: values cached by id may belong to other rows now."""
         self.on_replaced: Callable[[Sequence[Place]], None] = lambda _places: None

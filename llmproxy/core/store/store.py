@@ -63,17 +63,14 @@ class Addition(NamedTuple):
 
 class Deleted(NamedTuple):
     interactions: int
-    bodies: int
-    """Number of contents that no other interaction used."""
-    freed: int | None
-    """Bytes by which the file shrank; None on a server, which frees space later."""
+    bodies: int  # number of contents that no other interaction used
+    freed: int | None  # bytes by which the file shrank; None on a server, which frees space later
 
 
 class Store(Readable, ABC):
     """A store of any kind. One thread at a time may read; any thread may write."""
 
-    writable: bool
-    """Whether it was opened for writing; else all but `refresh_cassette` and `close` raise StoreReadOnly."""
+    writable: bool  # whether it was opened for writing; else all but `refresh_cassette` and `close` raise StoreReadOnly
 
     @abstractmethod
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:

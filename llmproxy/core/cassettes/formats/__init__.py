@@ -120,17 +120,13 @@ class FormatModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    name: str
-    """Value of ``--format``."""
+    name: str  # value of ``--format``
     module: str
     what: str
-    suffixes: tuple[str, ...]
-    """Suffixes of its files in an imported folder; a file given by name may have any."""
+    suffixes: tuple[str, ...]  # suffixes of its files in an imported folder; a file given by name may have any
     writes: bool = False
-    mark: str = ""
-    """Text in every file that we write, if other programs write this format too."""
-    apart: bool = False
-    """Whether every exchange has a file of its own: a folder of them is one cassette."""
+    mark: str = ""  # text in every file that we write, if other programs write this format too
+    apart: bool = False  # whether every exchange has a file of its own: a folder of them is one cassette
 
     def read_all(self, sources: Sequence[Source]) -> list[Recorded]:
         together: Callable[[Sequence[Source]], list[Recorded]] | None = getattr(self.loaded, "read_all", None)

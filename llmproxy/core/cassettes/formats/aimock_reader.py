@@ -53,8 +53,7 @@ class _Fixture:
     match: Mapping[str, Tree]
     model: str
     user: str
-    said: SpokenTurn | None
-    """Answer; None for an error."""
+    said: SpokenTurn | None  # answer; None for an error
     error: Mapping[str, Tree]
     status: int
     retry_after: str

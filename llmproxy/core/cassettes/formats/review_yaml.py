@@ -340,8 +340,7 @@ def is_conflicted(source: Source) -> bool:
 
 class MergeSide(NamedTuple):
     source: Source
-    lines: list[int]
-    """Line number in the conflicted file, from 1, by own line."""
+    lines: list[int]  # line number in the conflicted file, from 1, by own line
 
     def describe_interaction_place(self, number: int) -> str:
         at = yaml_text.map_interactions_to_lines(self.source.text).get(number)

@@ -105,8 +105,7 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
 class StoreReadConnection:
     conn: OverwriteAwareConnection
     copy: tempfile.TemporaryDirectory[str] | None = None
-    in_place: bool = False
-    """Whether it reads the file itself, in rollback mode."""
+    in_place: bool = False  # whether it reads the file itself, in rollback mode
 
     def close(self) -> None:
         self.conn.close()

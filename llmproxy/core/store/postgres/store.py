@@ -89,8 +89,7 @@ class _PreparedInteraction(NamedTuple):
     given: Addition
     token: uuid.UUID
     row: tuple[Sql, ...]
-    bodies: tuple[bytes, bytes]
-    """Digests of request and response."""
+    bodies: tuple[bytes, bytes]  # digests of request and response
 
     @property
     def cassette_and_sample(self) -> tuple[str, int]:
