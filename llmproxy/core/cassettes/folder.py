@@ -131,9 +131,7 @@ class CassetteDir:
         upstreams: Mapping[str, str] | None = None,
         wait: Callable[[float], None] | None = None,
     ) -> FolderLoadSummary:
-        """Load every file that differs from the store into it; a synchronized store is not written to.
-
-        `wait` (seconds) is called between attempts while another process loads the same cassette.
+        """Load every file that differs from the store; `wait` (seconds) is called while another process does the same.
 
         Raises CassetteCorrupt, CassetteNewer: for all such files together, before anything was written; CassetteBusy: a
         cassette whose file differs is being recorded.
@@ -211,11 +209,8 @@ class CassetteDir:
     ) -> Path | None:
         """Write the file of a cassette atomically, if it changed; return it, None if nothing is recorded.
 
-        `remember` gets the written content, for the store (`Store.record_synced_file`).
-
-        Raises CassetteCorrupt: the existing file is damaged or has another format (`force` overwrites it);
-        CassetteBusy: the file was edited since the store read it (`force` overwrites it); MachineError: the folder
-        cannot be written to.
+        Raises, unless `force` overwrites it, CassetteCorrupt: the existing file is damaged or has another format;
+        CassetteBusy: it was edited since the store read it; always MachineError: the folder cannot be written to.
         """
         path = self.get_path(cassette)
         while True:
@@ -310,7 +305,6 @@ def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]
 def _read_file_interactions(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
-    """Return a file's interactions in the store's order, skipped exchanges, and the cassette's notes."""
     if (form := find_matching_format(source)) is None:
         raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
     recorded = form.loaded.read(source)

@@ -60,11 +60,8 @@ class MergedStores:
 
 
 def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
-    """Write a new store with the live recordings of several; the order of `paths` is irrelevant. `now` returns Unix
-    time.
-
-    Raises MergeConflict: two of them answer one request differently; CassetteError: one cannot be read, or was written
-    by another version than the others.
+    """Write a new store with the live recordings of several. Raises MergeConflict: two of them answer one request
+    differently; CassetteError: one cannot be read, or was written by another version than the others.
     """
     _check_versions(paths)
     with ExitStack() as stack:

@@ -42,7 +42,6 @@ class FingerprintCache:
         self._together = b""
 
     def digest(self, secret: str) -> str:
-        """Return 12 hex digits."""
         if (found := self._found.get(secret)) is not None:
             return found
         if len(self._found) < _EACH:
@@ -91,12 +90,9 @@ def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) 
 
 
 def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
-    """Overwrite spans with placeholders of equal length, numbered by first appearance; they end in an asterisk.
+    """Overwrite spans with placeholders of equal length, numbered by first appearance; `numbers` is extended.
 
-    `numbers` is extended.
-
-    A value in a link's query gets its fingerprint: a client that follows the link sends it, and the recording of that
-    request has it too.
+    A value in a link's query gets its fingerprint, which the recording of a request that follows the link has too.
     """
     known = {} if numbers is None else numbers
     links = {start for start, end, _ in spans if _is_link_query_value(text, start, end)}
@@ -467,7 +463,6 @@ def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
 
 
 def overwrite_split_secrets(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
-    """Overwrite split secrets; the joined parts are one placeholder."""
     fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:
         secret = "".join(text[start:end] for start, end, _ in parts)

@@ -49,7 +49,6 @@ def is_made_of_words(text: str) -> bool:
 
 
 def measure_entropy(text: str) -> float:
-    """Return the Shannon entropy in bits per character, from the text's own characters."""
     total = len(text)
     return -sum(count / total * log2(count / total) for count in Counter(text).values()) if total else 0.0
 

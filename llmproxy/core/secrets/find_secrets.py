@@ -80,7 +80,6 @@ class KeyRuns(NamedTuple):
 
 
 def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
-    """Return the spans with at least `least` key characters in a row."""
     mapped, run, spans = data.translate(_KEY_CHARS), b"k" * least, list[tuple[int, int]]()
     start = mapped.find(run)
     while start >= 0:
@@ -385,10 +384,7 @@ class KnownSecrets:
             self._waiting.popitem(last=False)
 
     def may_occur_in(self, body: bytes) -> bool:
-        """Return whether UTF-8 bytes may contain a form of any, even interrupted by breaks, blanks and escapes.
-
-        Only letters and digits are compared, without those of escaped breaks: False is certain.
-        """
+        """Return whether UTF-8 bytes may contain a form of any, even broken by lines and escapes; False is certain."""
         if self._waiting:
             self._index_waiting_secrets()
         if self._lettered_of != (count := len(self._all)):
@@ -499,8 +495,5 @@ class CredentialEpoch:
         return True
 
     def is_still_valid(self, since: int, *, noted: bool) -> bool:
-        """Return whether a value derived at count `since` is still valid.
-
-        `noted`: derived only from texts given to `record_searched_text`.
-        """
+        """Return whether a value derived at count `since` is valid; `noted`: from texts that were recorded only."""
         return since == self.count or (noted and since >= self._changed)

@@ -87,7 +87,6 @@ _NESTED = 4  # maximum depth of JSON in strings of JSON
 
 
 def is_redacted_request(request: Request) -> bool:
-    """Return whether a request was redacted: its body or target contains a placeholder."""
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
 
@@ -153,7 +152,6 @@ def _is_placeholder(value: str) -> bool:
 
 class Redactor:
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Redact for one run; keys in the values of `env` are known."""
         self._known = KnownSecrets()
         self._plain_headers: set[str] = set()
         self._plain_fields: set[str] = set()
@@ -224,10 +222,7 @@ class Redactor:
         return merge_spans([*spans, *(Span(at, at + 1) for at in islice(changed, 1))])
 
     def request(self, request: Request, names: frozenset[str] = NO_NAMES, *, clean: bool = False) -> Request:
-        """Return the request without secrets, itself if it has none; `names`: lower-case query credentials.
-
-        `clean`: the body is known to have none.
-        """
+        """Return the request without secrets; `names`: lower-case query credentials; `clean`: the body has none."""
         numbers = SecretMarks(request, names)
         target = self._redact_target(request.target, numbers, names)
         headers, body = self._redact_headers(request.headers, numbers), request.body
@@ -238,10 +233,8 @@ class Redactor:
         return replace(request, target=target, headers=headers, body=body)
 
     def may_need_redaction_again(self, body: bytes) -> bool:
-        """Return whether a JSON body redacted by `request` might change if it were redacted again.
-
-        It may contain a credential that was unknown then, in any form, or a placeholder, whose number depends on the
-        rest of the request. False only if neither is possible.
+        """Return whether a redacted JSON body might change if it were redacted again: it may contain a credential that
+        was unknown then, or a placeholder, whose number depends on the rest of the request.
         """
         if body[:1] != b"{" or b"REDACTE" in body or b"REDx" in body or _HIDDEN.search(body) is not None:
             return True
@@ -263,7 +256,6 @@ class Redactor:
         return self.text(self._redact_target(target, SecretMarks(Request("", "", (), b""), NO_NAMES), NO_NAMES))
 
     def _redact_headers(self, headers: Headers, marks: SecretMarks) -> Headers:
-        """Redact header fields. Cached: a client sends the same ones with each request."""
         seen = self._seen_headers
         if (known := seen.get(headers)) is None:
             known = tuple((name, self._redact_header(name, value, marks)) for name, value in headers)
@@ -562,7 +554,6 @@ def find_secret_line_numbers(text: str, redactor: Redactor) -> dict[str, list[in
 
 
 def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str, int]]:
-    """Return the secrets in a recording by the current rules: by part, the number of each kind."""
     request, response = interaction.request, interaction.response
     parts = {
         "request": "\n".join((request.target, *(f"{name}: {value}" for name, value in request.headers))),

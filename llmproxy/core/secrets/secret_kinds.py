@@ -679,8 +679,7 @@ _ITSELF = late(r"(?i)(?:^|[-_ ])(?:token|secret|password|key|credentials?)$")
 def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     """Return whether a JSON member with a string value is a credential: by its name, if the value looks like one too.
 
-    An MCP server's ``authorization``, ``headers: {"x-api-key": ...}``. A word or a sentence with such a name is
-    content. `said`: the member belongs to the document itself, not to a quoted one; then OAuth's names are trusted.
+    `said`: the member belongs to the document itself, not to a quoted one; then OAuth's names are trusted.
     """
     bare_name = name.lower().replace("-", "").replace("_", "")
     if bare_name not in _SECRET_MEMBERS or "REDACTE" in value:
@@ -699,7 +698,6 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
 
 
 def is_credential_name(name: str) -> bool:
-    """Return whether a JSON member or header field with this name can only contain a credential."""
     lower = name.lower()
     if lower.replace("-", "").replace("_", "") in _SECRET_MEMBERS or is_credential_parameter(name, "REDACTED"):
         return True

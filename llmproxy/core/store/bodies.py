@@ -131,7 +131,6 @@ class Blob(NamedTuple):
     length: object
 
     def read_content(self, conn: sqlite3.Connection) -> bytes:
-        """Return the inflated data. Raises CassetteCorrupt."""
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):

@@ -117,10 +117,8 @@ def find_damages(
     through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids,
     cassette: str | None = None,
 ) -> Iterator[Damage]:
-    """Check the file's structure, and read all content against its sha256. `through` gets the ids of the interactions
-    and their number, and iterates over them (progress).
-
-    With `cassette`, only its interactions are read, without a check of the structure.
+    """Check the file's structure (not with `cassette`), and read the content of its interactions against its sha256.
+    `through` gets their ids and their number, and iterates over them (progress).
     """
     try:
         if cassette is None:
@@ -151,7 +149,6 @@ def find_damages(
 
 
 def count_bytes_freed_by_deletion(store: Store, ids: Collection[int]) -> int:
-    """Return the approximate number of bytes that only these interactions use in the store."""
     total, chosen, bodies = 0, frozenset(ids), set()
     for id_ in chosen:
         sql = (

@@ -37,7 +37,6 @@ def count_recordings_live_at_time(store: Store, cassette: str, sample: int, sinc
 
 
 def find_cassettes_with_key(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
-    """Return other places of a key: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
     return [
         (decode_sql_text(name), sample, decode_sql_text(party))

@@ -128,10 +128,9 @@ class KeyedRecording:
 
 
 def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
-    """Return whether a client left this answer, after it (or another run's) had left one in its place before.
+    """Return whether a client left this answer, the `turn`-th live one of its key, after one in its place before.
 
-    `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
-    twice is the agent's behaviour, and the part that it reads is recorded.
+    Leaving once may be an interrupt or a timeout; twice is the agent's behaviour, and the part that it reads counts.
     """
     return recording.was_left and recording.occurrence > turn
 
@@ -220,8 +219,6 @@ class CassetteInfo:
 
 
 class LastFileSync(NamedTuple):
-    """Content of a cassette's file when the store was last synchronized with it."""
-
     sha256: bytes
     last_id: int  # interactions of the cassette with larger ids are in no file yet
 
@@ -232,8 +229,7 @@ class Readable:
     ) -> None:
         """Read from `reader`, which is closed with this object; `now` returns Unix time.
 
-        With `watch`, other processes may write or replace the file at any time: it is then reopened (not next to a
-        writer of our own).
+        With `watch` (not next to a writer of our own), the file is reopened if other processes write or replace it.
         """
         self.path, self._file = path, os.fspath(path)
         self.conn: sqlite3.Connection = reader.conn  # the reading connection, for queries in other modules
@@ -260,12 +256,10 @@ class Readable:
 
     @property
     def generation(self) -> tuple[int, int]:
-        """Value that changes whenever another connection, our own writer included, has committed. Raises
-        CassetteCorrupt if the file cannot be read.
+        """Value that changes whenever another connection has committed. Raises CassetteCorrupt.
 
         A file at rest needs one `stat`, a quarter of the time of `PRAGMA data_version`. That is used in addition while
-        the file is so young that another write may leave its times unchanged, and in write-ahead mode, whose commits go
-        to another file.
+        the file is so young that another write may leave its times unchanged, and in write-ahead mode.
         """
         if self._watch:
             seen = connect.read_stat_signature(self._file)
@@ -306,7 +300,6 @@ class Readable:
         self.on_replaced(places)
 
     def _switch_reader(self, reader: StoreReadConnection) -> None:
-        """Read from another connection, maybe of another file: clear all caches."""
         self._reader.close()
         self._reader, self.conn = reader, reader.conn
         self._opened += 1
@@ -350,9 +343,8 @@ class Readable:
         return slots
 
     def find_same_request_bytes(self, cassette: str, sample: int, party: str, asked: bytes, length: str) -> Row | None:
-        """Return rules, operation, key, model, stream and head of a live recording with these bytes of a request.
-
-        `asked` is their SHA-256; `length` is removed from the fields of the head.
+        """Return rules, operation, key, model, stream and head (without `length`) of a live recording of a request body
+        with the SHA-256 `asked`.
         """
         return self._first(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
 
@@ -433,7 +425,6 @@ class Readable:
         return "" if row is None else decode_sql_text(row[0])
 
     def find_id_origin(self, cassette: str, sample: int, made_id: str) -> IdOrigin | None:
-        """Return the first live interaction that created this id; None if none in the cassette did."""
         from llmproxy.core.keys.normalize import IdOrigin
 
         row = self._first(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
@@ -510,7 +501,6 @@ class Readable:
         return [rows.to_summary(row) for row in reversed(found)]
 
     def iter_interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
-        """Yield the live interactions of a cassette in the order of the requests, one at a time."""
         where, values = self._build_where(cassette, sample, superseded=False)
         for (id_,) in self.query(f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id", values):
             yield self.load(id_)
@@ -547,10 +537,7 @@ class Readable:
         self, cassette: str | None, sample: int | None = None, *, superseded: bool = False,
         channel: Channel | None = None, kind: tuple[str, str] | None = None,
     ) -> int:  # fmt: skip
-        """Count the live interactions of a cassette, or of all; with `superseded`, also replaced ones.
-
-        `kind`: only of this provider and operation.
-        """
+        """Count live interactions, with `superseded` also replaced ones; `kind`: provider and operation."""
         where, values = self._build_where(cassette, sample, superseded=superseded, channel=channel, kind=kind)
         return int(self.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 

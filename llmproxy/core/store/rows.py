@@ -151,10 +151,7 @@ type Described = tuple[str | None, str | None, float | None]
 
 
 def extract_texts_and_cost(interaction: Interaction) -> Described:
-    """Return the last user text, the answer's text and the cost; None for unknown ones. Never raises.
-
-    Of a tool's call over MCP: its arguments and its result.
-    """
+    """Return the last user text, the answer's text (of an MCP call: arguments, result) and the cost. Never raises."""
     said = replied = cost = None
     try:
         operation, answer = interaction.operation, interaction.response
@@ -209,7 +206,6 @@ def to_row(interaction: Interaction, described: Described | None = None) -> tupl
 def insert_made_ids_and_run_variables(
     conn: sqlite3.Connection, id_: int, name: str | bytes, sample: int, made_ids: Sequence[str], said: Sql
 ) -> None:
-    """Write what an interaction's response made, and `said`, its run variables as a column has them."""
     made = [(id_, n, name, sample, to_sql(each)) for n, each in enumerate(made_ids)]
     conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
     if said:

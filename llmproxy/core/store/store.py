@@ -74,9 +74,7 @@ class Store(Readable, ABC):
 
     @abstractmethod
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
-        """Store several interactions: all, or (when this raises) none; returns their ids, committed.
-
-        Each takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all
+        """Store several interactions: all, or (when this raises) none; returns their ids, committed. `instead_of`: all
         live recordings of this cassette are superseded first.
 
         Raises RecordingError: the disk is full or failed; nothing was stored, existing recordings stay readable;
@@ -86,11 +84,8 @@ class Store(Readable, ABC):
 
     @abstractmethod
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
-        """Open a writing session. An `exclusive` one (record, once) takes the lease; others write nothing yet.
-
-        `anew`: it records the cassette from its start; else it adds missing recordings.
-
-        Raises CassetteBusy naming the holder of a live lease. Call `renew_lease` at least every 5 s.
+        """Open a writing session. An `exclusive` one (record, once) takes the lease, to be renewed at least every 5 s;
+        `anew`: it records the cassette from its start. Raises CassetteBusy naming the holder of a live lease.
         """
 
     @abstractmethod

@@ -80,7 +80,6 @@ class Source:
 
     @cached_property
     def json(self) -> Any:
-        """The content as JSON. Raises CassetteCorrupt with the line."""
         return parse_json(self.text, self.name)
 
     @cached_property
@@ -202,10 +201,7 @@ def read_each_item[T](
     what: str,
     lines: Callable[[], Mapping[int, int]] = dict,
 ) -> list[T]:
-    """Read numbered items, from 1, by a function that raises ReadingProblem.
-
-    Raises CassetteCorrupt naming the first ten, with their lines if `lines` has them.
-    """
+    """Read numbered items, from 1, by `one`. Raises CassetteCorrupt naming the first ten of its ReadingProblems."""
     found: list[T] = []
     problems: list[tuple[int, str]] = []
     for number, item in enumerate(items, 1):
@@ -225,7 +221,6 @@ def read_each_item[T](
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically, creating its folder if missing. Raises MachineError."""
     try:
         with replace_file(path) as file:
             file.write(text)

@@ -80,7 +80,6 @@ def _read_body(request: dict[str, Tree]) -> bytes:
 
 
 def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
-    """Return the body, and the reason why it cannot be used."""
     content = formats.mapping(response, "content")
     said, size = content.get("text"), content.get("size")
     if said is None:

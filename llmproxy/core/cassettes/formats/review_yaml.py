@@ -387,10 +387,9 @@ _NEXT: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
 
 
 def merge_both_sides(source: Source) -> str:
-    """Return the text of a file that holds what either side recorded, once what both have. A request that comes again
-    is told by which time it is, on its side. What the head of either side says, such as accepted changes, stays.
+    """Return the text of a file with the recordings and the head of both sides, once what both have.
 
-    Raises CassetteCorrupt: they have different answers to the same request with the same number.
+    Raises CassetteCorrupt: they have different answers to the same request with the same number of repetition.
     """
     ours, theirs = split_conflict_sides(source)
     kept = read(ours.source)

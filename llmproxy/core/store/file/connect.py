@@ -160,10 +160,7 @@ def _open_in_place(path: Path, state: FileState) -> StoreReadConnection | None:
 
 
 def _open_copy(path: Path) -> StoreReadConnection | None:
-    """Copy the store with its sidecar files and upgrade the copy; the original is not changed.
-
-    None if another process changed it meanwhile: the copy may be of two states.
-    """
+    """Copy the store and upgrade the copy; None if another process changed it meanwhile: it may be of two states."""
     before = _read_store_file_signatures(path)
     try:
         reader = _copy_and_open(path)

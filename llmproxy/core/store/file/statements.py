@@ -100,7 +100,6 @@ _UPDATE = "UPDATE bodies SET encoding = ?, base_id = ?, prefix = ?, suffix = ?, 
 
 
 def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple[int, int]:
-    """Delete these interactions and every body that only they used; returns the number of both."""
     # All at once: `superseded_by` has no index, and a million single scans take a day.
     conn.execute("CREATE TEMP TABLE IF NOT EXISTS going (id INTEGER PRIMARY KEY)")
     conn.execute("DELETE FROM going")
@@ -120,8 +119,7 @@ def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple
 def check_new_name(path: Path, old: str, new: str, found: Iterable[Sequence[Any]]) -> None:
     """Raise SettingsError if a new name is taken, CassetteBusy if the cassette of the old one is being recorded.
 
-    `found`: of each sample of both, whether it is the new name's, then its number, and its lease: holder, process,
-    host and age.
+    `found`: of each sample of both, whether it is the new name's, its number, and its lease's holder, pid, host, age.
     """
     for is_taken, sample, *row, age in found:
         if is_taken:

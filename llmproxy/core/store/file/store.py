@@ -55,8 +55,6 @@ _SPARE = 10  # a deletion rewrites the file if at least this share of it is free
 
 
 class FileStore(Store):
-    """One store file. One thread at a time may read; any thread may write."""
-
     def __init__(self, path: Path, reader: StoreReadConnection, *, writable: bool, now: Callable[[], float]) -> None:
         super().__init__(path, reader, now=now, watch=not writable)
         self.writable = writable
@@ -296,12 +294,9 @@ class FileStore(Store):
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:
-    """Open the store at `path`, like `FileStore.open` and with its errors; `now` returns Unix time.
+    """Open the store at `path`, with the errors of `FileStore.open` and `ServerStore.connect`.
 
-    `whole`: read all of a server's store at once, for commands that need everything. Otherwise a cassette is read by
-    `Store.refresh_cassette`.
-
-    Raises MachineError: the server cannot be reached, or the extra `postgres` is missing.
+    `whole`: read all of a server's store at once; otherwise a cassette is read by `Store.refresh_cassette`.
     """
     server = find_server_of_copy(path)
     if server is None:

@@ -115,7 +115,6 @@ def _read_version(conn: Conn) -> int:
 
 
 def check_version(conn: Conn, server: RemoteStore) -> None:
-    """Raise CassetteNewer, CassetteNotFound or StoreReadOnly unless the server's tables have the current version."""
     found = _read_version(conn)
     if found == 0:
         raise CassetteNotFound(
@@ -135,7 +134,6 @@ def check_version(conn: Conn, server: RemoteStore) -> None:
 
 
 def upgrade_schema(conn: Conn) -> None:
-    """Create missing tables; safe for concurrent calls."""
     while (found := _read_version(conn)) < _VERSION:
         with conn.transaction():
             conn.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATIONS_LOCK,))
@@ -240,8 +238,7 @@ def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
 def collect_bodies(conn: Conn) -> int:
     """Delete unused bodies, and return their number; a delta on one is encoded anew on that one's base.
 
-    Somebody may take one into use meanwhile, or delete as well: then it is looked again, and given up where that does
-    not end. The next deletion finds what was left.
+    If others write meanwhile, it tries again; the next deletion finds what was left.
     """
     from psycopg.errors import DeadlockDetected, ForeignKeyViolation, SerializationFailure
 

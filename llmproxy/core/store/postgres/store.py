@@ -114,8 +114,6 @@ class _AlreadyStored(Exception):
 
 
 class ServerStore(Store):
-    """A store on a server. One thread at a time may read; any thread may write."""
-
     def __init__(
         self,
         server: RemoteStore,
@@ -243,10 +241,9 @@ class ServerStore(Store):
             self._lock.release()
 
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
-        """Store several interactions in one transaction; committed on the server when this returns.
+        """Store several interactions in one transaction; while the server is unavailable, retry for about ten seconds.
 
-        While the server is unavailable, it retries for about ten seconds. Raises ServerLost if that fails: then it is
-        unknown whether the last attempt was committed, and the caller counts it as not stored.
+        Raises ServerLost: it is unknown whether the last attempt was committed; the caller counts it as not stored.
         """
         self._require_writable()
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
@@ -285,8 +282,7 @@ class ServerStore(Store):
     ) -> list[int]:  # fmt: skip
         """Store all in one transaction, and return the ids; `again`: the attempt before may have been committed.
 
-        One interaction costs two round trips: one that locks and asks, one that writes and commits. A third one brings
-        the copy up to date (`_copy_committed_rows`).
+        One interaction costs two round trips: one that locks and asks, one that writes and commits.
         """
         many = Counter(each.cassette_and_sample for each in sent)
         with connection.pipeline(conn):
@@ -345,10 +341,7 @@ class ServerStore(Store):
     def _copy_committed_rows(
         self, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None
     ) -> None:
-        """Update the copy with committed rows; if that fails, a miss there asks the server first.
-
-        Until then the outdated copy may still answer with a recording that these rows superseded.
-        """
+        """Update the copy with committed rows; if that fails, it may answer with superseded ones until a miss asks."""
         made = [each.given.interaction for each in sent]
         places = {(one.cassette, one.sample) for one in made}
         try:
