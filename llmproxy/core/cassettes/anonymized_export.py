@@ -58,7 +58,6 @@ _NAMELESS = {"cwd": "/srv/project", "tmp": "/tmp/user"}  # noqa: S108 - no folde
 _CALLED = {"user": frozenset({"root", "user"}), "host": frozenset({"localhost", "host"})}
 """Run variables that get their own names as values, and values that identify nobody."""
 
-_NAMED_LINES = 5
 _BEGINS = r"(?:(?<![^\W_])|(?<=[0-9\[;]m)|(?<=\\[nrt]))"  # start of a word, also after a terminal's colour or an escape
 _LEFT_OUT = ("git_user",)
 """Run variables whose only content is a person's name: replayed without one, any author may be this run's user."""
@@ -136,7 +135,7 @@ def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -
     for name in sorted(called | (homes - _IMPERSONAL)):
         word = re.compile(rf"{_BEGINS}{re.escape(name)}(?![^\W_])", re.IGNORECASE)
         if lines := [number for number, line in enumerate(text.split("\n"), 1) if word.search(line)]:
-            where = name_some(map(str, lines), shown=_NAMED_LINES)
+            where = name_some(map(str, lines), shown=5)
             yield f"{path}: {name} still stands on line {where}: look at it before you commit the file."
 
 
@@ -145,12 +144,11 @@ def to_anonymized_records(
 ) -> list[Recorded]:
     """Return recordings for pull requests, notes in the first (`read_head_notes`); `whole`: for other programs."""
     recorded = list(interactions)
-    found = [interaction_to_file_record(anonymize_interaction(each)) if whole else anonymize(each) for each in recorded]
-    found = (
-        found
-        if whole
-        else strip_records_of_unused_variables(found, [interaction_to_file_record(each) for each in recorded])
-    )
+    if whole:
+        found = [interaction_to_file_record(anonymize_interaction(each)) for each in recorded]
+    else:
+        plain = list(map(interaction_to_file_record, recorded))
+        found = strip_records_of_unused_variables(list(map(anonymize, recorded)), plain)
     return embed_notes_in_first_recording(found, notes)
 
 
@@ -260,14 +258,10 @@ def interaction_to_file_record(interaction: Interaction) -> Recorded:
     )  # fmt: skip
 
 
-Json = Any
-"""Plain JSON values."""
-
-
-def to_json(interaction: Interaction) -> dict[str, Json]:
+def to_json(interaction: Interaction) -> dict[str, Any]:
     i = interaction
     released = interaction_to_file_record(i)
-    line: dict[str, Json] = build_line_object(released, i.cassette)
+    line: dict[str, Any] = build_line_object(released, i.cassette)
     line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
     line["recorded"] = {
         **released.extra, "id": i.id, "key": i.key, "sample": i.sample, "party": i.party, "occurrence": i.occurrence,
@@ -278,11 +272,11 @@ def to_json(interaction: Interaction) -> dict[str, Json]:
     return line
 
 
-def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
+def from_json(line: Mapping[str, Any], number: int = 1) -> Interaction:
     """Read an object that :func:`to_json` wrote; `number` is for errors. Raises CassetteCorrupt if it is none."""
     try:
         each = parse_exchange(dict(line), number)
-        said: Mapping[str, Json] = each.extra
+        said: Mapping[str, Any] = each.extra
         borders = (part.partition(":") for part in said.get("chunks", "").split())
         chunks = ChunkedBody(each.response_body, ((int(offset), int(length)) for offset, _, length in borders))
         return Interaction(

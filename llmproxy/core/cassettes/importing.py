@@ -182,10 +182,12 @@ class _ExchangeConverter:
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:
             self.occurrences[sample, party, key] += 1  # a gap before it marks that it was left again
-        kind, answer = response.mime_type, response.body
+        kind, answer, started = response.mime_type, response.body, extra.values.get("started_at")
+        if isinstance(started, bool) or not isinstance(started, int | float):
+            started = each.recorded_at
         interaction = Interaction(
             provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
-            request=request, response=response, started_at=extra.get_float_or_default("started_at", each.recorded_at),
+            request=request, response=response, started_at=float(started),
             cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
             model=canonical.model or read_model_in_body(header(headers, "content-type") or "", body),
             stream=canonical.stream,
@@ -216,13 +218,14 @@ def _build_response(each: Recorded, route: Route, extra: _LlmproxyMember, *, str
     headers, body = _undo_coding(each.response_headers, each.response_body, ours=extra.ours)
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""
-    how = extra.get_ending() or decide_ending(route.operation, stream, each.status, kind, body, http_ended=True)
+    said = extra.text("ending")
+    ending = Ending(said) if said in list(Ending) else None
     return Response(
         status=each.status,
         reason=each.reason,
         headers=headers,
         chunks=extra.cut_chunks(body),
-        ending=how,
+        ending=ending or decide_ending(route.operation, stream, each.status, kind, body, http_ended=True),
         head_offset=extra.get_number("head_offset", 0),
         chunked=bool(extra.values.get("chunked", chunked)),
     )
@@ -243,10 +246,6 @@ class _LlmproxyMember:
         value = self.values.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
-    def get_float_or_default(self, name: str, default: float) -> float:
-        value = self.values.get(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
-
     def read_run_variables(self) -> str:
         """Return the file's run variables. Raises CassetteCorrupt: a wrong one would silently bind nothing."""
         found = self.values.get("run_variables") or []
@@ -256,10 +255,6 @@ class _LlmproxyMember:
             raise CassetteCorrupt(
                 f"`run_variables` of a recording cannot be {str(found)[:200]}: {remove_prefix(error)}"
             ) from error
-
-    def get_ending(self) -> Ending | None:
-        value = self.text("ending")
-        return Ending(value) if value in list(Ending) else None
 
     def cut_chunks(self, body: bytes) -> tuple[Chunk, ...]:
         """Cut the body at its recorded borders; one chunk if there are none, or they do not match this body."""

@@ -289,8 +289,9 @@ class _JoinedLines:
         """Return the position in the text of a span of the joined text; None if it is in one line."""
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
-        if last > first and _is_unrelated_word_after_break(self.joined, starts[last], start, end):
-            end, last = starts[last], last - 1
+        key, rest = self.joined[start : starts[last]], self.joined[starts[last] : end]
+        if last > first and len(key) >= 20 and is_made_of_words(rest) and is_random(key):
+            end, last = starts[last], last - 1  # the rest is a word of the next line
         if last <= first:
             return None
         return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)
@@ -328,10 +329,6 @@ def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
         pieces.append(line.span(1))
         mark = _MARK.match(text, line.end(1))
     return pieces
-
-
-def _is_unrelated_word_after_break(joined: str, border: int, start: int, end: int) -> bool:
-    return is_made_of_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
 
 # -- base64 ------------------------------------------------------------------------------------------------------------

@@ -309,7 +309,6 @@ _MOST_WAITING = 8_000  # maximum credentials waiting for the index; more would d
 _WITHOUT_SHAPE = 256  # number of known forms from which credentials that are recognised by shape get no forms
 _ANCHOR = 8  # characters that identify one of many forms, and that are compared with searched texts
 _PLAIN = re.compile(r"[A-Za-z0-9._~\-]{16,}")  # a credential that quoting does not change
-_LEAST_ENCODED = 12
 _ENOUGH = 24  # characters at the end of a credential that determine the end of its base64
 _URLSAFE = {43: 45, 47: 95}
 _NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmopqstuvwxyz0123456789"))
@@ -330,7 +329,7 @@ def list_written_forms(secret: str) -> Iterator[str]:
     yield html.escape(secret)
     for lead in range(3):
         inner = _encode_base64_core(data, lead)
-        if len(inner) >= _LEAST_ENCODED:
+        if len(inner) >= 12:
             yield inner
             yield inner.translate(_URLSAFE)
     yield data.hex()
@@ -415,13 +414,12 @@ class KnownSecrets:
             else:
                 self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
         while len(self._all) > _MOST:
-            self._forget_form(self._all.popitem(last=False)[0])
-
-    def _forget_form(self, form: str) -> None:
-        if (anchor := _choose_form_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
-            self._anchors[anchor] = tuple(other for other in self._anchors[anchor] if other != form)
-            if not self._anchors[anchor]:
-                del self._anchors[anchor]
+            form, _ = self._all.popitem(last=False)
+            anchor = _choose_form_anchor(form) or ""
+            if form in self._anchors.get(anchor, ()):
+                self._anchors[anchor] = tuple(other for other in self._anchors[anchor] if other != form)
+                if not self._anchors[anchor]:
+                    del self._anchors[anchor]
 
     def find_spans(self, text: str) -> list[Span]:
         """Return the unordered spans of all known credentials; short ones only as separate words."""

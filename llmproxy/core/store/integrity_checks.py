@@ -38,8 +38,13 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
         groups[row.cassette, row.sample, row.party, key].append(row.id)
     for first, *others in groups.values():
         for other in others:
-            if (pair := _compare_pair(store, first, other, rules, upstreams)) is not None and pair.differences:
-                yield pair
+            try:
+                old, new = store.load(first), store.load(other)
+                routes = derive_route_of_recording(old, upstreams), derive_route_of_recording(new, upstreams)
+            except (CassetteError, RefusedError):
+                continue  # `verify` reports the damage
+            if differences := tuple(explain_differences(old.request, new.request, routes, rules)):
+                yield SameKeyPair(first, other, old.operation, differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +81,6 @@ def list_ignored_fields_by_service(
         IgnoredFieldsOfService(name, dict(sorted(found.items())), tuple(alike[name]))
         for name, found in sorted(fields.items())
     ]
-
-
-def _compare_pair(
-    store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]
-) -> SameKeyPair | None:
-    try:
-        old, new = store.load(first), store.load(other)
-        routes = derive_route_of_recording(old, upstreams), derive_route_of_recording(new, upstreams)
-    except (CassetteError, RefusedError):
-        return None  # `verify` reports the damage
-    return SameKeyPair(first, other, old.operation, tuple(explain_differences(old.request, new.request, routes, rules)))
 
 
 def diff_journal_requests_with_recordings(

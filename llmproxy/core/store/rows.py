@@ -243,7 +243,6 @@ def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_id
 
 _DATE = re.compile(r'\["date", ?"\w+, (\d\d?) (\w+) (\d{4}) (\d\d):(\d\d):(\d\d) GMT"\]', re.IGNORECASE)
 _MONTHS = {name: n for n, name in enumerate(re.findall("...", "JanFebMarAprMayJunJulAugSepOctNovDec"), 1)}
-_DAY = 86_400
 
 
 def get_answer_unix_time(started_at: float, headers: Headers) -> float:
@@ -257,7 +256,7 @@ def _parse_answer_date(started_at: float, headers: str) -> float:
     day, _, *others = said.groups()
     year, hour, minute, second = map(int, others)
     answered = timegm((year, _MONTHS[said[2]], int(day), hour, minute, second)) if year else 0
-    return float(answered) if answered > started_at + _DAY else started_at
+    return float(answered) if answered > started_at + 86_400 else started_at
 
 
 @lru_cache(256)

@@ -21,7 +21,6 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 
 _MS = 1000
-_CHAT = ("chat", None)
 
 
 def recognises(source: Source) -> bool:
@@ -120,7 +119,7 @@ def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
     problem = "" if model else "it names no model: say which your agent asks, --model NAME"
     if not isinstance(user, str) or not user:
         problem = "it names no user message: its request cannot be made up"
-    if match.get("endpoint") not in _CHAT:
+    if match.get("endpoint") not in ("chat", None):
         problem = f"it answers no conversation but {match['endpoint']}"
     error = formats.mapping(tree, "response", "error") if "error" in response else {}
     if not error and not any(name in response for name in ("content", "toolCalls", "blocks")):

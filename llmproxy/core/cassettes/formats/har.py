@@ -48,6 +48,9 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 599:
         raise ReadingProblem(f"the status is {code!r}")
     answered, why = _read_response_body(response)
+    said = tree["timings"] if isinstance(tree.get("timings"), dict) else {}
+    send, wait, receive = (formats.microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
+    timings = {"head_offset": send + wait, "body_offset": send + wait + receive}
     if code < 100:
         code, why = 200, "there was no answer (status 0)"
     if extra is None and (code == 101 or tree.get("_webSocketMessages")):  # ours has its messages in the body
@@ -62,7 +65,7 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
         response_headers=formats.parse_name_value_headers(response.get("headers")),
         response_body=answered,
         number=number,
-        extra=extra if isinstance(extra, dict) else _read_timings(tree),
+        extra=extra if isinstance(extra, dict) else timings,
         recorded_at=formats.to_unix_time(tree.get("startedDateTime")),
         problem=why,
     )
@@ -92,12 +95,6 @@ def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
 
 def _decode_text(said: str, content: dict[str, Tree]) -> bytes:
     return formats.decode_base64(said) if content.get("encoding") == "base64" else formats.encode_text(said)
-
-
-def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
-    said = entry["timings"] if isinstance(entry.get("timings"), dict) else {}
-    send, wait, receive = (formats.microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
-    return {"head_offset": send + wait, "body_offset": send + wait + receive}
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:

@@ -44,7 +44,6 @@ _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 _SHARED = 80  # minimum characters of JSON for a repeated part to be written once
 _MAX_ALIASES = 9_000  # maximum aliases in one file; the reader accepts 10 000
 _SAID = 100
-_WRAP = 100
 _SHORT = 100  # maximum bytes of an answer on one line
 _LINE = 2000  # maximum characters of a line that people skip: an answer's headers, ids, usage
 
@@ -66,7 +65,14 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         parts.append(yaml_text.dump_yaml_collection(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
-        tree = {"request": _format_request(each, shared), "response": _format_response(each)}
+        method = {} if each.method == "POST" else {"method": each.method}
+        request = method | {"url": each.uri, "headers": _format_header_fields(each.headers)}
+        status = f"{each.status} {each.reason}" if each.reason else each.status
+        headers = yaml_text.OneLineValue(_format_header_fields(each.response_headers), _LINE)
+        tree = {
+            "request": request | _format_body(each.body, shared),
+            "response": {"status": status, "headers": headers} | _format_body(each.response_body, None),
+        }
         said = {name: value for name, value in each.extra.items() if name != "order"}
         parts.append(f"\n# {_describe_exchange(each)}\n")
         parts.append(
@@ -111,17 +117,6 @@ def _apply_file_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Re
     return found
 
 
-def _format_request(each: Recorded, shared: _SharedParts) -> dict[str, object]:
-    method = {} if each.method == "POST" else {"method": each.method}
-    return method | {"url": each.uri, "headers": _format_header_fields(each.headers)} | _format_body(each.body, shared)
-
-
-def _format_response(each: Recorded) -> dict[str, object]:
-    said = f"{each.status} {each.reason}" if each.reason else each.status
-    headers = yaml_text.OneLineValue(_format_header_fields(each.response_headers), _LINE)
-    return {"status": said, "headers": headers} | _format_body(each.response_body, None)
-
-
 def _format_header_fields(headers: Headers) -> list[dict[str, str]]:
     return [{name: value} for name, value in headers]
 
@@ -143,7 +138,7 @@ def _format_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
         said = "\0"
     if not _CONTROLS.search(said):
         return {"text": said}
-    return {"base64": "\n".join(textwrap.wrap(base64.b64encode(body).decode(), _WRAP)) + "\n"}
+    return {"base64": "\n".join(textwrap.wrap(base64.b64encode(body).decode(), 100)) + "\n"}
 
 
 def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
@@ -330,8 +325,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
 
 
 _BEGIN = re.compile(r"^<{7}( |$)", re.MULTILINE)
-_OURS, _BASE, _THEIRS = "<" * 7, "|" * 7, ">" * 7
-_MIDDLE = "=" * 7
+_OURS, _BASE, _MIDDLE, _THEIRS = "<" * 7, "|" * 7, "=" * 7, ">" * 7
 
 
 def is_conflicted(source: Source) -> bool:

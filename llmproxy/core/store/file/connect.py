@@ -43,7 +43,6 @@ WORDS = sqlite_file.ErrorTexts(
     damaged="Restore it from version control or a backup; what is readable: sqlite3 {typed} .recover",
     unreadable="llmproxy verify --store {typed}",
 )
-_MAGIC = b"SQLite format 3"
 
 
 def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
@@ -65,7 +64,7 @@ def determine_file_state(path: Path) -> FileState:
         begins = sqlite_file.read_foreign_start(path)
         why = (
             "what SQLite wrote is damaged or cut"
-            if begins.startswith(_MAGIC)
+            if begins.startswith(b"SQLite format 3")
             else f"it is not SQLite, it starts with {begins!r}"
         )
         raise CassetteCorrupt(

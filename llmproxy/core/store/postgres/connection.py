@@ -38,7 +38,6 @@ _SETTINGS = (
 )
 _DENIED = frozenset({"42501", "25006"})
 _AGAIN = frozenset({"40001", "40P01", "23503"})  # the last: what a body builds on was deleted since it was read
-_LOCKED = "55P03"
 
 
 class ServerLost(MachineError):
@@ -186,7 +185,7 @@ def translate(server: RemoteStore, error: psycopg.Error, *, writing: bool) -> LL
             hint="Replay works (--mode replay). To record, to delete or to rename, use a role that may: docs/store.md "
             "has the grants.",
         )
-    if state == _LOCKED:
+    if state == "55P03":  # it waited for a lock
         return CassetteBusy(f"The store {server.shown} is held by another transaction ({said}).", hint="Try again.")
     if writing:
         return RecordingError(f"The store {server.shown} did not take the recording: {said} ({state}).")

@@ -31,7 +31,6 @@ CREATE TABLE IF NOT EXISTS server_copies (
     PRIMARY KEY (cassette, sample)
 ) WITHOUT ROWID
 """
-_STORE = "CREATE TABLE IF NOT EXISTS server_store (id TEXT NOT NULL)"
 _TABLES = ("declared", "made_ids", "interactions", "bodies", "cassettes", "volatile_fields", "forks", "files",
            "server_copies", "server_store")  # fmt: skip
 _VERSIONS = "SELECT name, sample, version, CASE WHEN holder IS NULL OR %s THEN epoch END FROM llmproxy.cassettes"
@@ -89,7 +88,7 @@ class Body(NamedTuple):
 def prepare_copy_tables(local: sqlite3.Connection, store: str) -> None:
     """Prepare a new file as a copy of the server's store `store`; rows copied from another store are deleted."""
     local.execute(_TABLE)
-    local.execute(_STORE)
+    local.execute("CREATE TABLE IF NOT EXISTS server_store (id TEXT NOT NULL)")
     if local.execute("SELECT id FROM server_store").fetchall() == [(store,)]:
         return
     with write_transaction(local):
@@ -160,7 +159,10 @@ def _copy_server_changes(
         epoch = found[0][1]
         _write_rows(local, conn, place, [row[_HEAD:] for row in found if row[_HEAD] is not None], known)
         if len(found) < AT_ONCE:
-            _write_cassette_row(local, place, found[0][:_HEAD])
+            version, _, fields, *columns = found[0][:_HEAD]
+            local.execute(_CASSETTE, (*place, *map(from_pg, columns)))
+            replace_volatile_fields(local, place[0], map(from_pg, fields))
+            local.execute("INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (*place, version, epoch))
             return copied not in (None, epoch)
         found = _read_changes(conn, place, found[-1][_HEAD], epoch, found[-1][_HEAD + 1])
 
@@ -177,13 +179,6 @@ def _read_changes(
 ) -> list[tuple[Any, ...]]:
     """Return the next rows after a version and id, each behind its cassette's; none if the cassette is gone."""
     return conn.execute(_CHANGES.encode(), (epoch, version, id_, to_pg_value(place[0]), place[1])).fetchall()
-
-
-def _write_cassette_row(local: sqlite3.Connection, place: CopyPlace, head: tuple[Any, ...]) -> None:
-    version, epoch, fields, *columns = head
-    local.execute(_CASSETTE, (*place, *map(from_pg, columns)))
-    replace_volatile_fields(local, place[0], map(from_pg, fields))
-    local.execute("INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (*place, version, epoch))
 
 
 def _write_rows(

@@ -204,7 +204,6 @@ def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None
         )
 
 
-_TRIES = 5
 _PLACES = "SELECT DISTINCT cassette, sample FROM llmproxy.interactions WHERE id = ANY(%s)"
 BEGIN_ANEW = """
 UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1 WHERE name = %s AND sample = %s RETURNING version
@@ -242,7 +241,7 @@ def collect_bodies(conn: Conn) -> int:
     """
     from psycopg.errors import DeadlockDetected, ForeignKeyViolation, SerializationFailure
 
-    for _ in range(_TRIES):
+    for _ in range(5):
         try:
             with conn.transaction():
                 conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -82,7 +82,6 @@ _ADD_COUNT = """
 UPDATE llmproxy.cassettes SET recorded = recorded + coalesce(
     (SELECT recorded FROM llmproxy.cassettes WHERE name = %s AND sample = %s), 0) WHERE name = %s AND sample = %s
 """
-_MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 
 
 class _PreparedInteraction(NamedTuple):
@@ -107,10 +106,6 @@ class _PreparedInteraction(NamedTuple):
 
 class _AlreadyStored(Exception):
     """The previous attempt was committed, without a confirmation."""
-
-    def __init__(self, ids: list[int]) -> None:
-        super().__init__()
-        self.ids = ids
 
 
 class ServerStore(Store):
@@ -156,7 +151,8 @@ class ServerStore(Store):
                 if writable:
                     schema_and_leases.upgrade_schema(conn)
                 schema_and_leases.check_version(conn, server)
-                if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
+                asked = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
+                if writable and not conn.execute(asked).fetchall()[0][0]:
                     raise StoreReadOnly(
                         f"The store {server.shown} cannot be written to: this role may only read it.",
                         hint="Replay works (--mode replay). To record, use a role that may: docs/store.md has the "
@@ -257,7 +253,7 @@ class ServerStore(Store):
                 try:
                     stored = self._insert_in_transaction(conn, sent, bodies, instead_of, again=number > 0)
                 except _AlreadyStored as before:
-                    stored = before.ids
+                    (stored,) = before.args
                 self._wrote.update(each.cassette_and_sample for each in sent)
                 self._copy_committed_rows(sent, bodies, instead_of)
                 break
