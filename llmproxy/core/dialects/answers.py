@@ -44,11 +44,7 @@ def write_answer(
     operation: str, body: bytes, target: str, model: str | None, said: Message, *, stream: bool, call: int,
     finish: str = "", usage: Mapping[str, int] | None = None,
 ) -> Response:  # fmt: skip
-    """Return the answer to a request, for the agent's `call`-th call of a model.
-
-    `finish` is the finish reason of `SpokenTurn`; `usage` is written by the dialects that do not always write 0.
-    Raises LookupError for an operation that `can_write_answer` denies.
-    """
+    """Return the answer for the agent's `call`-th call of a model. Raises LookupError: `can_write_answer` denies it."""
     if (writer := get_codec_or_default(operation).write) is None:
         raise LookupError(operation)
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
@@ -67,7 +63,6 @@ def dump_json(value: object) -> bytes:
 
 
 def sse(events: Sequence[tuple[str, object]]) -> bytes:
-    """Write a stream of server-sent events."""
     return b"".join(
         (f"event: {name}\n".encode() if name else b"")
         + b"data: "
@@ -88,10 +83,8 @@ def drop_none(**values: object) -> Json:
 
 
 def make_event_type_check(*types: str) -> Callable[[Json], bool]:
-    """Return a check for events of one of these types."""
     return lambda value: value.get("type") in types
 
 
 def name_by_status(table: Mapping[int, str], status: int, client: str, server: str) -> str:
-    """Return a provider's name for a status; `client` or `server` for a status without a name."""
     return table.get(status, server if status >= 500 else client)

@@ -42,7 +42,6 @@ from llmproxy.core.traffic.interaction import Headers
 
 
 def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
-    """Add a message, whole or in events; blocks are distinguished by their index."""
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))

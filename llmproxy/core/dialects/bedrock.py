@@ -61,7 +61,6 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
-    """Record a block's kind if no table contains it."""
     if find_kind_by_member(block, CONTENT) is None:
         draft.unknown[next(iter(block))] = None
 
@@ -87,7 +86,6 @@ def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _frame(kind: str, value: object) -> bytes:
-    """Write one message of AWS's event stream."""
     fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return write_aws_frame(fields, dump_json(value))
 

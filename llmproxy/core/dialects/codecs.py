@@ -54,20 +54,16 @@ class SpokenTurn:
         return hashlib.sha256(repr(self).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
     def find_token_count(self, *names: str) -> int | None:
-        """Return the first of these counts that is present."""
         return next((value for name in names if isinstance(value := self.usage.get(name), int)), None)
 
 
 class AnswerForm(NamedTuple):
     request: Json
-    """The request's body."""
     stream: bool
     target: str
 
 
 class FailedCallFacts(NamedTuple):
-    """Facts of a failed call that an error's text repeats."""
-
     model: str = ""
     retry_after: float = 0
     """Seconds."""
@@ -93,8 +89,6 @@ _MESSAGES = BodyLayout()
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Functions that read and write the bodies of one operation."""
-
     add: Callable[[Draft, Json], None]
     """Adds one JSON value of an answer to a draft: all of it, or the content of one event of its stream."""
     ends: Callable[[Json], bool] | None = None
@@ -106,7 +100,6 @@ class Codec:
     below: bool = False
     """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
     write: Callable[[SpokenTurn, AnswerForm], tuple[Headers, list[bytes]]] | None = None
-    """Writes an answer: header fields, pieces of the body."""
     text_whole: bool = True
     """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
     text_streamed: bool = True
@@ -139,7 +132,6 @@ class Dialect:
     """The content of one dialect's file: its constant DIALECT."""
 
     codecs: Mapping[str, Codec]
-    """By operation."""
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
     failure: Callable[[int, FailedCallFacts], tuple[Json, Headers]]
@@ -219,7 +211,6 @@ _CLIENTS = (
 """Measured with `scripts/lab/miss-status`; the first match counts."""
 
 CHAT = frozenset(name for row in ROWS for name in row.operations)
-"""Operations in which a model answers a conversation."""
 _BY_OPERATION: Mapping[str, LazyDialect] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
 _BY_FAMILY: Mapping[str, LazyDialect] = {family: row for row in ROWS for family in row.families}
 
@@ -230,13 +221,11 @@ def _load_dialect(module: str) -> Dialect:
 
 
 def find_operation_codec(operation: str) -> Codec | None:
-    """Return the codec of an operation, None if no row names it."""
     row = _BY_OPERATION.get(operation)
     return None if row is None else _load_dialect(row.module).codecs[operation]
 
 
 def find_stream_end_codec(operation: str) -> Codec | None:
-    """Return the codec that determines the end of an operation's streams, None if unknown."""
     above = None if (found := find_operation_codec(operation)) else find_operation_codec(operation.partition("/")[0])
     return found or (above if above and above.below else None)
 
@@ -248,7 +237,6 @@ def get_codec_or_default(operation: str) -> Codec:
 
 
 def get_dialect(family: Family) -> Dialect:
-    """Return the dialect of a provider's errors."""
     return _load_dialect(_BY_FAMILY[family].module)
 
 

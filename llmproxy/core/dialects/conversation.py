@@ -54,7 +54,6 @@ LOOKED_AT = 1000
 
 # Any: a JSON value.
 _Part = tuple["Callable[[Any], Iterable[Message]]", Any]
-"""Part of a request, and the function that converts it into messages."""
 
 
 def _list_system_messages(body: dict[str, Any]) -> Iterator[Message]:
@@ -101,11 +100,7 @@ def read_request_messages(body: bytes) -> list[Message]:
 
 
 def read_last_user_text(body: bytes) -> str | None:
-    """Return the user's last typed text in a request's conversation, without reading earlier entries. Never raises.
-
-    If nothing was typed, the agent's text around it or in user messages. None if there is no text in the last
-    `LOOKED_AT` entries.
-    """
+    """Return the user's last typed text, else the agent's text around it; None if the last entries have none."""
     sent = None
     for make, part in islice(reversed(_list_conversation_parts(_parse_unwrapped_body(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
@@ -126,7 +121,6 @@ def read_answer(operation: str, content_type: str, body: bytes) -> Message | Non
 
 
 def read_response_message(operation: str, response: Response) -> Message | None:
-    """Return a response's answer, like `read_answer`."""
     return read_answer(operation, response.mime_type, response.body)
 
 
@@ -190,7 +184,6 @@ _RANKS = {kind: rank for rank, kind in enumerate((Kind.SYSTEM, Kind.TOOL, Kind.M
 """Order of the kinds that people edit first; the conversation follows in its own order."""
 _BY_ROLE = {"system": Kind.SYSTEM, "user": Kind.USER, "assistant": Kind.ASSISTANT, "tool": Kind.RESULT}
 _LIST = "tools"
-"""Member with the tools, of an object that contains tools and other members."""
 _TOOL_GROUPS = ("functionDeclarations", "function_declarations", _LIST)
 _HOLDERS = ("content", "parts", "message", "text")
 """Members of a message, of which the first contains its parts."""
@@ -388,7 +381,6 @@ class _SegmentReader:
             self._add(Kind.UNKNOWN, f"{said}, {named or next(iter(tree), '') or 'which nobody knows'}", path, part)
 
     def _read_call_result_or_thought(self, path: str, said: str, block: dict[str, Any]) -> bool:
-        """Add a block that is a call, a result or a thought; return whether it was one."""
         if (call := block_call(block)) is not None:
             self._tools |= {call[0]: as_str(call[1])} if isinstance(call[0], str) else {}
             self._add(Kind.CALL, f"{said}, call of {as_str(call[1]) or 'a tool'}", path, block)

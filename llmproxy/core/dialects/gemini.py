@@ -65,7 +65,6 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    """Record a part: a call of a hosted tool, a call of another candidate, or an unknown kind."""
     kind = find_kind_by_member(part, PARTS)
     if kind is None:
         draft.unknown[next(iter(part))] = None
@@ -140,7 +139,6 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
 
 
 def _holds_finish_reason(value: Json) -> bool:
-    """Return whether an event contains a finish reason, or the reason why there is no answer."""
     inner = as_dict(value.get("response", value))  # Code Assist wraps it
     finished = any(as_dict(candidate).get("finishReason") for candidate in as_list(inner.get("candidates")))
     return finished or bool(as_dict(inner.get("promptFeedback")).get("blockReason"))

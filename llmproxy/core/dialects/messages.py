@@ -43,16 +43,13 @@ class Asks:
     """Whether the provider runs the tool (web search, code interpreter, MCP); else the client sends the result."""
 
     def read_tool_name(self, item: Mapping[str, Any]) -> str:
-        """Return the tool's name, behind its namespace if it has one; empty if unknown."""
         return read_namespaced_name(item) or self.name
 
     def read_call_arguments(self, item: Mapping[str, Any]) -> object:
-        """Return the call's arguments, None if there are none."""
         return next((item[name] for name in self.arguments if item.get(name) is not None), None)
 
 
 def read_namespaced_name(item: Mapping[str, Any]) -> str | None:
-    """Return the name in an item, behind its namespace if it has one; None if there is no name."""
     said, space = item.get("name"), item.get("namespace")
     if not isinstance(said, str):
         return None
@@ -121,11 +118,9 @@ class ToolCall:
     arguments: str
     """JSON text, as the model wrote it if the dialect keeps that, else in one line."""
     hosted: bool = False
-    """Whether the provider runs the tool itself."""
     output: str | None = None
     """Result of the provider's tool, if the same answer contains it."""
     failed: bool = False
-    """Whether the provider reports that its tool failed."""
     pending: bool = False
     """Whether the call needs approval."""
 
@@ -141,7 +136,6 @@ class Message:
     tool_call_id: str | None = None
     """For a tool's result: the id of the call, or the tool's name if the dialect has no ids."""
     reasoning: str = ""
-    """The model's reasoning before the text."""
     beside: tuple[ToolCall, ...] = ()
     """Further calls of an answer that no history repeats: of other choices, and of tools only the provider knows."""
     unknown: tuple[str, ...] = ()
@@ -153,17 +147,14 @@ _ROLES = {"model": "assistant", "developer": "system", "CHATBOT": "assistant", "
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """Return an object; an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """Return an array; an empty one for any other value."""
     return value if isinstance(value, list) else []
 
 
 def as_str(value: object) -> str:
-    """Return a string; an empty one for any other value."""
     return value if isinstance(value, str) else ""
 
 
@@ -172,7 +163,6 @@ def _as_id(value: object) -> str | None:
 
 
 def normalize_role(value: object, default: str) -> str:
-    """Return the role as ``system``, ``user``, ``assistant`` or ``tool``."""
     name = as_str(value) or default
     return _ROLES.get(name, name)
 
@@ -206,8 +196,6 @@ class DraftCall:
 
 @dataclass(slots=True)
 class Draft:
-    """An answer under construction."""
-
     role: str = "assistant"
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -215,11 +203,9 @@ class Draft:
     heard: bool = False
     """Whether there was an answer at all, possibly an empty one."""
     beside: dict[object, DraftCall] = field(default_factory=dict)
-    """Calls by index that no history repeats."""
     outputs: dict[str, tuple[str, bool]] = field(default_factory=dict)
     """Results of the provider's own tools, and whether they failed, by the id of the call."""
     unknown: dict[str, None] = field(default_factory=dict)
-    """Kinds of items that are in no table."""
 
     def add_call(
         self,
@@ -267,7 +253,6 @@ class Draft:
 
 
 def to_text(content: object, depth: int = 0) -> str:
-    """Return the words of a string, a block, or a list of either."""
     if isinstance(content, str):
         return content
     if depth > _DEPTH:
@@ -307,7 +292,6 @@ def find_call_form(block: dict[str, Any]) -> Asks | None:
 
 
 def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
-    """Return whether the provider runs a block's tool."""
     return asks.hosted or block.get("execution") == "server"
 
 
@@ -454,7 +438,6 @@ def find_system_reminder_spans(text: str) -> list[tuple[int, int]]:
 
 
 def keep_user_text(text: str) -> str:
-    """Return the typed text of a user's message, without the blocks that the agent wrote."""
     parts, last = [], 0
     for start, end in find_system_reminder_spans(text):
         parts.append(text[last:start].strip())

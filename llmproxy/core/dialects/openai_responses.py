@@ -55,7 +55,6 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: object) -> None:
-    """Record an item: a call of a hosted tool, a tool's output, or an unknown kind."""
     kind = as_str(item.get("type"))
     if kind not in ITEMS:
         draft.unknown[kind or "an item without a type"] = None
@@ -93,7 +92,6 @@ def _add_realtime(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
-    """Add the deltas of the messages of an assistant's run."""
     if value.get("object") == "thread.message.delta":
         for part in as_list(as_dict(value.get("delta")).get("content")):
             draft.add_text(as_dict(as_dict(part).get("text")).get("value"))

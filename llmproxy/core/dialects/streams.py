@@ -61,7 +61,6 @@ _STRING_HERE = late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
 def is_long_body(body: bytes) -> bool:
-    """Return whether a body is read shortened."""
     return len(body) > LONG or (len(body) > _SURELY_SHORT and estimate_parsed_size(body) > MOST_WEIGHT)
 
 
@@ -69,7 +68,6 @@ _SURELY_SHORT = MOST_WEIGHT // 256
 
 
 def estimate_parsed_size(body: bytes) -> int:
-    """Return the approximate size in bytes of a body's parsed JSON: objects, lists, strings, members."""
     return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
 
 
@@ -84,8 +82,6 @@ def _list_json_tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int
 
 
 class _OpenNode(NamedTuple):
-    """A list or an object whose end was not reached yet."""
-
     at: int
     """Index in the kept parts."""
     kept: int
@@ -130,7 +126,6 @@ class _ShortenedDocument:
             self._open.pop()
 
     def is_beyond_limits(self) -> bool:
-        """Return whether a limit is exceeded, so that nothing is kept."""
         too_much = self._size > _ALL or len(self.parts) > _PIECES
         return too_much or len(self._open) + self._left_out > _DEEPEST
 
@@ -169,7 +164,6 @@ def split_array(body: bytes) -> Iterator[bytes]:
 
 
 def _truncate_json_string(body: bytes | bytearray, start: int, end: int) -> bytes:
-    """Return the string at a position with its quotes, a long one cut."""
     if end - start <= _STRING:
         return bytes(body[start:end])
     whole = _UNITS.match(body, start + 1, start + _STRING)
@@ -263,7 +257,6 @@ class SSEParser:
     """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
 
     def __init__(self, *, short: bool = False) -> None:
-        """Start before the first byte; `short`: long data is shortened by `shorten_json_strings_and_lists`."""
         self._is_short = short
         self._partial = bytearray()
         self._skip_lf = False
@@ -289,7 +282,6 @@ class SSEParser:
         return events
 
     def flush_last_event(self) -> list[Event]:
-        """Return an unfinished last event, which lacks its blank line."""
         return [*self.parse_bytes(b"\n"), *self.parse_bytes(b"\n")] if self._partial or self._data is not None else []
 
     def _parse_line(self, line: bytearray, events: list[Event]) -> None:
@@ -341,7 +333,6 @@ def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
 
 
 def detect_framing(content_type: str, body: bytes) -> Framing:
-    """Return a body's framing: by its content type, or by its first bytes if the type is unspecific."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         return "sse"
@@ -383,7 +374,6 @@ def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def _read_shortened(document: bytes) -> Any:
-    """Return the value of one document of a stream; a long one is shortened."""
     return parse_json(shorten_json_strings_and_lists(document) if is_long_body(document) else document)
 
 
@@ -416,7 +406,6 @@ def _iterate_lines(body: bytes) -> Iterator[bytes]:
 
 
 def _iter_sse_events(body: bytes, *, short: bool = True) -> Iterator[Event]:
-    """Yield the events of a body, read piece by piece; `short` as of `SSEParser`."""
     parser, view = SSEParser(short=short), memoryview(body)
     for at in range(0, len(body), _TAIL):
         yield from parser.parse_bytes(bytes(view[at : at + _TAIL]))
@@ -437,14 +426,12 @@ _TAIL = 1 << 16
 
 
 def _is_error_event(value: object) -> bool:
-    """Return whether an event reports that the stream failed; no event follows it."""
     if not isinstance(value, dict):
         return False
     return bool(value.get("error")) or value.get("type") == "error" or "exception" in value
 
 
 def _parse_last_sse(body: bytes) -> list[Event]:
-    """Return the last few events, of a long body without parsing the rest if possible."""
     if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
         tail = list(_iter_sse_events(body[body.find(b"\n\n", len(body) - _TAIL) :]))
         if len(tail) >= _LOOK_BACK:
@@ -453,7 +440,6 @@ def _parse_last_sse(body: bytes) -> list[Event]:
 
 
 def _parse_last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
-    """Return the last few events, and whether they include a ``[DONE]``."""
     if kind == "sse":
         tail = _parse_last_sse(body)
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
@@ -481,10 +467,7 @@ def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: 
 def decide_ending(
     operation: str, stream: bool, status: int, content_type: str, body: bytes, http_ended: bool
 ) -> Ending:
-    """Decide how a response ended: from its content if the dialect has a terminator, else from HTTP's framing.
-
-    `http_ended`: HTTP's own framing ended properly. An error event at the end of a stream ends it like a terminator.
-    """
+    """Decide how a response ended: from its content if the dialect has a terminator, else from HTTP's framing."""
     by_http = Ending.COMPLETE if http_ended else Ending.CUT
     kind = detect_framing(content_type, body)
     if not 200 <= status < 300 or kind in ("json", "other"):

@@ -79,7 +79,6 @@ _PLACES = (
 
 COUNT_MEMBERS = frozenset({"usage", "usageMetadata", "amazon-bedrock-invocationMetrics", "prompt_eval_count",
                            "eval_count", "billed_units", "tokens"})  # fmt: skip
-"""Members that count tokens, in all dialects."""
 _HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "totalOutputTextTokenCount"})
 """Members of which every value with usage has at least one: most values of a stream have none."""
 
@@ -106,18 +105,12 @@ def _iter_usage_objects(value: object) -> Iterator[_Raw]:
 
 
 def _collect_counts(values: Iterable[object]) -> _Raw:
-    """Return the last count of each name."""
     parts = (part for value in values for part in _iter_usage_objects(value))
     return {name: count for part in parts for name, count in part.items() if count is not None}
 
 
 def read_usage(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
-    """Return the token counts in a response, the last ones of a stream. Never raises.
-
-    Some models report them in the response's `headers` only.
-
-    A request for a stored object (``responses/resp_1``) is no call to a model and has no usage.
-    """
+    """Return the token counts in a response, the last ones of a stream, or those in `headers`. Never raises."""
     if content_type.startswith(CONTENT_TYPE):
         return _sum_socket_usage(family, operation, body)
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
@@ -173,13 +166,11 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
 
 
 def read_model_in_body(content_type: str, body: bytes) -> str | None:
-    """Return the model that a request or a response names in its body, or None. Never raises."""
     said = (_get_at_path(value, *place) for value in parse_events_cached(content_type, body) for place in _MODELS)
     return next((model.removeprefix("models/") for model in said if isinstance(model, str) and model), None)
 
 
 def read_model_and_fingerprint(answer: Response) -> str:
-    """Return the model in an answer, with its fingerprint if it has one; empty if there is none."""
     values, places = parse_events_cached(answer.mime_type, answer.body), (*_MODELS, ("system_fingerprint",))
     said = (_get_at_path(value, *place) for value in values for place in places)
     return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
@@ -249,9 +240,7 @@ MARGIN = 1.05
 
 
 def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Mapping[str, Any]) -> Decimal | None:
-    """Return the maximum cost of a call in USD: `prompt` tokens, written to a cache or not, and the output tokens that
-    request or model allow. None: a price or a limit is unknown.
-    """
+    """Return the maximum cost of a call in USD, `prompt` tokens cached or not; None: a price or a limit is unknown."""
     holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
     said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))
     tokens = max((each for each in said if type(each) is int), default=None) or _load_max_output_tokens().get(
