@@ -116,7 +116,6 @@ class Provider:
     pattern: str = field(default="", compare=False)
     """Name of the parser for paths with a model or a method; see `routing.find_path`."""
     methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
-    """Operations by the method in the path."""
     own: DistinctiveRequestParts = field(default=DistinctiveRequestParts(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
     """Prefixes of paths at its own host that call no model."""
@@ -173,7 +172,6 @@ OPENAI = {
     "/agents": Operation("agents", tree=True, keeps=True),
     **MESSAGES,
 }  # fmt: skip
-"""Operations of OpenAI and compatible providers."""
 
 ANTHROPIC = {
     **MESSAGES,
@@ -254,12 +252,10 @@ BEDROCK = {
 }
 
 GOOGLE_CREDENTIALS = frozenset({"key", "access_token", "oauth_token"})
-"""Google's credentials in a query: an API key, or an OAuth token."""
 SIGNED_QUERY = frozenset(
     f"x-amz-{name}"
     for name in ("algorithm", "credential", "date", "expires", "security-token", "signature", "signedheaders")
 )
-"""AWS's members of a query that is signed."""
 
 WRITER = {"/chat": Operation("writer.chat"), "/completions": Operation("writer.completions")}
 """OpenAI's dialect, except that streams end without ``[DONE]``; therefore these have their own names."""
@@ -278,7 +274,6 @@ def _keys(names: str) -> tuple[KeyVariable, ...]:
 
 
 _TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
-"""Paths of Claude Code's telemetry."""
 _AZURE = {"AZURE_OPENAI_ENDPOINT": "", "AZURE_API_BASE": "", "ANTHROPIC_FOUNDRY_BASE_URL": "/anthropic"}
 _ROWS = (
     Provider(
@@ -423,7 +418,6 @@ LITELLM_OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA
 
 
 def format_base_url_assignments(address: str) -> str:
-    """Return the base URLs of OpenAI and Anthropic as assignments to write before a command."""
     return f"OPENAI_BASE_URL={address}/v1 ANTHROPIC_BASE_URL={address}"
 
 
@@ -442,16 +436,12 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
 class HostParsedFromPath(NamedTuple):
-    """A host in the first segment of a path."""
-
     provider: str
     url: str
     rest: str
-    """Path and query after it."""
 
 
 def get_service_kind(provider: str, operation: str) -> Channel:
-    """Return the channel of an interaction from its stored names."""
     if operation.startswith(MCP_PREFIX):
         return Channel.MCP
     return Channel.HTTP if provider.startswith(HTTP_PREFIX) else Channel.LLM
@@ -463,7 +453,6 @@ def parse_port_or_none(text: str) -> int | None:
 
 
 def name_service_by_host(scheme: str, host: str, port: int | None) -> tuple[str, str]:
-    """Return a host's provider name and URL, without the scheme's default port."""
     there = format_host(scheme, host.lower(), port)
     return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
 
@@ -488,7 +477,6 @@ class Client(NamedTuple):
     version: str
 
     def __str__(self) -> str:
-        """Return text such as ``Claude Code 2.1.197``."""
         return f"{self.name} {self.version}"
 
 
@@ -505,6 +493,5 @@ CLIENTS = {
 
 
 def parse_user_agent_client(headers: Headers) -> Client | None:
-    """Return the program in a request's user-agent; None without a name and version."""
     match = _PRODUCT.match(header(headers, "user-agent") or "")
     return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])

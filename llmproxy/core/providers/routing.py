@@ -55,8 +55,6 @@ _AWS_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Facts derived from the URL and the headers of a request."""
-
     provider: Provider
     operation: str
     """Name, with the ids of the path if it addresses an object (``files/file-1/content``); or the decoded path."""
@@ -65,7 +63,6 @@ class Route:
     upstream: str
     """Address that receives it, ``https://host[:port]``; empty if unknown (Azure without an endpoint)."""
     upstream_target: str
-    """Path and query to send there."""
     model: str | None
     """Model in the path; None if the body names it."""
     stream: bool | None
@@ -81,7 +78,6 @@ class Route:
     variant: str = ""
     """Other parts of the path that select the answer: a version unlike the provider's first, a location, a project."""
     keeps: bool = False
-    """Whether the server keeps data of the request; see `provider_table.Operation`."""
 
 
 # -- a request to a base URL -------------------------------------------------------------------------------------------
@@ -113,7 +109,6 @@ _HOLDS = tuple((part, row) for row in _ROWS for part in row.own.holds)
 
 
 def _find_provider_by_path(path: str) -> str | None:
-    """Return the name of the only provider with such a path."""
     if (name := _EXACT.get(path)) is not None:
         return name
     path = unquote(path)
@@ -123,7 +118,6 @@ def _find_provider_by_path(path: str) -> str | None:
 
 
 def _find_provider_by_headers(query: str, headers: Headers) -> str | None:
-    """Return the name of the provider that uses these headers."""
     names = {name.lower() for name, _ in headers}
     found = (row for row in _ROWS if row.own.header in names or (row.own.query and f"&{row.own.query}" in f"&{query}"))
     return next((row.name for row in found), None)
@@ -138,7 +132,6 @@ _HINT = (
 def _find_provider_and_path(
     path: str, query: str, headers: Headers, upstreams: Mapping[str, str]
 ) -> tuple[Provider, str]:
-    """Return the provider of a request to a base URL, and the path without prefix."""
     first, slash, rest = path[1:].partition("/")
     if first == "openai" and (  # Azure's own paths begin like the proxy's prefix for OpenAI
         rest.startswith("deployments/") or "api-version=" in query or header(headers, "api-key") is not None
@@ -180,12 +173,9 @@ def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str]
 
 
 def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:
-    """Route a request to a base URL.
+    """Route a request to a base URL. Raises RefusedError, listing the prefixes: the path identifies no provider.
 
-    `target` is the client's path and query, ``/s/<session>/<provider>/<the provider's path>``. `upstreams` maps names
-    of providers, new names and ``default`` to base URLs.
-
-    Raises RefusedError, listing the prefixes, for a path that identifies no provider.
+    `target` is ``/s/<session>/<provider>/<the provider's path>``; `upstreams` maps names and ``default`` to base URLs.
     """
     path, mark, query = split_session(target)[1].partition("?")
     provider, path = _find_provider_and_path(path, query, headers, upstreams)
@@ -264,7 +254,6 @@ class FoundOperation(NamedTuple):
     stream: bool | None = None
     ids: tuple[str, ...] = ()
     variant: str = ""
-    """Other parts of the path that select the answer: a version unlike the provider's first, a location, a project."""
 
 
 _METHOD = late(
@@ -311,7 +300,6 @@ def _index_operation_paths(provider: Provider) -> dict[str, FoundOperation]:
 
 
 def _get_unusual_version(provider: Provider, version: str) -> str:
-    """Return a version that is not equivalent to the provider's first one, else ""."""
     return "" if version == provider.versions[0] or version in provider.alike else version
 
 
@@ -348,7 +336,6 @@ def _find_operation_by_model_action(provider: Provider, path: str) -> FoundOpera
 
 
 def _find_google_operation(provider: Provider, path: str) -> FoundOperation | None:
-    """Find ``/v1beta/models/M:method`` with any version or none, for both of Google's services."""
     if (upload := _UPLOAD.match(path)) is not None:
         below = upload.end()
         found = _index_operation_paths(provider).get(path[below:]) or _find_below_resource(provider, path[below:])
@@ -398,7 +385,6 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundOperation | None]] = {
     "actions": _find_operation_by_model_action,
     "google": _find_google_operation,
 }
-"""Path parsers by `Provider.pattern`."""
 
 
 def find_path(provider: Provider, path: str) -> FoundOperation | None:
@@ -445,7 +431,6 @@ def _get_base_path_repeated_prefixes(provider: Provider, url: str) -> tuple[str,
 
 
 def resolve_origin_and_target(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
-    """Return origin and target for the user's base URL, or for the provider's own if `url` is empty."""
     if not url:
         return _build_default_origin(provider, target, headers), target
     path, strip = _get_base_path_repeated_prefixes(provider, url)

@@ -37,20 +37,15 @@ from llmproxy.protocol import DUMMY
 LIFETIME = 86_400
 """Seconds for which a dummy is valid."""
 NAME = "llmproxy-dummy"
-"""Dummy name of a role, an account, a project, a client."""
 WELL_KNOWN = "/.well-known/"
 _OURS = f"{WELL_KNOWN}llmproxy/"
-"""Prefix of the endpoints that the stub of a server's metadata names."""
 NOWHERE = "stubs.invalid"
 """Host of calls by base URL that name no server."""
 METADATA = ("169.254.169.254", "metadata.google.internal")
-"""Metadata servers, which tell a cloud machine its identity."""
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class StubRequest(NamedTuple):
-    """The parts of an auxiliary call that its answer depends on."""
-
     path: str
     said: Mapping[str, str]
     """Members of its query and of its form or JSON."""
@@ -59,7 +54,6 @@ class StubRequest(NamedTuple):
     now: float
     """Unix seconds."""
     model: str | None = None
-    """Model that the path names."""
     models: tuple[str, ...] = ()
     """Models with answers in the session's cassette."""
 
@@ -92,7 +86,6 @@ class Stub(NamedTuple):
         return any(fnmatchcase(host, each) for each in self.hosts.split())
 
     def matches_members(self, asked: StubRequest) -> bool:
-        """Return whether the members of query and body match too."""
         return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
 
 
@@ -110,7 +103,6 @@ def token(kind: str = "access") -> str:
 
 
 def make_unsigned_jwt(asked: StubRequest) -> str:
-    """Return an unsigned JWT; clients read its expiry time."""
     audience = asked.said.get("audience") or asked.said.get("client_id") or NAME
     claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": audience}
     claims |= {"email": f"{NAME}@llmproxy.invalid", "iat": int(asked.now), "exp": int(asked.now) + LIFETIME}
@@ -165,7 +157,6 @@ def _answer_aws_sts(asked: StubRequest) -> Response:
 
 
 def _answer_aws_metadata(asked: StubRequest) -> Response:
-    """Answer like the metadata server of an instance, or the credential server of a container."""
     if asked.path == "/latest/api/token":
         return build_response(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
     if asked.path.endswith("/security-credentials/"):
@@ -175,7 +166,6 @@ def _answer_aws_metadata(asked: StubRequest) -> Response:
 
 
 def _answer_entra_discovery(asked: StubRequest) -> Response:
-    """Answer with a tenant's endpoints, at the authority of the request or of its parameter."""
     base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal accepts only https
     if not asked.path.endswith("/discovery/instance"):
         at = f"{base}/{tenant}"
@@ -331,7 +321,6 @@ def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
 
 
 def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
-    """Return the rows that a request's head matches."""
     if where.row.not_llm:
         return (TELEMETRY,)
     host, path = urlsplit(where.upstream).hostname or "", where.target.partition("?")[0]
@@ -361,7 +350,6 @@ def find_stub_host(
 
 
 def parse_query_and_body(target: str, headers: Headers, body: bytes) -> dict[str, str]:
-    """Return the members of a query and of a form or a JSON object, as text."""
     said = dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
     if body[:1] == b"{":
         tree = parse_json(body) or {}

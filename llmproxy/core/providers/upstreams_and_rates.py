@@ -47,7 +47,6 @@ def provider_of_host(host: str, port: int | None) -> Provider | None:
 
 
 def get_port_or_default(scheme: str, port: int | None) -> int:
-    """Return the port, or the scheme's default."""
     return port or (443 if scheme == "https" else 80)
 
 
@@ -69,7 +68,6 @@ def read_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
 
 
 def copilot_url_differs_from_upstream(env: Mapping[str, str], ours: str) -> bool:
-    """Return whether Copilot's base URL differs from the upstream of its provider's requests."""
     url = _normalize_base_url("", env.get(COPILOT_URL, ""))
     parts, us = urlsplit(url), urlsplit(f"//{ours}")
     if not url or _url_matches_host_and_port(url, us.hostname or "", us.port):
@@ -158,7 +156,6 @@ def refuse_foreign_signature(headers: Headers, upstream: str) -> None:
 
 
 def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
-    """Add the upstreams that the environment sets; upstreams set by option stay."""
     return loaded.add_unset_upstreams(_find_env_upstreams(env, f"{loaded.settings.host}:{loaded.settings.port}"))
 
 
@@ -166,11 +163,7 @@ class CallRateLimiter:
     """Rate limiter for the calls of each provider. Not thread-safe."""
 
     def __init__(self, rates: Mapping[str, str], clock: Callable[[], float], *, since: float = -math.inf) -> None:
-        """Begin to count.
-
-        `rates`: provider -> rate as in `parsers.parse_calls_and_period`. `since`: a time at which the maximum number of
-        calls is assumed, because earlier counts are lost.
-        """
+        """`since`: a time at which the maximum number of calls is assumed, because earlier counts are lost."""
         self._rates, self._clock, self._since = dict(rates), clock, since
         self._went: dict[str, deque[float]] = {}
 
@@ -180,7 +173,6 @@ class CallRateLimiter:
         return named or (self._rates.get(ANY_PROVIDER, "") if model else "")
 
     def count_call(self, provider: str, *, model: bool = True) -> float:
-        """Count a call, and return the seconds until it may be sent."""
         if not (rate := self.find_provider_rate(provider, model=model)):
             return 0.0
         calls, seconds = parse_calls_and_period(rate)
