@@ -56,8 +56,6 @@ class _Zlib:
 
 
 class _Brotli:
-    """Brotli decoder that uses Google's binding."""
-
     complete = False
 
     def __init__(self) -> None:
@@ -78,8 +76,6 @@ class _Brotli:
 
 
 class _Zstd:
-    """Zstandard decoder, also for several frames."""
-
     complete = False
 
     def __init__(self) -> None:

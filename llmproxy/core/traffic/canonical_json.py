@@ -97,7 +97,6 @@ def is_too_deep(tree: object, depth: int) -> bool:
 
 
 def dump(tree: object) -> bytes:
-    """Return the canonical encoding of a tree, in ASCII."""
     return _encoder.encode(tree).encode("ascii")
 
 

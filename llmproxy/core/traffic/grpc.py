@@ -54,7 +54,6 @@ def count_up_to_two(body: bytes | bytearray) -> int:
 
 
 def build_refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers:
-    """Return the head of an answer that consists only of an error of the proxy."""
     while len(quote(text, safe=_PLAIN)) > LONGEST:
         text = f"{text[: len(text) * 3 // 4]} ..."
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))
@@ -171,7 +170,6 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _decode_printable_or_empty(data: bytes) -> str:
-    """Return bytes as text; empty if they are not printable."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

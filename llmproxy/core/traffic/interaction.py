@@ -79,7 +79,6 @@ def is_failed_grpc_call(headers: Headers) -> bool:
 
 
 def add_trailers(headers: Headers, trailers: Headers) -> Headers:
-    """Return an answer's header fields with its trailers."""
     return (*headers, *((TRAILER + name, value) for name, value in trailers)) if trailers else headers
 
 
@@ -164,7 +163,6 @@ class ChunkedBody(Sequence[Chunk]):
         return Chunk(self._offsets[at], self.body[self._ends[at] : self._ends[at + 1]])
 
     def iter_views(self) -> Iterator[tuple[int, memoryview]]:
-        """Return offset and bytes of each chunk without copying."""
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
 
@@ -200,7 +198,6 @@ class Response:
 
     @property
     def mime_type(self) -> str:
-        """Its content-type with all parameters; empty if there is none."""
         return header(self.headers, "content-type") or ""
 
 
@@ -211,11 +208,8 @@ class Usage:
     input: int | None = None
     output: int | None = None
     cached: int | None = None
-    """Part of `input` read from the provider's cache."""
     cache_written: int | None = None
-    """Part of `input` written to the provider's cache."""
     reasoning: int | None = None
-    """Part of `output` used for reasoning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,12 +99,10 @@ def differ_only_in_numbers(old: object, new: object) -> bool:
 
 
 def is_volatile_value(text: str) -> bool:
-    """Return whether `text` is exactly one volatile value."""
     return any(pattern.fullmatch(text) for kind, pattern in _PATTERNS if kind != "counter")
 
 
 def count_common_prefix[T: (str, bytes)](a: T, b: T) -> int:
-    """Return the number of equal characters (bytes) at the start of `a` and `b`."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # binary search: slices are compared in C
         middle = (low + high + 1) // 2
@@ -136,8 +134,6 @@ SHOWN = 90
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One position at which two trees differ."""
-
     path: str
     """JSON path, ``$.messages[2].content``; indices refer to the new tree, for removed items to the old one."""
     old: str
@@ -149,20 +145,17 @@ class Difference:
     where: str = ""
     """Position in words, if a dialect has words for it: ``system prompt, line 12``."""
     only_numbers: bool = False
-    """Result of :func:`differ_only_in_numbers`."""
 
     @property
     def place(self) -> str:
         return self.where or self.path
 
     def to_dict(self) -> dict[str, str | None]:
-        """Return plain values, for the journal and for JSON output."""
         told = {"path": self.path, "old": self.old, "new": self.new, "looks": self.looks}
         return told | ({"where": self.where} if self.where else {})
 
 
 ABSENT = object()
-"""Marker for a missing value."""
 
 Raw = tuple[str, object, object]
 """Path, old value, new value; ABSENT for a missing one."""
@@ -174,7 +167,6 @@ def list_differences(old: object, new: object, limit: int = 20) -> list[Differen
 
 
 def list_unequal_values(old: object, new: object, limit: int) -> list[Raw]:
-    """Return the differences with unformatted values."""
     return list(islice(_TreeComparison().compare("$", old, new, 0), limit))
 
 
@@ -187,12 +179,10 @@ def dump_for_comparison(value: object) -> str:
 
 
 def format_path(steps: Iterable[str | int]) -> str:
-    """Return a path of members and indexes as text: ``$.input.path[0]``."""
     return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in steps)}"
 
 
 def build_member_path(path: str, name: object) -> str:
-    """Return the JSON path of the member `name` of the object at `path`."""
     text = str(name)
     return f"{path}.{text}" if re.fullmatch(r"[A-Za-z_][\w-]*", text) else f"{path}[{json.dumps(text)}]"
 
@@ -330,7 +320,6 @@ def clip(text: str, width: int = SHOWN) -> str:
 
 
 def clip_json(value: object, width: int) -> str:
-    """Return a value as JSON on one printable line, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
@@ -351,7 +340,6 @@ def show_json(value: object, width: int = SHOWN) -> str:
 
 
 def _quote_text(text: str, start: int, width: int = SHOWN) -> str:
-    """Quote `text` from `start` on, with an ellipsis for each omitted part."""
     start = 0 if start < 8 or len(text) + 2 <= width else start
     cut = text[start : start + width]
     body = printable(cut.replace("\\", "\\\\").replace('"', '\\"'))

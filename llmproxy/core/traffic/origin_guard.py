@@ -40,15 +40,11 @@ _TOKENS = late(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{0,4000}")
 
 
 class ForeignHost(RefusedError):
-    """Request to a host name that is not the proxy's."""
-
     code = "llmproxy_foreign_host"
     status = 403
 
 
 class ForeignPage(RefusedError):
-    """Request from a web page that is not allowed."""
-
     code = "llmproxy_foreign_origin"
     status = 403
 
@@ -97,13 +93,11 @@ class OriginGuard:
                 raise _build_foreign_host_error(name)
 
     def is_own_name(self, name: str) -> bool:
-        """Return whether a lower-case host name is one of the proxy's."""
         return (
             is_localhost_name(name) or is_ip_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
         )
 
     def build_cors_fields(self, headers: Headers) -> Headers:
-        """Return the fields that let an allowed page read its answer; none for other clients."""
         origins = _list_repeated_field_values(headers, "origin") if self.allow_origin else ()
         if len(origins) != 1 or not self._is_allowed(origins[0]):
             return ()
@@ -154,7 +148,6 @@ class OriginGuard:
 
 
 def is_shown_as_page(headers: Headers) -> bool:
-    """Return whether a browser shows the answer as a page."""
     return (header(headers, "sec-fetch-dest") or "").lower() in DOCUMENTS
 
 

@@ -63,7 +63,6 @@ class SendingPlan(NamedTuple):
 
     pieces: tuple[tuple[int, bytes], ...]
     close: bool
-    """Whether to close the connection after the last piece."""
     crash: bool = False
     """Whether to end it with a reset (RST), as after a host's crash."""
     shut: float = 0
@@ -104,19 +103,15 @@ def plan_response(
 
 
 def _write_last_chunk(headers: Headers) -> bytes:
-    """Write the end of a chunked answer, with its trailers."""
     trailers = [(name[len(TRAILER) :], value) for name, value in headers if name.startswith(TRAILER)]
     return f"0\r\n{_format_header_lines(trailers)}\r\n".encode("latin-1", "replace")
 
 
 class HeadPlan(NamedTuple):
-    """Head of an answer whose body is sent in parts over time."""
-
     head: bytes
     chunked: bool
     """Whether each part is an HTTP chunk; the last one, of length 0, ends the answer."""
     close: bool
-    """Whether to close the connection at the end."""
 
 
 def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Headers) -> HeadPlan:
@@ -131,8 +126,6 @@ def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Head
 
 
 class PlannedAnswerBytes:
-    """An answer planned at full speed, with the second of its date."""
-
     __slots__ = ("_date_at", "close", "data", "second")
 
     def __init__(self, data: bytes, *, close: bool, second: int) -> None:
@@ -265,7 +258,6 @@ def _escape_line(text: str) -> str:
 
 
 def may_be_retried_by_client(status: int) -> bool:
-    """Return whether clients may retry by themselves after this status."""
     return status in TRANSIENT or status >= 500
 
 

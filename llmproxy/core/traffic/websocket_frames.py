@@ -41,7 +41,6 @@ class Frame:
     at: int
     """Microseconds since the upgrade was released."""
     client: bool
-    """Whether the client sent it."""
     data: str | bytes = ""
     """Text, or bytes of a binary message; for the end, the reason."""
     close: int | None = None
@@ -49,7 +48,6 @@ class Frame:
 
 
 def is_websocket_body(headers: Headers) -> bool:
-    """Return whether a response's body is a WebSocket conversation."""
     return (header(headers, "content-type") or "").startswith(CONTENT_TYPE)
 
 
@@ -156,7 +154,6 @@ def _format_frame(frame: Frame) -> str:
 
 
 def _shorten_strings(value: object) -> object:
-    """Shorten unreadable values: long strings without a space."""
     if isinstance(value, dict):
         return {name: _shorten_strings(member) for name, member in value.items()}
     if isinstance(value, list):
