@@ -28,8 +28,6 @@ class NoSuchPath(RefusedError):
 
 
 class WrongMethod(RefusedError):
-    """The path exists, but not for this method."""
-
     code = "llmproxy_method"
     status = 405
 
@@ -43,9 +41,7 @@ class ControlRequest:
     loopback: bool
     """Whether the peer is on this machine, and that is enough to trust it."""
     guard: OriginGuard = field(default_factory=OriginGuard)
-    """Guard with the proxy's own names."""
     scheme: str = "http"
-    """Scheme of the connection to the proxy."""
     connection: str = ""
     """Id of its connection: some clients end with it."""
 
@@ -70,7 +66,6 @@ def answer_control_request(engine: Engine, asked: ControlRequest, proxy: Control
 
 
 def format_error(error: LLMProxyError) -> tuple[int, bytes, str]:
-    """Format an error as this API does: (status, body, content type)."""
     said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
     if isinstance(error, SessionInUse) and error.bound_to:
         said["bound_to"] = error.bound_to

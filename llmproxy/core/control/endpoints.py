@@ -45,9 +45,7 @@ from llmproxy.protocol import AGENT, BindScope, Exhausted, Mode
 from llmproxy.proxy_calls import Call
 
 LISTED = 100
-"""Default number of rows in a listing."""
 SpansOf = Callable[[Sequence[Interaction]], list[Json]]
-"""Builds spans from the interactions of a session; implemented in a higher layer."""
 
 
 def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
@@ -107,8 +105,6 @@ MOST_LISTED = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class ControlledProxy:
-    """Facts about a proxy for this API, and its abilities."""
-
     token: str = ""
     """Permits this API to peers on other machines; empty: they get no answers."""
     page_token: str = ""
@@ -116,19 +112,14 @@ class ControlledProxy:
     ca: str = ""
     """Path of the certificate authority for https; empty if https is not served."""
     ca_bundle: str = ""
-    """Path of a file with it and all other trusted certificates."""
     spans_of: SpansOf | None = None
-    """Builds the spans of a session."""
     stop: Callable[[], int] | None = None
     """Ends the program soon, and returns its exit code as of now; None if the proxy is part of another program."""
     lines: StdioClients | None = None
-    """Clients of tool servers over stdio."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """One request to an endpoint: values of path, body and query, and the proxy."""
-
     name: str
     body: Mapping[str, Json]
     query: Mapping[str, str]
@@ -145,7 +136,6 @@ class RoutedRequest:
         return int(text)
 
     def get_session_filter(self) -> str | None:
-        """Return the name of the session to which a listing is limited, None for all."""
         return canonical_name(self.query["session"]) if "session" in self.query else None
 
     def find_open_session(self, engine: Engine) -> Session:
@@ -257,7 +247,6 @@ def _list_faults(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _add_unmatched_fault_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
-    """Return the report on faults with the reasons why rules met no call, in their rows and in a list."""
     rows = [row | ({"idle": idle[number]} if number in idle else {}) for number, row in enumerate(told["faults"], 1)]
     return told | {"faults": rows, "idle": list(idle.values())}
 
@@ -446,7 +435,6 @@ class Endpoint:
     errors: tuple[str, ...] = ("Bad", "Forbidden", "Unknown")
     """Names of `openapi_models.ERRORS`."""
     status: int = 200
-    """Status of its answer."""
 
 
 _LISTED = ("Bad", "Forbidden")

@@ -19,7 +19,6 @@ from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_too
 from llmproxy.protocol import VCR_MODES, BindScope, Exhausted, Mode
 
 Json = Any
-"""Plain JSON values."""
 
 LAST_SAMPLE = 999_999
 """Largest sample; more digits at the end of a name are part of the cassette's name."""
@@ -47,7 +46,6 @@ def parse_body(body: bytes) -> dict[str, Json]:
 
 
 def show_given(value: Json) -> str:
-    """Return a short description of any given value."""
     if isinstance(value, str):
         return repr(value[:40])
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
@@ -66,7 +64,6 @@ def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what
 
 
 def parse_flag(value: Json, what: str) -> bool | None:
-    """Return a boolean member, None if it is absent. Raises BadControl."""
     if not isinstance(value, bool | None):
         raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be true or false.")
     return value

@@ -46,8 +46,7 @@ class ExchangeRecorder(Protocol):
 
     def record_begin(self, exchange: Exchange) -> None: ...
 
-    def report_exchange_end(self, exchange: Exchange, status: int) -> None:
-        """Report an exchange that is over."""
+    def report_exchange_end(self, exchange: Exchange, status: int) -> None: ...
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store the answer of an exchange, soon, and report it; one that is not `proper` is incomplete."""
@@ -55,8 +54,6 @@ class ExchangeRecorder(Protocol):
 
 @dataclass(slots=True)
 class _PendingPlayback:
-    """A recorded answer that has not been sent completely."""
-
     exchange: Exchange
     playback: Playback | None
     """None if it waits only for its turn."""
@@ -65,13 +62,10 @@ class _PendingPlayback:
 
 @dataclass(slots=True)
 class ConnectedStdioClient:
-    """One client of one server, while it is connected."""
-
     engine: Engine
     proxy: ExchangeRecorder
     session: str
     server: str
-    """Name of the server, without prefix."""
     held: str = ""
     """Connection that the client keeps open and ends with; empty: it may leave without notice."""
     _open: dict[int, Exchange] = field(default_factory=dict)
@@ -209,8 +203,6 @@ class ConnectedStdioClient:
 
 
 class StdioClients:
-    """All stdio clients of the proxy, for the control API."""
-
     def __init__(self, proxy: ExchangeRecorder) -> None:
         self._proxy = proxy
         self._lines: dict[tuple[str, str], ConnectedStdioClient] = {}
