@@ -57,30 +57,23 @@ def find_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
 
 
 class DenyAllOnFailedStart:
-    """Replaces the addon if it could not start: denies every connection."""
-
     def server_connect(self, data: ServerConnectionHookData) -> None:
         deny_server_connection(data)
 
 
 class RecordReplay:
-    """Records and replays LLM traffic in mitmproxy."""
-
     def __init__(self) -> None:
-        """Deny everything until the options are known."""
         self.addons: list[object] = [DenyAllOnFailedStart()]
         self._begun = False
         self._built: ContextAndJournal | None = None
         self._totals = Totals()
 
     def load(self, loader: Loader) -> None:
-        """Declare our options from `settings`."""
         for option in list_options():
             if option.has_flag and option.name not in NOT_OURS:
                 loader.add_option(f"llmproxy_{option.name}", str, "", option.help)
 
     def configure(self, updated: set[str]) -> None:
-        """Open the store with the given options; again only if one of our options changes."""
         if self._begun:
             if "mode" in updated:
                 log.error("llmproxy: mitmproxy's mode was changed: nothing passes until it is started again")
@@ -122,7 +115,6 @@ class RecordReplay:
         log.info("%s", format_request_line(call))
 
     async def done(self) -> None:
-        """Wait for open answers, then close the store."""
         if self._built is None:
             return
         await end_connections(self._built.proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]

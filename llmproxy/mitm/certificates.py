@@ -52,7 +52,6 @@ KEY_SIZE = 2048
 class AuthorityFiles:
     folder: Path
     notes: tuple[str, ...] = ()
-    """Messages to the user."""
 
     @property
     def ca_certificate_path(self) -> Path:
@@ -66,7 +65,6 @@ class AuthorityFiles:
 
 
 def confdir() -> Path:
-    """Return the authority's folder; it need not exist yet."""
     return Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")) / "llmproxy"
 
 
@@ -125,7 +123,6 @@ def _make_authority(folder: Path) -> None:
 
 
 def _read_checked_certificate(path: Path) -> Certificate:
-    """Return the certificate in the key's file, after checking that it belongs to the key."""
     data = path.read_bytes()
     try:
         # mitmproxy checks the key when it is used: here the check (of its primes) would take longer than all else.
@@ -146,7 +143,6 @@ def _damage_error(path: Path, why: str) -> MachineError:
 
 
 def _explain_certificate_invalidity(certificate: Certificate, now: datetime) -> str:
-    """Describe why a certificate is not valid at `now`; empty if it is."""
     if certificate.not_valid_after_utc <= now:
         return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
     if certificate.not_valid_before_utc > now:
@@ -166,7 +162,6 @@ def _write_if_changed(path: Path, data: bytes) -> None:
 
 
 def _restrict_mode(path: Path, mode: int, notes: list[str]) -> None:
-    """Remove other users' permissions."""
     if os.name == "posix" and path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
         notes.append(f"{path} was open to others; it is {mode:04o} now")
@@ -179,7 +174,6 @@ class LazyTlsConfig:
         self._made: TlsConfig | None = None
 
     def get_config(self) -> TlsConfig:
-        """Return the addon, created at the first call."""
         if self._made is None:
             from mitmproxy.addons.tlsconfig import TlsConfig
 
@@ -191,7 +185,6 @@ class LazyTlsConfig:
         return self._made
 
     def configure(self, updated: set[str]) -> None:
-        """Pass on changes once it is created."""
         if self._made is not None:
             self._made.configure(updated)  # type: ignore[no-untyped-call]
 
@@ -199,9 +192,7 @@ class LazyTlsConfig:
         self.get_config().tls_clienthello(data)
 
     def tls_start_client(self, data: TlsData) -> None:
-        """Prepare a handshake, with HTTP/2 if offered; at the port itself only if offered alone, as proxies use
-        HTTP/1.
-        """
+        """Prepare a handshake, with HTTP/2 if offered; at the port itself only if offered alone: proxies use HTTP/1."""
         self.get_config().tls_start_client(data)
         offers = data.conn.alpn_offers
         if data.ssl_conn is None or b"h2" not in offers:

@@ -23,7 +23,6 @@ SHORT_HEAD = 4096
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WORD = re.compile(rb"([A-Za-z]+(?:-[A-Za-z]+){0,3}|[0-9]{1,5})(?=[ \t:;,])")
-"""The beginning of a line, if it is a name."""
 _REQUEST_LINE = re.compile(rb"([A-Za-z-]{1,24}) ([^ \x00-\x20\x7f]+) HTTP/1\.([01])")
 """Longer methods, and such with digits, do not exist: they are keys in the wrong place, and methods are logged."""
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
@@ -43,8 +42,6 @@ class HeadTooLarge(FramingError):
 
 
 class HeadTooSlow(FramingError):
-    """The head has begun and does not end."""
-
     status = 408
 
     def __init__(self, seconds: float) -> None:
@@ -55,8 +52,6 @@ class HeadTooSlow(FramingError):
 
 
 class BodyTooSlow(FramingError):
-    """The body has begun, or was announced, and no more bytes arrive."""
-
     status = 408
 
     def __init__(self, seconds: float) -> None:
@@ -68,8 +63,6 @@ class BodyTooSlow(FramingError):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Request line and headers."""
-
     raw: bytes
     method: str
     target: str
@@ -95,7 +88,6 @@ class RequestReader:
         self._in_chunk = False
         self._over = True
         self.heads = 0
-        """Number of heads returned."""
 
     def add_bytes(self, data: bytes) -> None:
         self._buffer += data
@@ -136,12 +128,7 @@ class RequestReader:
         return head
 
     def take_received_body_part(self) -> tuple[bytes, bytes, bool]:
-        """Return the received part of the body: (raw bytes, decoded bytes, whether it is complete).
-
-        Trailers are dropped from both.
-
-        Raises FramingError: invalid chunked coding.
-        """
+        """Return the received (raw bytes, decoded bytes, is it all?), without trailers. Raises FramingError."""
         if self._over:
             return b"", b"", True
         if self._chunked:

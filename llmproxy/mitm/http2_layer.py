@@ -136,7 +136,6 @@ class Http2Stream:
         self.prepare_for_request(0)
 
     def prepare_for_request(self, number: int) -> None:
-        """Reset the state for a request whose first stream has this number."""
         self.number = number
         self.request: http.Request | None = None
         """Head of a gRPC request until it is complete."""
@@ -158,7 +157,6 @@ class Http2Stream:
 
 class Http2Layer(layer.Layer):
     def __init__(self, context: Context, proxy: ProxyContext, make: Callable[[Context], ReplayLayer]) -> None:
-        """Serve an HTTP/2 client; `make` creates a replay layer for a stream's client."""
         super().__init__(context)
         self._proxy, self._make = proxy, make
         self._server = ValidatingHttp2Server(context.fork())
@@ -260,7 +258,6 @@ class Http2Layer(layer.Layer):
             yield from self._schedule_unfinished_grpc_check(stream)
 
     def _refuse_grpc_client_streaming(self, stream: Http2Stream) -> Commands:
-        """Refuse a gRPC call with a stream of requests as unsupported."""
         request, stream.request = stream.request, None
         if request is None:
             return
@@ -284,7 +281,6 @@ class Http2Layer(layer.Layer):
             yield from self._pass_event_to_layer(stream, events.DataReceived(stream.client, data))
 
     def _pass_event_to_layer(self, stream: Http2Stream, event: events.Event) -> Commands:
-        """Pass an event to a stream's layer; its bytes for the client become frames."""
         for command in stream.layer.handle_event(event):
             if command.blocking or isinstance(command, commands.RequestWakeup):
                 self._waiting[command] = stream
@@ -356,7 +352,6 @@ class Http2Layer(layer.Layer):
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def _reset_stream(self, number: int, code: int = ErrorCodes.INTERNAL_ERROR) -> Commands:
-        """Reset a stream that has not ended."""
         if not self._server.is_closed(number):
             self._server.h2_conn.reset_stream(number, code)
             yield commands.SendData(self.context.client, self._server.h2_conn.data_to_send())
@@ -383,7 +378,6 @@ class Http2Layer(layer.Layer):
 
 
 def parse_reset_code(error: str) -> int | None:
-    """Return the error code of a stream reset by a server; None if it was not reset."""
     if (found := _RESET_BY_SERVER.search(error)) is None:
         return None
     return int(found[1]) if found[1].isdecimal() else ErrorCodes.__members__.get(found[1])

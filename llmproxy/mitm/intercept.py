@@ -71,7 +71,6 @@ def read_proxy_credentials(headers: Headers) -> ProxyCredentials:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether a peer's address is this machine's own."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -79,7 +78,6 @@ def is_loopback(address: str) -> bool:
 
 
 def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
-    """Return whether a client addresses the listener to which it is connected."""
     ours, listening = client.sockname[:2]
     local = host == "localhost" or is_loopback(host)
     return port == listening and (host == ours or (local and is_loopback(ours)))
@@ -88,9 +86,7 @@ def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
 def authorize_destination(
     proxy: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
-    """Return a proxied request's (scheme, host, port), None for the proxy itself. Raises RefusedError,
-    HostNotForwarded.
-    """
+    """Return a proxied request's (scheme, host, port), None for the proxy itself. Raises RefusedError."""
     scheme, host, port = named
     if is_own_listener(client, host, port):
         return None
@@ -110,11 +106,9 @@ def authorize_destination(
 
 class ConnectInterceptor:
     def __init__(self, proxy: ProxyContext, *, forward: bool) -> None:
-        """Decide for `proxy`; without `forward` every tunnel is refused."""
         self._proxy, self._forward = proxy, forward
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
-        """Accept a CONNECT, as a tunnel or for interception, or refuse it by name."""
         try:
             why = self._decide_tunnel(flow)
         except LLMProxyError as error:
@@ -137,7 +131,6 @@ class ConnectInterceptor:
             log.exception("could not report a refused tunnel")
 
     def _decide_tunnel(self, flow: http.HTTPFlow) -> str:
-        """Return why a tunnel is refused; empty if it is not."""
         client, host, port = flow.client_conn, flow.request.host.lower().rstrip("."), flow.request.port
         self._proxy.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
         if not self._forward:

@@ -40,8 +40,6 @@ ALERT = b"\x15\x03\x01\x00\x02\x02\x28"
 
 
 class InjectedHandshakeFailure(layer.Layer):
-    """Fails a TLS handshake, as an injected fault."""
-
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.DataReceived):
             yield commands.SendData(self.context.client, ALERT)
@@ -97,10 +95,7 @@ class ConnectHeadCheckLayer(layer.Layer):
 
 
 class TimeLimitedTlsLayer(layers.ClientTLSLayer):
-    """A TLS layer that limits the duration of the handshake."""
-
     def __init__(self, context: Context, patience: float) -> None:
-        """Wait for `patience` seconds from the first byte on."""
         super().__init__(context)
         self._limit, self._begun = commands.RequestWakeup(patience), False
 
@@ -116,7 +111,6 @@ class TimeLimitedTlsLayer(layers.ClientTLSLayer):
 
 
 def may_be_connect(data: bytes) -> bool:
-    """Return whether these first bytes are a CONNECT, or can still become one."""
     return CONNECT.startswith(data[: len(CONNECT)].upper())
 
 
@@ -143,7 +137,6 @@ class NextLayerChoice:
         self._proxy, self._layer_class, self._http2 = proxy, layer_class, http2
 
     def next_layer(self, nextlayer: layer.NextLayer) -> None:
-        """Choose our layer for a connection; called again for the contents of TLS."""
         try:
             self._set_chosen_layer(nextlayer)
         except Exception:
@@ -179,7 +172,6 @@ class NextLayerChoice:
     def _serve(
         self, context: Context, data: bytes, origin: tuple[str, str, int] | None = None, *, front: bool = False
     ) -> layer.Layer:
-        """Return our layer for a client whose first bytes are `data`; `front`: a front precedes its stream."""
 
         def make(context: Context) -> ReplayLayer:
             return self._layer_class(context, self._proxy, origin)

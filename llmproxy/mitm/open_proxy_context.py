@@ -90,15 +90,12 @@ async def _ask_pacer_for_wait(whom: str, provider: str, *, model: bool) -> float
 
 @dataclass(frozen=True, slots=True)
 class ContextAndJournal:
-    """The parts of a running proxy that are independent of mitmproxy."""
-
     proxy: ProxyContext
     journal: Journal
     notes: tuple[str, ...]
-    """Messages to the user before the first request."""
 
     async def close(self) -> None:
-        """Store open answers, end the sessions, close the files."""
+        """Store open answers and end the sessions too."""
         await self.proxy.close()
         self.journal.close()
 
@@ -153,12 +150,7 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], own: StartComman
 def open_proxy_context(
     loaded: Loaded, on_call: Callable[[Call], None], start: StartCommand | None = None
 ) -> ContextAndJournal:
-    """Open the store and the journal.
-
-    `on_call` gets each ended call, `start` is the user's command.
-
-    Raises LLMProxyError: the store or the settings cannot be used.
-    """
+    """Open the store and the journal; `on_call` gets each ended call. Raises LLMProxyError: they cannot be used."""
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_sdk_variable)
     config = build_engine_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
     refuse_file_store_options(config)
@@ -190,7 +182,6 @@ def open_proxy_context(
 
 
 def is_exposed(host: str) -> bool:
-    """Return whether a listen address is reachable from other machines."""
     return host != "localhost" and not is_loopback(host)
 
 
@@ -218,7 +209,6 @@ def check_store(config: Config) -> None:
 
 
 def refuse_file_store_options(config: Config) -> None:
-    """Raise SettingsError for options that need a store in a file, if the store is a server's."""
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),
         ("--match-credential", config.match_credential),

@@ -88,8 +88,6 @@ class BegunRequest(Protocol):
 
 
 class ConnectionFront(ClosableConnection, Protocol):
-    """A front of a connection's stream, as the layer behind it sees it."""
-
     has_answered: Callable[[int], bool] | None
     """Returns whether the layer behind has got so many bytes, answered everything, and waits for a request."""
 
@@ -145,7 +143,6 @@ class LiveAnswerEndSequencer:
             await asyncio.sleep(wait)
 
     def _get_seconds_until_turn_check(self, exchange: Exchange, ends: _SessionAnswerTurns) -> float:
-        """Return the seconds until the next check; 0 if it is its turn."""
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
             if now < ends.until:
@@ -226,17 +223,14 @@ class ProxyContext(ControlledProxy):
     exposed: bool = False
     """Whether it listens beyond loopback: the control API then requires the token from every client."""
     guard: OriginGuard = field(default_factory=OriginGuard)
-    """Origin guard against web pages."""
     forward: bool = False
     """Whether clients may use the proxy for hosts out of scope."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18), kw_only=True)
     spans_of: SpansOf | None = field(default=interactions_to_span_json, kw_only=True)
     watch: CallLog = field(default_factory=CallLog)
-    """The last calls, for the viewer."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call to a provider, and returns the seconds to wait; None without rates."""
     sockets: IdleConnectionCloser | None = None
-    """Client sockets, for injected faults."""
     draining: bool = False
     """Whether the proxy is ending: open requests may finish, no new ones begin."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
@@ -246,7 +240,6 @@ class ProxyContext(ControlledProxy):
     """Answers whose storing began since the last query."""
     _ended: deque[AnswerToStore] = field(default_factory=deque)
     _viewer: Viewer | None = None
-    """Handler of the viewer's requests; created when it is first opened."""
     turns: LiveAnswerEndSequencer = field(init=False)
     _called: bool = False
     """Whether the writer was scheduled for ended answers, and has not run yet."""
@@ -295,7 +288,6 @@ class ProxyContext(ControlledProxy):
         return self._viewer.answer_request(asked)
 
     def forget_connection_state(self, client: str) -> None:
-        """Drop the state of an ended connection, by its id."""
         self.users.pop(client, None)
         self.resets.pop(client, None)
         self.tunnels.pop(client, None)
@@ -345,11 +337,7 @@ class ProxyContext(ControlledProxy):
         self.report_exchange_end(exchange, 0)
 
     async def store_answer_and_wait(self, exchange: Exchange, *, proper: bool) -> None:
-        """Store the answer of a released exchange in the writer's thread, and report it.
-
-        Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer anyway,
-        and a later failure is still counted.
-        """
+        """Store and report an answer; returns then, or after COMMIT_PATIENCE seconds: a later failure still counts."""
         if exchange.progress.finished:
             return
         exchange.progress.finished = True
@@ -364,13 +352,11 @@ class ProxyContext(ControlledProxy):
             late.cancel()
 
     def _schedule_writer(self) -> None:
-        """Schedule the storing of ended answers; those that end until the writer runs are included."""
         if self._ended and not self._called:
             self._called = True
             self._commits.append(self._writer.submit(self._write_ended, asyncio.get_running_loop()))
 
     def _write_ended(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Store ended answers, and schedule their reports."""
         stored = self._store_ended()
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(self._report_stored_answers, stored)
@@ -399,7 +385,6 @@ class ProxyContext(ControlledProxy):
         return self.engine.writer.read_usage(exchange, proper=proper)
 
     def _report_stored_answers(self, stored: Sequence[tuple[AnswerToStore, Usage | Exception]]) -> None:
-        """Report the answers that the writer has stored, and resume their clients."""
         self._commits.popleft()
         for ended, found in stored:
             why, exchange = _describe_unstored_answer(found), ended.exchange
@@ -430,7 +415,6 @@ class ProxyContext(ControlledProxy):
             log.warning("%s", error)
 
     async def wait_until_idle(self, patience: float) -> None:
-        """Wait until nothing is open, at most `patience` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
         while self.open and loop.time() < until:  # noqa: ASYNC110 - nobody tells us
@@ -459,7 +443,6 @@ class ProxyContext(ControlledProxy):
 
 
 def _describe_unstored_answer(found: Usage | Exception) -> str:
-    """Describe why an answer is not stored; empty if it is."""
     if isinstance(found, LLMProxyError):
         return f"NOT RECORDED: {found.message}"
     if isinstance(found, Exception):
@@ -473,7 +456,6 @@ def decode_fields(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def build_response_bytes(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
-    """Return a response of ours with its length field."""
     framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
     return write_head(status, REASONS.get(status, ""), (*headers, *framing)) + (b"" if method == "HEAD" else body)
 

@@ -56,7 +56,6 @@ class InterimSkippingClient(Http1Client):
     _passed = 0
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
-        """Remove interim heads from the received bytes, then read the answer's."""
         while isinstance(event, events.DataReceived) and self.request:
             held = bytes(self.buf)
             if len(held) < _SHORTEST and b"\n" not in held:
@@ -140,8 +139,6 @@ def deny_server_connection(data: ServerConnectionHookData) -> None:
 
 
 class Recorder(WebSocketRecordingHooks):
-    """Carries out the layer's decisions."""
-
     def __init__(self, proxy: ProxyContext) -> None:
         # Readers and writers of new connections; their names there are private only to type checkers.
         http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]
@@ -223,7 +220,6 @@ class Recorder(WebSocketRecordingHooks):
     # --- on the way back -------------------------------------------------------------------------------------------
 
     async def responseheaders(self, flow: http.HTTPFlow) -> None:
-        """Record the head and install the tap on the body."""
         try:
             exchange, response = self._find_exchange(flow), flow.response
             if exchange is None or response is None:
@@ -304,7 +300,6 @@ class Recorder(WebSocketRecordingHooks):
             exchange.note = remove_prefix(exchange.error.message.partition("\n")[0])
 
     async def stream_ended(self, client: connection.Client) -> None:
-        """End the exchanges released by an HTTP/2 stream, as for a connection."""
         await self.client_disconnected(client)
 
     async def client_disconnected(self, client: connection.Client) -> None:
@@ -388,6 +383,5 @@ def rewrite_redirect_location(headers: Headers, exchange: Exchange) -> tuple[Hea
 
 @lru_cache(64)
 def get_scheme_and_address(upstream: str) -> tuple[str, tuple[str, int]]:
-    """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
     return url.scheme, (url.hostname or "", get_port_or_default(url.scheme, url.port))

@@ -150,7 +150,6 @@ def _list_end_signals() -> list[signal.Signals]:
 async def end_proxy_and_print_totals(
     end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Console, totals: Totals
 ) -> int | None:
-    """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
     await end()
     unused, notes = await built.close_and_list_unused()
     for text in notes:
@@ -237,15 +236,10 @@ def check_client_cert(path: Path) -> None:
 
 
 class ServedProxy:
-    """A minimal mitmproxy master with our layer and recorder."""
-
     def __init__(
         self, proxy: ProxyContext, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
     ) -> None:
-        """Install the addons without listening. `ours` are layer choice and recorder, if not the usual ones.
-
-        Raises MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
-        """
+        """`ours` are layer choice and recorder, if not the usual ones. Raises MachineError: no usable authority."""
         self._proxy = proxy
         self.authority = prepare_authority(confdir()) if settings.intercepts else prepare_or_use_temporary(confdir())
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
@@ -280,7 +274,6 @@ class ServedProxy:
         return port
 
     async def stop_serving(self) -> None:
-        """Stop listening, wait a while for open answers, cut the rest."""
         self._proxy.draining = True
         await self._server.servers.update([])
         await end_connections(self._proxy, self._server)

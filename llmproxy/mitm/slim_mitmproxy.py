@@ -52,7 +52,6 @@ class QuicClassStub:
 
 class QuicModuleStub(ModuleType):
     def __getattr__(self, name: str) -> object:
-        """Return a class of the name, the same each time."""
         if name.startswith("__"):
             raise AttributeError(name)
         made = type(name, (QuicClassStub,), {"__module__": self.__name__})

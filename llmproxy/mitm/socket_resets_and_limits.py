@@ -63,11 +63,9 @@ class ClosableConnection(Protocol):
     """Unix time of the last bytes; 0 for never."""
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it waits for a request."""
+    def is_idle(self) -> bool: ...
 
-    def close(self) -> None:
-        """Close it."""
+    def close(self) -> None: ...
 
 
 class IdleConnectionCloser:
@@ -163,10 +161,7 @@ def is_peer_process_gone(peer: Any, here: Any) -> bool:
 
 
 def is_client_idle_after_reading(ends: Any) -> bool:
-    """Return whether the client has read all bytes its system received, and its process is idle.
-
-    True also if unknown.
-    """
+    """Return whether the client has read all that its system received, and its process is idle; True if unknown."""
     found = None if ends is None else _query_peer_socket_state(*ends)
     return found is None or not (found[0] or _PROCESSES.is_running(found[1]))
 
@@ -178,10 +173,7 @@ failed owner searches per socket."""
 
 @dataclass(slots=True)
 class RunningClientProcesses:
-    """Running processes of this machine, found by one of their sockets.
-
-    On a busy machine a client may have read an answer long before it gets to process it.
-    """
+    """Running processes, found by a socket: on a busy machine a client reads an answer long before it processes it."""
 
     proc: Path = Path("/proc")
     clock: Callable[[], float] = time.monotonic

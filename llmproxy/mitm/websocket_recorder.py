@@ -28,17 +28,13 @@ _KEY_MARK = "openai-insecure-api-key."
 
 
 class UpgradeRequired(RefusedError):
-    """A refused upgrade. 426 lets clients such as Codex fall back to HTTP at once; others cost seconds of
-    reconnects.
-    """
+    """A refused upgrade: at 426 clients such as Codex use HTTP at once; others cost seconds of reconnects."""
 
     code = "llmproxy_websocket"
     status = 426
 
 
 class UpgradeMissed(MissError):
-    """A WebSocket that was never recorded."""
-
     status = 426
 
 
@@ -65,7 +61,6 @@ def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str
 
 
 def split_into_frame_events(data: str | bytes) -> list[Event]:
-    """Split a message into frames of at most PIECE characters or bytes."""
     marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
     if isinstance(data, str):
         return [TextMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
@@ -73,7 +68,6 @@ def split_into_frame_events(data: str | bytes) -> list[Event]:
 
 
 def join_message_parts(parts: list[str | bytes]) -> str | bytes:
-    """Join the parts of a message; all are of one kind."""
     texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if texts else b"".join(bytes(part) for part in parts if not isinstance(part, str))
 
@@ -123,7 +117,6 @@ class WebSocketRecordingHooks:
             self._proxy.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
 
     def _on_switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
-        """Start recording messages: the upstream has switched protocols."""
         engine, socket = self._proxy.engine, flow.websocket
         if socket is None:
             flow.kill()  # type: ignore[no-untyped-call]

@@ -228,7 +228,6 @@ class ReplayedWebSocket:
     # --- what we say -----------------------------------------------------------------------------------------------
 
     def _queue_due(self, due: list[Due]) -> None:
-        """Queue due messages, after those already queued."""
         speed = self._exchange.session.settings.speed
         now = self._engine.clock()
         for after, frame in due:
@@ -236,7 +235,6 @@ class ReplayedWebSocket:
             self._due.append((max(at, self._due[-1][0]) if self._due else at, frame))
 
     def _send_due(self) -> Commands:
-        """Send due messages, then sleep until the next."""
         now, out = self._engine.clock(), b""
         while self._due and self._due[0][0] <= now and self._ws.state is ConnectionState.OPEN:
             _, frame = self._due.popleft()
@@ -262,7 +260,6 @@ class ReplayedWebSocket:
             yield self._wakeup
 
     def _close_missed(self, mismatch: FrameMismatch) -> Commands:
-        """Close with the reason of the miss, and write it to the journal."""
         engine, exchange = self._engine, self._exchange
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
@@ -291,7 +288,6 @@ class ReplayedWebSocket:
             yield from self._finish_exchange_and_disconnect()
 
     def _await_client_close_frame(self) -> Commands:
-        """Wait a while for the client's close frame after ours."""
         self._deaf = True
         self._ending = self._engine.clock() + GRACE
         self._wakeup = commands.RequestWakeup(GRACE)

@@ -70,7 +70,6 @@ class Front(asyncio.StreamReaderProtocol):
         serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Wait for the first request; requests not answered here go to `serve`."""
         super().__init__(asyncio.StreamReader(loop=loop), serve, loop=loop)
         self._proxy, self._heads = proxy, heads
         self._held: list[bytes] = []
@@ -79,7 +78,6 @@ class Front(asyncio.StreamReaderProtocol):
         self._incoming: IncomingRequest | None = None
         """The request that has begun here and is not finished."""
         self._last: ReceivedHead | None = None
-        """The last head."""
         self._handed = 0
         self._full = False
         self._look: asyncio.TimerHandle | None = None
@@ -91,7 +89,6 @@ class Front(asyncio.StreamReaderProtocol):
         """Unix time of the last bytes: the layers do not see requests answered here."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register for the layer."""
         self._out = cast("asyncio.Transport", transport)
         self._place = (transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
         sockets, descriptor = self._proxy.sockets, transport.get_extra_info("socket").fileno()
@@ -101,7 +98,6 @@ class Front(asyncio.StreamReaderProtocol):
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass remaining bytes to the layer."""
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._proxy.fronts.pop(self._place, None)
@@ -110,7 +106,6 @@ class Front(asyncio.StreamReaderProtocol):
             self._look.cancel()
 
     def eof_received(self) -> bool | None:
-        """Pass remaining bytes and the end to the layer."""
         self._hand_over(b"".join(self._held))
         return super().eof_received()
 
@@ -135,7 +130,6 @@ class Front(asyncio.StreamReaderProtocol):
             self._out.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Answer hits here, hand over the rest."""
         self.heard = time()
         if not self._here and not self._take_back_if_idle():
             self._handed += len(data)
@@ -174,13 +168,11 @@ class Front(asyncio.StreamReaderProtocol):
             self._start_hand_over_timer()
 
     def _take_back_if_idle(self) -> bool:
-        """Take the connection back if the layer is idle."""
         if self.has_answered is not None and self.has_answered(self._handed):
             self._here = True
         return self._here
 
     def _hand_over(self, data: bytes) -> None:
-        """Hand these bytes, and the request at their beginning, to the layer."""
         self._held, self._here = [], False
         if self._incoming is not None:
             self._proxy.arrived[self._place] = self._incoming
@@ -289,14 +281,11 @@ class Front(asyncio.StreamReaderProtocol):
 
 @dataclass(slots=True)
 class FastHead:
-    """A head that the front may serve."""
-
     head: Head
     client: ClientHttp
     credential: bytes = b""
     """Credential of its first request; hits with other credentials may be served as well."""
     place: RoutedRequestHead | None = None
-    """Place of its last request."""
 
 
 @dataclass(slots=True)
@@ -322,7 +311,6 @@ class HeadCache:
         self._known: dict[bytes, FastHead] = {}
 
     def find_head(self, raw: bytes) -> ReceivedHead | None:
-        """Return a head; None if the layer must serve it."""
         found = _LENGTH.search(raw)
         if found is None:
             return None
@@ -362,12 +350,7 @@ class HeadCache:
 
 
 def is_request_servable_by_front(head: Head) -> bool:
-    """Return whether a request may be served by the front.
-
-    In origin form, with one Content-Length and no hop-by-hop requests.
-
-    A web page's request goes to the layer, whose answer lets the page read it.
-    """
+    """Return whether a request is plain, in origin form, with a length; a web page's answer is the layer's."""
     return (
         head.length is not None
         and head.target.startswith("/")
@@ -387,7 +370,6 @@ class DisconnectAwareHandler(mode_servers.ProxyConnectionHandler):
     proxy: ProxyContext | None = None
 
     async def handle_connection(self, connection: Connection) -> None:
-        """Read from a connection until it ends; returns, or is cancelled, when our side is closed too."""
         if connection is not self.client:
             await super().handle_connection(connection)
             return
@@ -450,10 +432,7 @@ class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
 
 
 class FrontedProxyserver(proxyserver.Proxyserver):
-    """The servers of a proxy that has a front."""
-
     def __init__(self, proxy: ProxyContext, front: type[Front]) -> None:
-        """Serve for `proxy`, with a `front` before each stream."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.proxy, self.front = proxy, front
 
@@ -462,7 +441,6 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     """A listener of that mode. Its manager is a `FrontedProxyserver`."""
 
     def make_top_layer(self, context: Context) -> layer.Layer:
-        """Let the next layer be chosen, as a regular proxy does."""
         return layers.modes.HttpProxy(context)
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:

@@ -37,8 +37,6 @@ class NotRelayed(RefusedError):
 
 
 class RequestForwarder:
-    """Forwards the requests of one connection, one at a time."""
-
     def __init__(self, here: ClientConnectionState, layer: AnsweringLayer) -> None:
         self._here, self._layer = here, layer
         self._forwarder: layers.HttpLayer | None = None
@@ -48,7 +46,6 @@ class RequestForwarder:
 
     def prepare_for_next(self) -> None:
         self.uploading = False
-        """Whether its body is forwarded as it arrives."""
         self._overflow = False
         self._kept = bytearray()
         """Body bytes since a possible placeholder: held back until the whole was checked."""
@@ -178,7 +175,6 @@ class RequestForwarder:
             yield self._held.popleft()
 
     def _find_failure_before_answer(self, command: commands.Command) -> LLMProxyError | None:
-        """Return why the request failed, if the client has not got any bytes yet."""
         exchange = self._here.incoming.exchange
         if exchange is None or self._here.incoming.answering:
             return None
@@ -191,7 +187,6 @@ class RequestForwarder:
         return exchange.error
 
     def _end_forwarding(self) -> Commands:
-        """Prepare for the next request when the forwarded one is over."""
         here = self._here
         if self.has_switched:
             yield from self._pass_early_websocket_bytes()

@@ -75,8 +75,6 @@ def is_shim_call(head: Head) -> bool:
 
 
 class OwnRequestAnswerer:
-    """Answers one connection's requests to the proxy itself, one at a time."""
-
     def __init__(self, here: ClientConnectionState, layer: ReplayLayer) -> None:
         self._here, self._layer = here, layer
         self.prepare_for_next()
@@ -84,10 +82,8 @@ class OwnRequestAnswerer:
     def prepare_for_next(self) -> None:
         self._asked: float | None = None
         self._viewed: Future[PageAnswer] | None = None
-        """Pending answer of the viewer."""
 
     def answer_request(self, head: Head, body: bytes) -> Commands:
-        """Answer, now or after a wait."""
         here, proxy = self._here, self._here.proxy
         local = is_loopback(here.client.peername[0]) and not proxy.exposed
         scheme = "https" if here.client.tls_established else "http"
@@ -112,7 +108,6 @@ class OwnRequestAnswerer:
         yield from self._send_answer(head, status, (("content-type", kind),), data)
 
     def _send_answer(self, head: Head, status: int, headers: Headers, body: bytes) -> Commands:
-        """Send an answer; after a wait, serve what was received meanwhile."""
         waited, close = self._here.state is LayerState.ASKED, not head.keep_alive
         whole = build_response_bytes(status, headers, body, close=close, method=head.method)
         yield from self._layer.send_whole_answer(whole, close=close)
@@ -130,7 +125,6 @@ class OwnRequestAnswerer:
             here.proxy.lines.on_connection_end(here.client.id)
 
     def _answer_viewer(self, head: Head, asked: ControlRequest) -> Commands:
-        """Answer the viewer's page when its thread has the answer."""
         self._viewed = self._viewed or self._here.proxy.answer_viewer(asked)
         if self._viewed.done():
             answer = self._viewed.result()
@@ -140,8 +134,6 @@ class OwnRequestAnswerer:
 
 
 class BodyTooLarge(RefusedError):
-    """A request body over the limit cannot be matched with recordings."""
-
     code = "llmproxy_request_too_large"
     status = 413
 
@@ -176,14 +168,12 @@ class ReplayLayer(layer.Layer):
             self._request_forwarder.prepare_for_next()
 
     def attach_to_front(self, front: ConnectionFront | None) -> None:
-        """Serve requests handed over by the front."""
         self._front = front
         if front is not None:
             front.has_answered = lambda count: self._here.seen == count and self.is_between_requests
 
     @property
     def is_between_requests(self) -> bool:
-        """Whether all received requests are answered."""
         here = self._here
         reading = here.state is LayerState.READING and here.incoming.head is None
         return reading and not here.reader.waiting_byte_count and self._socket is None
@@ -250,7 +240,6 @@ class ReplayLayer(layer.Layer):
                 yield from self._on_client_left()
 
     def _is_client_waiting(self) -> bool:
-        """Whether a half-closed client still waits for an answer."""
         client, here = self.context.client, self._here
         if here.state is LayerState.REPLAYING and self._sender.is_interactive:
             return False  # a stream without an end of its own: who closes it has gone
@@ -277,7 +266,6 @@ class ReplayLayer(layer.Layer):
     # --- reading a request -----------------------------------------------------------------------------------------
 
     def serve_received_requests(self) -> Commands:
-        """Serve the received requests in order, until one has to wait."""
         here = self._here
         while here.state is LayerState.READING:
             if here.incoming.head is None:
@@ -326,13 +314,11 @@ class ReplayLayer(layer.Layer):
         return max(proxy.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _send_continue(self, head: Head) -> Commands:
-        """Send `100 Continue` once to a client that waits for it."""
         if head.expects and not self._here.incoming.continued:
             self._here.incoming.continued = True
             yield self._here.build_send_command(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _on_head(self, head: Head) -> Commands:
-        """Route a request when its head is complete."""
         here = self._here
         here.incoming.head = head
         if self._proxy.draining:
@@ -418,7 +404,6 @@ class ReplayLayer(layer.Layer):
             yield from self._send_due(self._sender.send_recorded(laid))
 
     def send_made_answer(self) -> Commands:
-        """Send the answer that an interceptor created."""
         incoming = self._here.incoming
         if incoming.exchange is None:
             raise AssertionError("nothing was made")
@@ -428,7 +413,6 @@ class ReplayLayer(layer.Layer):
         )
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
-        """Hand the connection to a recorded WebSocket, permanently."""
         if head.upgrade != "websocket":
             refused = UpgradeRequired("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
             yield from self.refuse(refused, close=True)
@@ -438,7 +422,6 @@ class ReplayLayer(layer.Layer):
         yield from socket.accept_upgrade(self._here.reader.take_rest())
 
     def _send_due(self, sending: Ending) -> Commands:
-        """Send the due bytes; end the request after the last."""
         if (yield from sending):
             yield from self._end_replay()
 
@@ -517,7 +500,6 @@ class ReplayLayer(layer.Layer):
             yield from self._close_client()
 
     def await_next_request(self) -> Commands:
-        """Reset for the next request, and serve the received part of it."""
         self._here.state = LayerState.READING
         self._reset_for_request()
         yield from self.serve_received_requests()

@@ -38,7 +38,6 @@ from llmproxy.mitm.websocket_recorder import find_api_key_in_subprotocols, raise
 from llmproxy.protocol import KEY_HEADER, Decision
 
 Origin = tuple[str, str, int]
-"""Scheme, host and port of the server addressed by a client."""
 _PORT = re.compile(r":[^:\]]*$")
 
 
@@ -59,9 +58,7 @@ class IncomingRequest:
     preflight: Headers | None = None
     """Answer to a web page's CORS preflight; None for every other request."""
     continued: bool = False
-    """Whether `100 Continue` was sent."""
     answering: bool = False
-    """Whether bytes of the answer were sent."""
     laid: SendingPlan | None = None
 
     # --- the head is here ------------------------------------------------------------------------------------------
@@ -104,12 +101,7 @@ class IncomingRequest:
         return exchange.decision in (Decision.RECORD, Decision.PASS)
 
     def _check_origin_and_preflight(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
-        """Check requests of web pages, before anything is looked up or counted.
-
-        True for a preflight, which we answer.
-
-        Raises RefusedError: the page is not allowed, or the request is for another host name.
-        """
+        """Check requests of web pages, before any is counted; True for a preflight. Raises RefusedError."""
         guard = self.proxy.guard
         try:
             guard.require_admitted(SeenHead(head.headers, scheme, named))
@@ -139,9 +131,7 @@ class IncomingRequest:
     # --- decided REPLAY --------------------------------------------------------------------------------------------
 
     def plan_recorded_answer(self) -> tuple[SendingPlan, tuple[Playback, HeadPlan] | None]:
-        """Plan the recorded answer, which counts as served from here on; and the beginning of one that waits for its
-        client.
-        """
+        """Plan the recorded answer, served from here on, and the head of one that waits for its client."""
         if self.exchange is None:
             raise AssertionError("no request has arrived")
         answering, extra = self.proxy.engine.answering, ((KEY_HEADER, self.exchange.key or ""), *self.grants)
@@ -151,7 +141,6 @@ class IncomingRequest:
 
 
 def get_undelayed_answer(laid: SendingPlan) -> bytes | None:
-    """Return an answer to be sent whole at once; None if it has delays."""
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
 
@@ -180,7 +169,6 @@ def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
 
 
 def is_page_request(head: Head) -> bool:
-    """Return whether a browser opens the proxy's address."""
     asks = is_shown_as_page(head.headers) or "text/html" in (header(head.headers, "accept") or "")
     return head.target == "/" and head.method in ("GET", "HEAD") and asks
 
@@ -236,7 +224,6 @@ class ClientConnectionState:
     reader: RequestReader = field(default_factory=RequestReader)
     state: LayerState = LayerState.READING
     forwarded: bool = False
-    """Whether anything was forwarded over this connection."""
     close_after: bool = False
     limit: commands.RequestWakeup | None = None
     """Timer for an incomplete request, one at a time."""
@@ -245,7 +232,6 @@ class ClientConnectionState:
     seen: int = 0
     """Bytes of the client that have reached the layer."""
     wakeup: commands.RequestWakeup | None = None
-    """The awaited wakeup of the current state."""
 
     @property
     def client(self) -> Client:
@@ -263,10 +249,7 @@ class ClientConnectionState:
         return self.wakeup
 
     def wait_for_decision(self, body: bytes) -> layer.CommandGenerator[Exchange]:
-        """Have a complete request decided, after waiting for the store's server if needed.
-
-        Raises LLMProxyError with the reason why it cannot be decided.
-        """
+        """Have a complete request decided, after waiting for the store's server if needed. Raises LLMProxyError."""
         exchange = self.incoming.exchange
         if exchange is not None and self.proxy.engine.keying.is_slow_to_prepare(exchange, body):
             # A large body is redacted on a thread; `decide_request` follows.
@@ -291,13 +274,8 @@ class ClientConnectionState:
 
 
 class AnsweringLayer(Protocol):
-    """The layer's interface for forwarding."""
+    def refuse(self, error: LLMProxyError, *, close: bool) -> Commands: ...
 
-    def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
-        """Answer the request with an error in its provider's envelope."""
+    def send_made_answer(self) -> Commands: ...
 
-    def send_made_answer(self) -> Commands:
-        """Send the answer that an interceptor created."""
-
-    def await_next_request(self) -> Commands:
-        """Reset for the next request, and serve the received part of it."""
+    def await_next_request(self) -> Commands: ...

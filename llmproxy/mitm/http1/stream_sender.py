@@ -18,15 +18,12 @@ MICROSECONDS = 1_000_000
 
 
 class StreamSender:
-    """Sends the current answer of one connection."""
-
     def __init__(self, here: ClientConnectionState) -> None:
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._opened: tuple[Playback, HeadPlan] | None = None
         self._began = 0.0
         self.crash_after = False
-        """Whether to reset the connection after the answer."""
 
     @property
     def is_interactive(self) -> bool:
@@ -60,7 +57,6 @@ class StreamSender:
         return (yield from self._continue_interactive_answer(talk, opened))
 
     def continue_sending(self) -> Ending:
-        """Send the bytes that are due after a wakeup."""
         if self._opened is not None:
             return (yield from self._continue_interactive_answer(*self._opened))
         if self._here.state is LayerState.REPLAYING:
@@ -74,9 +70,7 @@ class StreamSender:
         return (yield from self._send_due())
 
     def _send_due(self) -> Ending:
-        """Send due bytes in the order of concurrent answers, then sleep; delays count from the start and do not add
-        up.
-        """
+        """Send due bytes in the order of concurrent answers, then sleep; delays count from the start."""
         passed, exchange = (self._here.proxy.engine.clock() - self._began) * MICROSECONDS, self._here.incoming.exchange
         # At full speed chunks have no times and only keep their order among answers.
         timed = exchange is None or not exchange.answer.held or exchange.session.settings.speed > 0
@@ -104,7 +98,6 @@ class StreamSender:
         return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, is_client_idle_after_reading)
 
     def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
-        """Send what may be sent by now, and check again soon."""
         parts, wait = talk.take_ready_parts(lambda: self._get_seconds_until_turn(None))
         due = b"".join(frame_http_chunk(part, chunked=opened.chunked) for part in parts)
         if not talk.turns and opened.chunked:
