@@ -1,6 +1,4 @@
-"""The JSON values of an answer and their byte positions: whole, as server-sent events, lines, an array or AWS's frames.
-
-    body -> `BodyPart`s (start, end, value, function that writes it) ... edits -> chunks with the same borders and times
+"""The JSON values of an answer and their byte positions, to edit them: whole, as events, lines, an array, AWS's frames.
 
 Bytes that are not edited stay unchanged.
 """

@@ -1,10 +1,7 @@
 """Handwritten answers in a provider's format: whole, or as the stream that the client requests.
 
-    operation, request, message -> Response
-
-The token usage is 0, where the dialect must state one. Ids are derived from the message and the call's number, so that
-the same override gives the same bytes: nine letters and digits, which every provider accepts when the client returns
-them.
+Ids are derived from the message and the call's number, so that the same override gives the same bytes: nine letters and
+digits, which every provider accepts when the client returns them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """The dialects, one row each: the operations of a file, and the facts that are needed before it is loaded.
 
-    get_codec_or_default("messages")   -> how the bodies of this operation are read and written
-    get_dialect("anthropic")          -> how a provider of this family reports errors
-
-All code that reads or writes bodies uses these functions and compares no names. A file is loaded on first use: of seven
-dialects a run uses one or two.
-
-Errors are written here as well. An SDK shows a message only at its provider's position, which differs for each family.
-A provider's own errors, for injected faults, have the codes by which SDKs choose an exception and decide to retry.
-Shapes were measured in 19 clients; sources: the providers' error references and recorded answers, read 2026-07.
+All code that reads or writes bodies, or errors, uses these functions and compares no names. A file is loaded on first
+use. An SDK shows an error's message only at its provider's position. Injected errors have the codes by which SDKs
+choose an exception and retry, measured in 19 clients; sources: the providers' error references and answers, read
+2026-07.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""The conversation in a request, the answer in a response, and the ids that later requests may name.
+"""The conversation in a request, the answer in a response, ids that later requests may name, and a request's segments.
 
-Used by displays (`show`, the view in the store), by the runner and by the index of server-made ids. The parts of a
-stream are joined by index. Nothing here raises on odd input; unknown parts are left out.
-
-Also the segments of a request, which are the parts that people write and edit as a whole, and the segments in which two
-requests differ.
-
-    operation, body -> Segments: "system prompt", "tool search_orders", "message 3 (user)", each with its JSON path
-    operation, old body, new body -> ChangedPlaces: "tool search_orders: parameter limit is new", in order of editing
-
-A dialect's row gives the members of a body that contain them (`BodyLayout`). Together the segments contain every leaf
-of the body exactly once: an unknown part is a segment of its own.
+Nothing here raises on odd input; unknown parts are left out. Segments are the parts that people write and edit as a
+whole ("tool search_orders", "message 3 (user)"), each with its JSON path. Together they contain every leaf of the body
+exactly once: an unknown part is a segment of its own. A dialect's row gives the members that contain them.
 """
 
 from __future__ import annotations

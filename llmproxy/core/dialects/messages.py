@@ -1,17 +1,8 @@
-"""Messages, and their construction from the blocks of all dialects.
+"""Messages, and their construction from the blocks of all dialects; a user's text without what an agent wrote in it.
 
-Blocks are recognised by shape rather than by provider: the dialects differ in the names of a few members, and a proxy
-receives bodies that no table lists. Nothing here raises on odd input; unknown parts are left out.
-
-An answer consists of items: words, thoughts, results, calls. Dialects get new kinds of items every year, and an unknown
-kind may be one more way of calling a tool. So tables list every kind, including the harmless ones: here those with a
-`type`, in a dialect's file the others. Any other kind is reported to code that reads the called tools
-(`Message.unknown`): an unknown kind is never taken for "nothing was called".
-
-Also the parts of a user's message that an agent wrote, and the text that the user typed:
-
-<system-reminder> ... </system-reminder>      <environment_context> ... </environment_context>      # AGENTS.md
-                                                                                                    instructions ...
+Blocks are recognised by shape rather than by provider. Nothing here raises on odd input. Tables list every kind of
+item, including the harmless ones: here those with a `type`, in a dialect's file the others. Any other kind is reported
+(`Message.unknown`), because it may be one more way of calling a tool: it is never taken for "nothing was called".
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""The events of a stream's bytes, and the check whether the stream is complete.
+"""The events of a stream's bytes in four framings, and the check whether the stream is complete.
 
-Four framings carry the providers' streams: server-sent events, newline-delimited JSON, a JSON array written over time,
-and AWS's binary event stream. :func:`list_events` turns each into parsed JSON values, so that usage and conversation
-need not know the framing. The bytes are never changed: replay sends the recorded ones.
-
-Invariant: the events do not depend on where the network cut the bytes. Whether an answer is complete is decided from
-its content (:func:`decide_ending`), since clients hang up right after the terminator. Sources: WHATWG HTML section 9.2
+The events do not depend on where the network cut the bytes. Completeness is decided from the content, since clients
+hang up right after the terminator. Parsing many megabytes at once takes ten times their size: long documents are read
+event by event and shortened first; if even that is too long, they are not read. Sources: WHATWG HTML section 9.2
 (server-sent events), AWS "Event stream encoding", WIRE.md 3.4, read 2026-07.
-
-Parsing an answer of many megabytes at once takes ten times its size. So it is read event by event, and each long
-document is shortened first: long strings (an image, a sound, a text) keep their beginning and long lists (vectors,
-scores) are empty. The model, tokens, ids and the first words remain. If even that is too long, the answer is not read.
 """
 
 from __future__ import annotations

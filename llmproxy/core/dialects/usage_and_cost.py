@@ -1,9 +1,8 @@
-"""The tokens and the cost of a call, with the same arithmetic for all providers.
+"""The tokens and the cost of a call, with the same arithmetic for all providers, which count differently.
 
-Providers count differently: prompt tokens include the cached ones or exclude them, some outputs exclude the thoughts.
-Here `input` is every prompt token and `output` every generated one (`interaction.Usage`). A count that is missing in
-the response is None, which never means 0; a price that is not in the table makes the cost unknown. The table is
-extracted from litellm's by ``scripts/make-prices``, and is read at the first request for a cost.
+`input` is every prompt token and `output` every generated one (`interaction.Usage`). A missing count is None, which
+never means 0; a price that is not in the table (extracted from litellm's by ``scripts/make-prices``) makes the cost
+unknown.
 """
 
 from __future__ import annotations
