@@ -1,17 +1,9 @@
 """Table of the providers and their operations; a provider's row holds all data specific to it.
 
-A provider's `upstream` is the base URL in the form of its own SDK. `versions` are the path prefixes of its API at its
-public host; the first one is restored if a client omits the version. An operation has one name at all providers:
-``chat.completions`` is the same dialect at OpenAI, Groq or a local vLLM, so code that reads bodies needs only the
-operation. Sources: WIRE.md 1.1 and 1.2 and the providers' own API references, read 2026-07.
-
-Channels: an interaction goes to a model (`llm`), an MCP server (`mcp`), or another service (`http`).
-
-The channel is derived from stored fields, so it needs no column: services recorded by ``--record-host`` are providers
-named ``http:HOST[:PORT]``, and operations of MCP begin with ``mcp:``.
-
-    https://api.github.com/repos/x    intercepted           provider http:api.github.com
-    /api.github.com/repos/x           by prefix             the same provider, so one replays the other
+An operation has one name at all providers: ``chat.completions`` is the same dialect at OpenAI, Groq or a local vLLM.
+The first of `versions` is restored if a client omits the version. A channel (`llm`, `mcp`, `http`) is derived from
+stored names: services recorded by ``--record-host`` are providers ``http:HOST[:PORT]``, operations of MCP begin with
+``mcp:``. Sources: WIRE.md 1.1 and 1.2 and the providers' own API references, read 2026-07.
 """
 
 from __future__ import annotations

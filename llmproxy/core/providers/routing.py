@@ -1,16 +1,10 @@
 """Routing: the provider and the operation of a request.
 
-One port serves all providers. A request to a base URL is identified by its prefix (``/groq/...``), else by headers that
-only one provider uses, else by a path that only one provider has. All others go to ``--upstream default=URL``, or to
-OpenAI. A request in forward mode, or in an imported recording, is identified by its host. Both ways give the same
-:class:`Route`, so a recording of one way replays the other way.
-
-Base URLs have the meaning that the provider's own SDK gives them: `OPENAI_BASE_URL` ends in ``/v1``, others do not, and
-users write both. A bare host gets the whole path. A base URL that ends in a version already contains the version. Any
-other path replaces the provider's own base path.
-
-`Route.target` is the target at the provider's public host, wherever the request is sent. Two different resources never
-share a route. An unknown path is generic HTTP; its decoded path is the operation.
+A request to a base URL is identified by its prefix (``/groq/...``), else by headers that only one provider uses, else
+by a path that only one has; all others go to ``--upstream default=URL``, or to OpenAI. One in forward mode is
+identified by its host. Both ways give the same :class:`Route`, and two different resources never share one. A bare host
+as base URL gets the whole path, one that ends in a version contains it, any other path replaces the provider's own base
+path.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
 """Auxiliary calls of clients, and built-in answers (stubs) to them for sessions without a network.
 
-A client's machine and caches determine which of these calls it makes, so no recording can hold them all, and a recorded
-token is an expired placeholder. A row describes such a call and its stub:
-
-    always      used in replay, whatever is recorded; a mode that forwards sends the call and does not store it
-    else        recorded and replayed like other calls; the stub is used only without a recording
-
-A stub never influences an agent's decisions: it is a dummy, an acknowledgement, or a refusal in words. There are no
-rows for the signed-in account, a region, feature flags, or titles, which a model writes and other programs request too.
-
-A dummy is recognisable (it contains `DUMMY`), and is refused as a credential in a request that would leave the machine
-(`secrets.redact.find_placeholder_credential`). Valid for a day: longer than a run, and short enough for the caches of
-command line tools. Sources: the services' API references, and the requests of google-auth 2.63, azure-identity 1.27,
-msal 1.39, boto3 1.44, mcp 1.30 and Claude Code 2.1.332.
+A client's machine and caches determine which of these calls it makes, so no recording can hold them all. `always` rows
+are used in replay, whatever is recorded, and elsewhere are forwarded and not stored; the others only without a
+recording. A stub never influences an agent's decisions: it is a dummy, an acknowledgement, or a refusal in words. A
+dummy contains `DUMMY`, and is refused as a credential in a request that would leave the machine. Sources: the services'
+API references, and the requests of google-auth 2.63, azure-identity 1.27, msal 1.39, boto3 1.44, mcp 1.30 and Claude
+Code 2.1.332.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """Hosts and upstreams of providers: owners of hosts, base URLs from the environment, AWS signatures, call rates.
 
-AWS signatures (SigV4) cover the Host header. A request to a base URL is signed for the proxy's own address, so AWS
-would answer 403. It is therefore refused before it is sent; a new signature would need the user's secret key. In replay
-a signature is ignored, because it is a credential.
-
-Base-URL variables that are set when the proxy starts, and that name another address, become their provider's upstream.
-The key for such a gateway must never be sent to the public host.
-
-Rates limit the calls to a provider (`--rate openai=60/min`) by waiting: no window of that length has more calls.
-
-    limiter = CallRateLimiter({"openai": "60/min", "*": "5/s"}, clock)
-    limiter.count_call("openai")     -> 0.0: go now; 12.5: go in 12.5 s. It is counted at once, so whoever asks next
-                                     waits for a later moment.
+Base-URL variables that name another address become their provider's upstream; the key for such a gateway must never be
+sent to the public host. AWS signatures (SigV4) cover the Host header, so a request that is signed for the proxy's own
+address is refused before it is sent. Rates limit calls by waiting: no window of that length has more calls.
 """
 
 from __future__ import annotations
