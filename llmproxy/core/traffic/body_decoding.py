@@ -1,9 +1,7 @@
-"""Decoding of content-encodings, and parsing of multipart forms.
+"""Decoding of content-encodings, whole or piece by piece, and parsing of multipart forms.
 
-Bodies are stored decoded, so both directions use this module: requests as a whole (`decode_body`), responses piece by
-piece (`BodyDecoder`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the right). Output is
-limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing is guessed: `decode_body`
-raises ValueError for an unknown coding, and for a corrupt or truncated body.
+Encodings may be stacked (``gzip, br``: undone from the right). Output is limited at every step, because one kilobyte of
+a hostile body inflates to gigabytes. Nothing is guessed: unknown, corrupt and truncated bodies raise ValueError.
 """
 
 from __future__ import annotations

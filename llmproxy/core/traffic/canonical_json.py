@@ -1,13 +1,8 @@
 """Canonical JSON: the same bytes for equal values written differently, different bytes for different values.
 
-    bytes -> `parse` -> tree -> `dump` -> bytes that depend only on the value
-
 Member order, white space, escapes and ``1.0 = 1 = 1e0`` are normalised; array order, ``true`` versus ``1``, integers
-beyond 2**53 and lone surrogates are kept. Text that cannot be converted safely is refused (`LossyJson`): numbers that a
-double cannot represent, NaN, duplicate members, nesting deeper than `DEPTH`, bytes that are not UTF-8. The caller then
-uses the raw bytes for the key. There is only one canonicaliser: two would give different keys.
-
-JSON inside text: a tool's result often is JSON, or prose followed by JSON. Its members may come in any order.
+beyond 2**53 and lone surrogates are kept. Text that cannot be converted safely is refused (`LossyJson`), and its raw
+bytes go into the key. There is only one canonicaliser: two would give different keys. Also JSON inside text.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """gRPC over HTTP/2: messages in a body, the proxy's own errors, and messages as readable text.
 
-    body      messages, each after a flag (is it compressed?) and its length in four bytes
-    status    in trailers: `grpc-status`, `grpc-message`; in the head if the answer has nothing else
-
-A message is encoded by protobuf. A descriptor, if there is one, makes it JSON; else only its texts are shown. Without a
-descriptor it has only field numbers and lengths: text and a nested message look alike. Printable data is taken for
-text, unless it starts like a message and is one to its end. Sources:
-https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, statuscodes.md next to it, and
-https://protobuf.dev/programming-guides/encoding/
+A body has messages, each after a flag (is it compressed?) and its length in four bytes; the status is in trailers, or
+in the head if the answer has nothing else. Without a descriptor text and a nested message look alike: printable data is
+taken for text, unless it starts like a message and is one to its end. Sources: PROTOCOL-HTTP2.md and statuscodes.md in
+https://github.com/grpc/grpc/blob/master/doc/, and https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations

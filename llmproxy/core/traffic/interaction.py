@@ -1,10 +1,6 @@
 """Data types of traffic: a request, its response as chunks with arrival times, and the two together.
 
-The whole core uses these types. They are immutable, hold plain bytes and text, and know no socket, clock or store.
-Times are whole microseconds since the request was released to the upstream, so that a recording can be replayed with
-its own timing.
-
-The module also reads the retry count that clients send in headers.
+They are immutable. Times are whole microseconds since the request was released to the upstream.
 """
 
 from __future__ import annotations

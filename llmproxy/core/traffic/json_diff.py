@@ -1,14 +1,8 @@
-"""Differences of two JSON trees, prepared for display.
+"""Differences of two JSON trees for display, and the values that differ in each run (``date/time``, ``uuid``).
 
-    (old tree, new tree) -> Differences: JSON path, old text, new text, kind of the difference
-
-Lists are aligned before comparison: an inserted message is one difference, and later messages stay equal. A long text
-is shown around the first differing position. Work is bounded for any input: `_NODES` visited nodes, `_ALIGN` x `_ALIGN`
-items of one list; beyond a bound the result is coarser (a whole subtree), never wrong.
-
-`classify_volatile` names values that differ in each run (``date/time``, ``uuid``): candidates for a normalisation rule.
-Any other difference is a real change. In doubt the result is None, because a wrong hit is worse than a miss. The first
-kind in the table that covers the first differing position on both sides applies.
+Lists are aligned first: an inserted message is one difference. Work is bounded for any input (`_NODES`, `_ALIGN`);
+beyond a bound the result is coarser (a whole subtree), never wrong. In doubt a difference is a real change, because a
+wrong hit is worse than a miss.
 """
 
 from __future__ import annotations

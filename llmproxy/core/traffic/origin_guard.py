@@ -1,14 +1,9 @@
 """Origin guard: distinguishes clients from web pages, which can reach every port of the user's machine.
 
-A page cannot omit or forge three fields, and no SDK sends them by itself:
-
-    Host             from a page whose own name was pointed here (DNS rebinding): the page's name, never the proxy's
-    Origin           in every request with a body, every WebSocket, every answer that a page may read: the page's origin
-    Sec-Fetch-Site   in other requests (pictures, links, forms): the relation of the page's site to this one
-
-So on a port bound to loopback a request must name the proxy: a loopback name, an address (a page cannot own one), a
-container's name for its host, or a name in ``--answer-to``. On every port an Origin must be the proxy's own or in
-``--allow-origin``; without an Origin the browser must not report a request from another site (SECURITY.md).
+A page cannot omit or forge Host (after DNS rebinding: its own name), Origin, and Sec-Fetch-Site (in requests without an
+Origin), and no SDK sends the last two. So on a port bound to loopback a request must name the proxy: a loopback name,
+an address, a container's name for its host, or a name in ``--answer-to``. On every port an Origin must be the proxy's
+own or in ``--allow-origin``; without an Origin the browser must not report a request from another site (SECURITY.md).
 """
 
 from __future__ import annotations

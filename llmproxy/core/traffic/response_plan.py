@@ -1,20 +1,11 @@
-"""Conversion of a recorded response into bytes for one client: head, timed chunks, end.
+"""Conversion of a recorded response into bytes for one client: head, timed chunks with the recorded borders, end.
 
-The body is sent as recorded, chunk by chunk; without a content-length in HTTP chunks with the recorded borders. Only
-framing, `date` and hop-by-hop fields are new. Two rules of llmproxy (DESIGN.md section 2):
-- a *transient* error at speed 0 has `retry-after-ms: 1`, so that a recorded retry replays without the pause; the waits
-  of other answers are scaled with the speed;
-- a *cut* answer is cut again, without a proper end. Nothing announces it: after `connection: close` Node's fetch takes
-  the received part for the whole answer, in chunks too.
+At speed 0 a transient error has `retry-after-ms: 1`, other waits are scaled. A cut answer is cut again, and nothing
+announces it: after `connection: close` Node's fetch takes the received part for the whole answer, in chunks too.
 
-A redirect must lead the client back to the proxy, or the client and its key bypass it unnoticed:
-
-    from the upstream       /base/v1/files/f/content, or https://api.openai.com/v1/files/f/content
-    stored                  /v1/files/f/content            a path at the provider, wherever the request was sent
-    to the client           /s/weather/openai/v1/files/f/content, which is at the proxy
-
-A redirect to another host (a storage service) is forwarded while recording, and reported. It is stored without its
-query, which is a key; in replay it is removed.
+A redirect must lead the client back to the proxy, or the client and its key bypass it unnoticed. It is stored as a path
+at the provider and sent with the client's prefix. One to another host is forwarded while recording, stored without its
+query, which is a key, and removed in replay.
 """
 
 from __future__ import annotations

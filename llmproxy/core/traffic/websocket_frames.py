@@ -1,14 +1,12 @@
-"""Stored form of a WebSocket conversation: one interaction whose body has one JSON line for each message.
+"""Stored form of a WebSocket conversation: one interaction whose body has one JSON line, a chunk, for each message.
 
     {"t": 1200, "from": "client", "text": "{...}"}                   a text message
     {"t": 1900, "from": "server", "text": "{...}", "binary": true}   a binary message that is UTF-8 JSON (Google Live)
     {"t": 2100, "from": "server", "data": "AAEC"}                    any other binary message, in base64
     {"t": 9000, "from": "client", "close": 1000, "reason": "bye"}    the end; 1006: cut, without a closing handshake
 
-`t` is in microseconds since the release of the upgrade, like a chunk's offset. Each line is one chunk, so order and
-times are in the usual columns. The request is the upgrade (a GET without a body), with status 101 and content type
-`CONTENT_TYPE`. Pings and pongs are not stored, and messages are whole: their division into frames is a matter of the
-network (RFC 6455 section 5.4).
+`t` is in microseconds since the release of the upgrade, which is the request. Pings and pongs are not stored, and
+messages are whole: their division into frames is a matter of the network (RFC 6455 section 5.4).
 """
 
 from __future__ import annotations
