@@ -1,13 +1,9 @@
-"""The control API under ``/_llmproxy/``: tests in any language open, reset, bind and close sessions with it.
+"""The control API under ``/_llmproxy/``: a table of (method, path) -> function over the engine, without I/O.
 
-A pure table of (method, path) -> function over the engine; the layer above does the I/O. Only loopback peers (or peers
-with the token) get answers, and no request with a foreign Host or from a web page: a page must not be able to control
-the proxy, neither by a form or a `no-cors` POST (browsers add Origin and Sec-Fetch-Site) nor by its own domain that
-points here (Host). `data/openapi.json` is generated from the table, its handlers' docstrings and `openapi_models`
-(`scripts/api-document`).
-
-A session's calls are available while it is open: `report` has totals, `calls` every recording, `spans` their contents.
-Recordings are read from the store on request. Calls that were not recorded (passed through, refused, lost) have none.
+Only loopback peers (or peers with the token) get answers, and no request with a foreign Host or from a web page: a page
+must not be able to control the proxy. `data/openapi.json` is generated from the table, its handlers' docstrings and
+`openapi_models` (`scripts/api-document`). Calls that were not recorded (passed through, refused, lost) have no
+recording.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Models of the control API's bodies, queries and answers, named in rows of `endpoints.TABLE`.
+"""Models of the control API's bodies, queries and answers, from which `scripts/api-document` makes `data/openapi.json`.
 
-`scripts/api-document` generates `data/openapi.json` from them, for readers and for generators of clients; a test checks
-real answers against it. Nothing else imports this. What a class of the program says of a member stands there
-(`SHAPES`); a class here has the others. Unknown members are refused; constraints are in `Annotated`.
+What a class of the program says of a member stands there (`SHAPES`). Unknown members are refused.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """The proxy's side of a tool server over stdio: lines of its client in, actions for each out.
 
-The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing. It sends each line of the
-client and obeys the result:
-
-    ToolLineReply(out, forward)     `out` goes to the client; with `forward`, a number, the line goes to the real
-                                    server, whose answer is sent with the number (`on_server_answer`); both are empty
-                                    for a message that needs no answer
-                   (again)          an answer waits for concurrent ones: an empty line requests it after so many seconds
-                   (late, gone)     an injected fault: `out` is sent after so many seconds, or the client's server ends
-
-A message is stored as a request to ``http://stdio.invalid/``, its answers as lines; unsolicited messages of a server
-are stored as one stream.
+The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing: it sends each line of the
+client and obeys the `ToolLineReply`. A message is stored as a request to ``http://stdio.invalid/``, its answers as
+lines; unsolicited messages of a server are stored as one stream.
 """
 
 from __future__ import annotations
