@@ -1,8 +1,7 @@
 """The mitmproxy addon: ``mitmdump -s "$(llmproxy addon)" --set llmproxy_mode=record``.
 
-It uses the same engine, layer and recorder as `llmproxy start`. Every option of ours is an option of mitmproxy, named
-``llmproxy_<name>``; the environment and pyproject.toml count as they do for the command. If any of them is invalid, all
-connections are denied: an addon that merely failed to load would let every request go on to the real provider.
+Our options are mitmproxy's, named ``llmproxy_<name>``. If any of them is invalid, all connections are denied: an addon
+that merely failed to load would let every request go on to the real provider.
 """
 
 from __future__ import annotations

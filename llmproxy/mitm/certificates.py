@@ -1,8 +1,6 @@
 """The certificate authority: created once, readable only by us, and checked before each start.
 
-Interception, and https directly at the port, use certificates signed by this authority. The holder of its key can read
-the traffic of all clients that trust it, so the folder has mode 0700 and the key 0600. mitmproxy reads the same files
-without checks: only the clients would notice an expired or broken one, each with an error of its own.
+The holder of its key can read the traffic of all clients that trust it, so the folder has mode 0700 and the key 0600.
 
     no files                          a new authority
     certificate without key           a new authority, and a note: clients must trust the new one
@@ -10,8 +8,7 @@ without checks: only the clients would notice an expired or broken one, each wit
     no certificate, or another's      written again from the key's file
     not a key and its certificate     MachineError: it may be the user's own, so it is not overwritten
 
-Several proxies may start at once: the first to link the key's file has created the authority, the others use it, and
-all other files are derived from it.
+Of several proxies that start at once, the first to link the key's file has created the authority.
 """
 
 from __future__ import annotations

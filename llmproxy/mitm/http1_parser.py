@@ -1,8 +1,6 @@
 """Parser of HTTP/1 requests from a client's bytes: one at a time, with the raw bytes kept for forwarding.
 
-No library offers all of this: the exact bytes of head and body (a request is forwarded unchanged), reading a body in
-pieces, and strictness where two parsers of the same bytes could disagree (request smuggling). It is independent of
-mitmproxy and does no I/O.
+No library offers exact bytes, bodies in pieces, and strictness where two parsers could disagree (request smuggling).
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """HTTP/2 on a client's connection: mitmproxy's framing, with a replay layer for each stream.
 
-    client == HTTP/2 == Http2Layer -- stream 1, as HTTP/1 -- ReplayLayer -- its upstream connection
-                                  +- stream 3, as HTTP/1 -- ReplayLayer -- its upstream connection
-
-A stream carries one request and one answer, like an HTTP/1 connection between two requests. So a stream gets a `Client`
-of its own, and all features of the replay layer for a connection (recorded times, misses, injected faults, recording,
-the check before every upstream) apply to a stream. After a stream has ended, its layer serves another one and reuses
-its upstream connection. Upstream, HTTP/2 is used if the provider accepts it: a server is offered the client's protocol
-(`Recorder.server_connect`).
-
-A gRPC request is forwarded only when complete, so that a bidirectional stream, which is unsupported, is refused before
-any of it is sent.
+A stream gets a `Client` of its own and is presented to its layer as HTTP/1; when it has ended, its layer serves another
+one and reuses its upstream connection. Upstream, HTTP/2 is used if the provider accepts it (`Recorder.server_connect`).
+A gRPC request is forwarded only when complete, so that a bidirectional stream is refused before any of it is sent.
 """
 
 from __future__ import annotations

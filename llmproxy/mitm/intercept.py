@@ -1,14 +1,11 @@
 """HTTPS interception by CONNECT, for clients that cannot change their base URL (`start --forward`, `run --intercept`).
 
-    host in scope (provider table, --upstream)   TLS ends here, and the same replay layer serves the requests inside
-    the proxy itself                             the same: a base URL that a client requests through its proxy
-    any other host, a mode with a network        tunnelled untouched
-    any other host, replay                       refused by name, unless --allow-host
+    host in scope, the proxy itself       TLS ends here, and the same replay layer serves the requests inside
+    any other host, a mode with a network tunnelled untouched
+    any other host, replay                refused by name, unless --allow-host
 
-Recordings made this way replay by base URL, and the other way round: the key contains the provider, not the host. The
-name in the proxy's URL (``HTTPS_PROXY=http://<session>@127.0.0.1:8080``) is the session of all requests on the
-connection. Clients on other machines need the token as that URL's password, and reach hosts in scope only: this is no
-open proxy into a network.
+The name in the proxy's URL (``HTTPS_PROXY=http://<session>@127.0.0.1:8080``) is the session of all requests on the
+connection. Clients on other machines need the token as its password, and reach hosts in scope only.
 """
 
 from __future__ import annotations

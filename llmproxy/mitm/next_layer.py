@@ -1,7 +1,6 @@
-"""The choice of the layer that serves a connection; every case is handled here.
+"""The choice of the layer that serves a connection: one listener serves base URLs, absolute form and https directly.
 
 mitmproxy's own `NextLayer` would choose an HTTP layer, or a TLS and an HTTP layer together, without a second choice.
-With ours one listener in *regular* mode serves base URLs, absolute form and https directly at the port.
 """
 
 from __future__ import annotations

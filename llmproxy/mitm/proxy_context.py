@@ -1,8 +1,7 @@
 """State of one proxy, shared by the layer (requests, replay) and the recorder (upstream, recording).
 
-Only the layer decides, through the engine; it *releases* an exchange under its client connection's id, and only a
-released exchange may go upstream. The recorder finds it by that id and never decides again. All outcomes and losses are
-reported here.
+Only the layer decides; it *releases* an exchange under its client connection's id, and only a released exchange may go
+upstream. The recorder finds it by that id and never decides again. All outcomes and losses are reported here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The recorder: an ordinary addon on mitmproxy's HTTP path, for exchanges released by the layer.
 
-It sends each to its upstream, forwards every piece of the answer as it arrives and records a copy (a tap, never a
-buffer). The end of an answer reaches the client only after it was stored. Nothing goes upstream without a release: each
-hook fails closed, and the last check, `server_connect`, denies by default.
+It forwards every piece of an answer as it arrives and records a copy; the end reaches the client only after it was
+stored. Nothing goes upstream without a release: each hook fails closed, and `server_connect` denies by default.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The proxy as a program: a minimal mitmproxy master around one engine, from start message to summary.
 
-Its addons are Core, Proxyserver, NextLayer, TLS at its first use, and ours: twice as fast at forwarding as mitmdump's
-full set. This master has no signal handlers and would continue without a listener if the port is taken, so both are
-handled here. On SIGINT and SIGTERM it stops listening, waits a few seconds for open answers, marks the rest as cut, and
-closes the store after the last of them.
+Twice as fast at forwarding as mitmdump's full set of addons. On SIGINT and SIGTERM it stops listening, waits a few
+seconds for open answers, marks the rest as cut, and closes the store after the last of them.
 """
 
 from __future__ import annotations

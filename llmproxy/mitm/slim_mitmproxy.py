@@ -1,16 +1,12 @@
 """Lighter imports of mitmproxy, without the parts that our own server never uses, which are most of them.
 
     mitmproxy.addons               its `__init__` imports every addon, and with them flask, ldap3 and more
-    mitmproxy.proxy.layers.quic    QUIC and HTTP/3: aioquic, service_identity, attrs
+    mitmproxy.proxy.layers.quic    QUIC and HTTP/3: aioquic, service_identity, attrs; classes without instances
     ruamel.yaml                    for its configuration file, which we do not read
     pyparsing                      for commands typed into its console: 37 ms of processor, with unittest behind it
 
-The package of addons is installed with the same path but without running its code: `import mitmproxy.addons.core` then
-imports just that. Access to anything else (`default_addons`) runs the real code at that moment; likewise YAML and the
-parser. Names of QUIC are classes without instances: we listen on TCP only, where mitmproxy creates none of these
-layers.
-
-If mitmproxy is already imported, as in ``mitmdump -s``, nothing is changed.
+Access to anything else in them runs the real code at that moment. If mitmproxy is already imported, as in ``mitmdump
+-s``, nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """WebSockets: checks of upgrades, and recording of messages relayed by mitmproxy.
 
-mitmproxy relays each message at once and notifies us; we only record it, so nothing is delayed. When one side begins to
-close, the layer holds the end back until the conversation is stored, so that no client sees the end of an unstored one.
+mitmproxy relays each message at once and notifies us. When one side begins to close, the layer holds the end back until
+the conversation is stored, so that no client sees the end of an unstored one.
 """
 
 from __future__ import annotations

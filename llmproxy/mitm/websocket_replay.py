@@ -1,10 +1,7 @@
 """Replay of a recorded WebSocket: the proxy acts as the server, and nothing goes upstream.
 
-`ReplayLayer` hands a connection over when an upgrade was answered by a recording; from then on all its events come
-here. wsproto gets the client's raw bytes: it answers the upgrade, negotiates permessage-deflate and parses frames.
-`core.ws_replay` decides which messages to send, and whether the client's match the recorded ones; this module sends
-them at their times. A message that was never recorded closes the socket with 4404 and a reason; an exception of ours
-with 1011.
+`core.ws_replay` decides which messages to send, and whether the client's match; this module sends them at their times.
+A message that was never recorded closes the socket with 4404 and a reason; an exception of ours with 1011.
 """
 
 from __future__ import annotations

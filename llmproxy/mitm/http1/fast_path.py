@@ -1,15 +1,9 @@
 """Fast path for hits, in front of a connection's stream: answered as soon as their bytes arrive.
 
-asyncio calls `data_received`; mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event
-through its layers, which costs several times the work of the answer. So a plain request that is a hit is answered here.
-Everything else (TLS, CONNECT, chunked bodies, upgrades, unusual heads, misses, recording, pacing, the control API) is
-handed over unchanged to the stream and so to `ReplayLayer`, together with the state of a request that has begun:
-nothing is decided twice. The connection returns here when the layer has consumed all its bytes and is between two
-requests.
-
-Nothing is decided here. A request equal to an earlier one is answered by the engine's fast path
-(`core.engine.fast_path`); every other request goes through `IncomingRequest` like in the layer. After an exception here
-the request is handed over; the layer then reports the error, or serves.
+mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event through its layers, which costs
+several times the work of the answer. Everything but a plain request that is a hit is handed over unchanged to the
+stream and so to `ReplayLayer`, with the state of a request that has begun: nothing is decided twice. The connection
+returns here when the layer is between two requests. After an exception here the layer reports the error, or serves.
 """
 
 from __future__ import annotations

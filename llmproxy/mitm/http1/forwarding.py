@@ -1,9 +1,8 @@
 """Forwarding of requests to be recorded or passed through.
 
-The request's exact bytes are fed to one persistent HTTP layer of mitmproxy's, whose commands pass through.
-
-When that layer has no open stream, the connection is between two requests. The end of an answer is held back until it
-is stored, which tells the client that its answer is complete; mitmproxy's error page is replaced by an error of ours.
+The request's exact bytes are fed to one persistent HTTP layer of mitmproxy's. The end of an answer is held back until
+it is stored, which tells the client that its answer is complete; mitmproxy's error page is replaced by an error of
+ours.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""The replay layer, in front of a client's connection for its whole life.
+"""The replay layer, in front of a client's connection for its whole life: the order of steps by its `LayerState`.
 
-It receives the client's raw bytes, frames every request itself (`http1_parser`), has it decided (`request_handling`)
-and carries out the decision:
-
-    REPLAY          the recorded chunks are sent from here, at their times (`stream_sender`); mitmproxy has no part
-    REFUSE          an error in the provider's own envelope
-    RECORD, PASS    the request's exact bytes are forwarded (`forwarding`), one request at a time; then the layer takes
-                    the connection back
-
-So a hit after a miss on one keep-alive connection is still exact and fast. This module only defines the order of steps
-by the connection's state (`LayerState`). It turns any exception into a 500 that no client retries: mitmproxy would log
-it and leave the client hanging.
+It frames every request itself (`http1_parser`), has it decided (`request_handling`), and sends the recorded chunks
+(`stream_sender`), an error, or the request's exact bytes upstream (`forwarding`), one at a time. So a hit after a miss
+on one connection is still exact. Any exception becomes a 500 that no client retries: mitmproxy would leave it hanging.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Handling of one incoming request: admission, routing, counting, identification, and the plan of its recorded answer.
 
-All requests that are not equal to an earlier one take this path (those that are: `core.engine.fast_path`). It knows no
-layer and no socket: the caller has the bytes. That is the layer (`replay_layer`), or for a plain request that arrives
-whole the front (`http1.fast_path`), which saves mitmproxy's steps and none of ours. A request that the front cannot
-finish is handed to the layer with its state.
+It knows no layer and no socket: the caller, `replay_layer` or the front (`http1.fast_path`), has the bytes. A request
+that the front cannot finish is handed to the layer with its state.
 
     set_exchange_or_refusal(...)    the head is complete
     decide_request(body)            the body is complete: decided, once

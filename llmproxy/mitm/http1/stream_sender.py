@@ -1,6 +1,6 @@
 """Sender of answers with delays: chunks at recorded times, MCP answers that wait for their client, injected faults.
 
-Each method returns the bytes to send now and asks to be woken for the rest; it returns True when all of it is sent.
+Each method sends the bytes that are due and asks to be woken for the rest; it returns True when all of it is sent.
 """
 
 from __future__ import annotations
