@@ -34,7 +34,7 @@ from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, parse_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
-from llmproxy.mitm.websocket_recorder import (
+from llmproxy.mitm.websockets import (
     CARRIED,
     WebSocketRecordingHooks,
     is_unasked_switch,

@@ -14,7 +14,7 @@ from wsproto.events import BytesMessage, TextMessage
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.http1_parser import Head, parse_head
-from llmproxy.mitm.websocket_recorder import (
+from llmproxy.mitm.websockets import (
     PIECE,
     UpgradeMissed,
     UpgradeRequired,

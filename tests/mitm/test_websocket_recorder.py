@@ -18,7 +18,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import parse_recorded_frames
 from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.websocket_recorder import is_upgrade, limit_offered_extensions
+from llmproxy.mitm.websockets import is_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.test_intercept import intercepted, secure
 from tests.mitm.wire import request

@@ -38,8 +38,7 @@ from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import UpgradeMissed, redact_message
-from llmproxy.mitm.websocket_replay import ReplayedWebSocket
+from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeMissed, redact_message
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision, Mode
 
 Json = dict[str, Any]

@@ -42,8 +42,7 @@ from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_b
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
 from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
-from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRequired
-from llmproxy.mitm.websocket_replay import ReplayedWebSocket
+from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeMissed, UpgradeRequired
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
 from llmproxy.ui.responses import PageAnswer, build_headers
 

@@ -32,7 +32,7 @@ from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedE
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
 from llmproxy.mitm.intercept import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import find_api_key_in_subprotocols, raise_if_invalid_upgrade
+from llmproxy.mitm.websockets import find_api_key_in_subprotocols, raise_if_invalid_upgrade
 from llmproxy.protocol import KEY_HEADER, Decision
 
 Origin = tuple[str, str, int]

@@ -1,47 +1,184 @@
-"""Replay of a recorded WebSocket: the proxy acts as the server, and nothing goes upstream.
+"""WebSockets: checks of upgrades, recording of messages relayed by mitmproxy, and replay with the proxy as the server.
 
-`core.ws_replay` decides which messages to send, and whether the client's match; this module sends them at their times.
-A message that was never recorded closes the socket with 4404 and a reason; an exception of ours with 1011.
+mitmproxy relays each message at once and notifies us; the layer holds the end back until the conversation is stored.
+`core.ws_replay` decides what a replay sends, and whether the client's messages match; this module sends at the times. A
+message that was never recorded closes the socket with 4404 and a reason; an exception of ours with 1011.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
+from itertools import pairwise
 
+from mitmproxy import http
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
-from wsproto import ConnectionType, WSConnection
+from wsproto import ConnectionType, WSConnection, events as ws_events
 from wsproto.connection import ConnectionState
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Request, TextMessage
 from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
+from llmproxy.core import ws_replay
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.request_stages import build_initial_miss_context
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
-from llmproxy.core.traffic.interaction import Response, header
+from llmproxy.core.traffic.interaction import Request, Response, header
 from llmproxy.core.traffic.response_plan import NOT_REPLAYED
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, parse_recorded_frames
-from llmproxy.core.ws_replay import (
-    LONGEST_REASON,
-    MISMATCH,
-    Due,
-    FrameCanon,
-    FrameMismatch,
-    FramePlayer,
-    clip_reason,
-    explain,
-)
-from llmproxy.errors import MissError
+from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_into_frame_events
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, OUR_HEADERS_PREFIX, Decision
 
 log = logging.getLogger(__name__)
+
+PIECE = 1 << 20
+"""Maximum bytes of a frame that we send; longer messages are fragmented, for clients with a limit on frames."""
+_KEY_MARK = "openai-insecure-api-key."
+
+
+class UpgradeRequired(RefusedError):
+    """A refused upgrade: at 426 clients such as Codex use HTTP at once; others cost seconds of reconnects."""
+
+    code = "llmproxy_websocket"
+    status = 426
+
+
+class UpgradeMissed(MissError):
+    status = 426
+
+
+def raise_if_invalid_upgrade(head: Head) -> None:
+    """Check a WebSocket upgrade. Raises RefusedError: it is invalid."""
+    version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
+    if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:
+        msg = f"llmproxy: this is no upgrade to a WebSocket (RFC 6455 section 4.1): {head.method}, version {version}."
+        raise RefusedError(msg)
+
+
+def find_api_key_in_subprotocols(head: Head) -> str | None:
+    """Return the API key that a browser client puts into the subprotocols, as it cannot set headers."""
+    names = map(str.strip, (header(head.headers, "sec-websocket-protocol") or "").split(","))
+    return next((name.removeprefix(_KEY_MARK) for name in names if name.startswith(_KEY_MARK)), None)
+
+
+def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str | bytes:
+    """Redact a client's message like a request's body: its own credential becomes the placeholder for any caller's."""
+    plain, route = data.encode() if isinstance(data, str) else data, exchange.route
+    request = Request("POST", route.target, exchange.request.headers, plain)
+    body = engine.redactor.request(request, route.provider.credentials).body
+    return body.decode() if isinstance(data, str) else body
+
+
+def split_into_frame_events(data: str | bytes) -> list[ws_events.Event]:
+    marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
+    if isinstance(data, str):
+        return [ws_events.TextMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
+    return [ws_events.BytesMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
+
+
+def join_message_parts(parts: list[str | bytes]) -> str | bytes:
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if texts else b"".join(bytes(part) for part in parts if not isinstance(part, str))
+
+
+_EIGHT_BITS = re.compile(r"_max_window_bits\s*=\s*\"?8\b")
+
+
+def is_upgrade(request: http.Request) -> bool:
+    named = {token.strip().lower() for token in request.headers.get("connection", "").split(",")}
+    return "upgrade" in named and bool(request.headers.get("upgrade", "").lower() == "websocket")
+
+
+def limit_offered_extensions(request: http.Request) -> None:
+    """Offer upstream only extensions that mitmproxy can decode: permessage-deflate, without an 8-bit window."""
+    offers = [each.strip() for each in request.headers.pop("sec-websocket-extensions", "").split(",")]
+    deflating = (each for each in offers if each.partition(";")[0].strip().lower() == "permessage-deflate")
+    if kept := [each for each in deflating if not _EIGHT_BITS.search(each)]:
+        request.headers["sec-websocket-extensions"] = ", ".join(kept)
+
+
+CARRIED = "llmproxy"
+"""Key of the exchange in a flow's metadata."""
+
+
+class WebSocketRecordingHooks:
+    """The part of `Recorder` for WebSockets, and helpers shared with its other part."""
+
+    def __init__(self, proxy: ProxyContext) -> None:
+        self._proxy = proxy
+
+    def _find_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
+        """Return the exchange of this flow: its release may be withdrawn (the client left) before the last hook."""
+        exchange: Exchange | None = flow.metadata.get(CARRIED)
+        return exchange
+
+    def _get_offset(self, exchange: Exchange) -> int:
+        since = exchange.progress.released or exchange.progress.arrived
+        return round((self._proxy.engine.clock() - since) * 1_000_000)
+
+    async def _store_answer(self, exchange: Exchange, *, proper: bool) -> None:
+        try:
+            await self._proxy.store_answer_and_wait(exchange, proper=proper)
+        except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
+            log.exception("llmproxy failed in a hook; an answer is lost")
+            self._proxy.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
+
+    def _on_switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+        engine, socket = self._proxy.engine, flow.websocket
+        if socket is None:
+            flow.kill()  # type: ignore[no-untyped-call]
+            return
+        recording = ws_replay.FrameRecorder(
+            lambda data: redact_message(engine, exchange, data), *exchange.recording.timed_head
+        )
+        recording.is_closing = lambda: socket.close_code is not None
+        recording.is_breaking = lambda: socket.close_code == CUT
+        exchange.recording = recording
+
+    def websocket_message(self, flow: http.HTTPFlow) -> None:
+        exchange = self._find_exchange(flow)
+        if exchange is None or flow.websocket is None:
+            return
+        try:
+            message = flow.websocket.messages[-1]
+            flow.websocket.messages.clear()  # mitmproxy would keep all of them, hours of audio
+            if isinstance(exchange.recording, ws_replay.FrameRecorder):
+                data = message.text if message.is_text else message.content
+                exchange.recording.record_message(self._get_offset(exchange), data, client=message.from_client)
+        except Exception:  # the message is the client's, come what may
+            log.exception("a message of a WebSocket could not be noted")
+            exchange.recording.damaged = True
+
+    async def websocket_end(self, flow: http.HTTPFlow) -> None:
+        """Store the conversation; its end reaches the client when this returns."""
+        exchange, socket = self._find_exchange(flow), flow.websocket
+        if (
+            exchange is None
+            or socket is None
+            or not isinstance(recording := exchange.recording, ws_replay.FrameRecorder)
+        ):
+            return
+        try:
+            code, reason = socket.close_code or 0, socket.close_reason or ""
+            recording.record_close(self._get_offset(exchange), int(code), reason, client=bool(socket.closed_by_client))
+            await self._store_answer(exchange, proper=True)
+        except Exception as why:
+            log.exception("the end of a WebSocket could not be noted")
+            self._proxy.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
+        finally:
+            recording.is_stored = True
+
+
+def is_unasked_switch(request: http.Request, response: http.Response) -> bool:
+    """Return whether the upstream switches to an unrequested protocol, or to one that mitmproxy relays unseen."""
+    upgrade = response.headers.get("upgrade", "").lower()
+    return response.status_code == SWITCHING and not (is_upgrade(request) and upgrade == "websocket")
+
 
 MICROSECONDS = 1_000_000
 GRACE = 5.0
@@ -71,26 +208,25 @@ class ReplayedWebSocket:
         self._parts: list[str | bytes] = []
         self._size = 0
         self._ending: float | None = None
-        self._deaf = False
         self.is_closed = False
 
     @property
     def _engine(self) -> Engine:
         return self._proxy.engine
 
-    def _make_player(self, response: Response) -> FramePlayer:
+    def _make_player(self, response: Response) -> ws_replay.FramePlayer:
         engine, exchange = self._engine, self._exchange
         session, store, route = exchange.session, engine.store, exchange.route
 
-        def canon() -> FrameCanon:
-            return FrameCanon(
+        def canon() -> ws_replay.FrameCanon:
+            return ws_replay.FrameCanon(
                 exchange.family,
                 route.operation,
                 engine.config.rules,
                 lambda name: store.find_id_origin(session.cassette, session.sample, name) if store else None,
             )
 
-        return FramePlayer(parse_recorded_frames(response.body), canon)
+        return ws_replay.FramePlayer(parse_recorded_frames(response.body), canon)
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +245,7 @@ class ReplayedWebSocket:
     def _build_upgrade_answer(self) -> bytes:
         self._ws.receive_data(self._head.raw)
         asked = next(iter(self._ws.events()))
-        if not isinstance(asked, Request):
+        if not isinstance(asked, ws_events.Request):
             raise TypeError("no upgrade")
         chosen = header(self._response.headers, "sec-websocket-protocol")
         fields = [
@@ -118,7 +254,7 @@ class ReplayedWebSocket:
             if name.lower() not in _NOT_SENT and not name.lower().startswith(("sec-websocket-", OUR_HEADERS_PREFIX))
         ]
         fields += [(CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or "")]
-        answer = AcceptConnection(
+        answer = ws_events.AcceptConnection(
             subprotocol=chosen if chosen in asked.subprotocols else None,
             extensions=[PerMessageDeflate()],
             extra_headers=[(name.encode(), value.encode("latin-1", "replace")) for name, value in fields],
@@ -152,32 +288,33 @@ class ReplayedWebSocket:
         except RemoteProtocolError as error:
             yield from self._close_with_reason(1002, str(error))
 
-    def _handle_client_event(self, said: Event) -> Commands:
+    def _handle_client_event(self, said: ws_events.Event) -> Commands:
         if self.is_closed:
             return
-        if isinstance(said, (TextMessage, BytesMessage)):
+        if isinstance(said, (ws_events.TextMessage, ws_events.BytesMessage)):
             yield from self._on_message_fragment(said)
-        elif isinstance(said, Ping) and self._ws.state is ConnectionState.OPEN:
+        elif isinstance(said, ws_events.Ping) and self._ws.state is ConnectionState.OPEN:
             yield commands.SendData(self._client, self._ws.send(said.response()))
-        elif isinstance(said, CloseConnection):
+        elif isinstance(said, ws_events.CloseConnection):
             if self._ws.state is ConnectionState.REMOTE_CLOSING:
                 yield commands.SendData(self._client, self._ws.send(said.response()))
             elif self._ws.state is ConnectionState.OPEN:  # wsproto's word for bytes that are no frame
-                end = CloseConnection(said.code, clip_reason(said.reason or "", LONGEST_REASON))
+                end = ws_events.CloseConnection(
+                    said.code, ws_replay.clip_reason(said.reason or "", ws_replay.LONGEST_REASON)
+                )
                 yield commands.SendData(self._client, self._ws.send(end))
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
             self._note_early_client_leave()
             yield from self._finish_exchange_and_disconnect()
 
-    def _on_message_fragment(self, said: TextMessage | BytesMessage) -> Commands:
-        if self._deaf:
+    def _on_message_fragment(self, said: ws_events.TextMessage | ws_events.BytesMessage) -> Commands:
+        if self._ending is not None:
             return
         self._parts.append(said.data if isinstance(said.data, str) else bytes(said.data))
         self._size += len(said.data)
         limit = self._engine.config.max_request
         if self._size > limit:
-            why = f"llmproxy: a message is over {limit} bytes (--max-request)"
-            yield from self._close_with_reason(TOO_BIG, why)
+            yield from self._close_with_reason(TOO_BIG, f"llmproxy: a message is over {limit} bytes (--max-request)")
         elif said.message_finished:
             whole = join_message_parts(self._parts)
             self._parts, self._size = [], 0
@@ -189,10 +326,10 @@ class ReplayedWebSocket:
         engine, exchange = self._engine, self._exchange
         plain = redact_message(engine, exchange, data)
         said = self._player.on_message(plain)
-        first = isinstance(said, FrameMismatch) and said.number == 1 and not self._player.server_speaks_first
+        first = isinstance(said, ws_replay.FrameMismatch) and said.number == 1 and not self._player.server_speaks_first
         if first and self._take_other_recording(plain):
             said = self._player.on_message(plain)
-        if isinstance(said, FrameMismatch):
+        if isinstance(said, ws_replay.FrameMismatch):
             yield from self._close_missed(said)
         else:
             self._mark_recording_served()
@@ -215,7 +352,7 @@ class ReplayedWebSocket:
                 continue
             response = store.response(slot.id)
             player = self._make_player(response)
-            if not player.server_speaks_first and not isinstance(player.on_message(first), FrameMismatch):
+            if not player.server_speaks_first and not isinstance(player.on_message(first), ws_replay.FrameMismatch):
                 exchange.slot, exchange.kept.interaction = slot, slot.id
                 self._player, self._response = self._make_player(response), response
                 self._player.take_server_frames(response.head_offset)
@@ -224,7 +361,7 @@ class ReplayedWebSocket:
 
     # --- what we say -----------------------------------------------------------------------------------------------
 
-    def _queue_due(self, due: list[Due]) -> None:
+    def _queue_due(self, due: list[ws_replay.Due]) -> None:
         speed = self._exchange.session.settings.speed
         now = self._engine.clock()
         for after, frame in due:
@@ -242,9 +379,9 @@ class ReplayedWebSocket:
                 return
             if frame.close is not None:
                 if frame.close == NO_CODE:
-                    end = CloseConnection(CloseReason.NO_STATUS_RCVD)
+                    end = ws_events.CloseConnection(CloseReason.NO_STATUS_RCVD)
                 else:
-                    end = CloseConnection(frame.close, str(frame.data) or None)
+                    end = ws_events.CloseConnection(frame.close, str(frame.data) or None)
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._await_client_close_frame()
                 return
@@ -256,36 +393,33 @@ class ReplayedWebSocket:
             self._wakeup = commands.RequestWakeup(max(0.0, self._due[0][0] - now))
             yield self._wakeup
 
-    def _close_missed(self, mismatch: FrameMismatch) -> Commands:
+    def _close_missed(self, mismatch: ws_replay.FrameMismatch) -> Commands:
         engine, exchange = self._engine, self._exchange
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
         context = build_initial_miss_context(exchange, engine.config)
-        miss = explain(context, exchange.kept.interaction or 0, mismatch, records=records)
+        miss = ws_replay.explain(context, exchange.kept.interaction or 0, mismatch, records=records)
         exchange.error = error = MissError(engine.redactor.text(miss.text))
         error.nearest = exchange.kept.interaction
         exchange.decision = Decision.REFUSE
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:
-            session.keep_recording_key(
-                exchange.party_and_key
-            )  # this conversation has changed: the next one is recorded
+            session.keep_recording_key(exchange.party_and_key)  # it has changed: the next one is recorded
         data = {**miss.data, "text": error.message}
         engine.journal.add_miss(JournaledMiss(engine.now(), error.message, data))
-        yield from self._close_with_reason(MISMATCH, engine.redactor.text(miss.reason))
+        yield from self._close_with_reason(ws_replay.MISMATCH, engine.redactor.text(miss.reason))
 
     def _close_with_reason(self, code: int, reason: str) -> Commands:
         """Begin the closing handshake; queued messages are dropped."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
-            end = CloseConnection(code, clip_reason(reason, LONGEST_REASON))
+            end = ws_events.CloseConnection(code, ws_replay.clip_reason(reason, ws_replay.LONGEST_REASON))
             yield commands.SendData(self._client, self._ws.send(end))
             yield from self._await_client_close_frame()
         else:
             yield from self._finish_exchange_and_disconnect()
 
     def _await_client_close_frame(self) -> Commands:
-        self._deaf = True
         self._ending = self._engine.clock() + GRACE
         self._wakeup = commands.RequestWakeup(GRACE)
         self._finish_exchange()
@@ -308,7 +442,7 @@ class ReplayedWebSocket:
         yield commands.CloseConnection(self._client)
 
     def _note_early_client_leave(self) -> None:
-        if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
+        if self._ending is None and not self._exchange.note and (self._due or not self._player.is_over):
             heard, count = self._player.heard, self._player.recorded_client_message_count
             self._exchange.note = f"client left after {heard} of {count} messages"
 
