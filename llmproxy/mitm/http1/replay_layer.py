@@ -1,8 +1,8 @@
 """The replay layer, in front of a client's connection for its whole life: the order of steps by its `LayerState`.
 
-It frames every request itself (`http1_parser`), has it decided (`request_handling`), and sends the recorded chunks
-(`stream_sender`), an error, or the request's exact bytes upstream (`forwarding`), one at a time. So a hit after a miss
-on one connection is still exact. Any exception becomes a 500 that no client retries: mitmproxy would leave it hanging.
+It frames every request itself (`http1_parser`), has it decided (`request_handling`), and sends the recorded chunks, an
+error, or the request's exact bytes upstream (`forwarding`), one at a time. So a hit after a miss on one connection is
+still exact. Any exception becomes a 500 that no client retries: mitmproxy would leave it hanging.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from llmproxy.mitm.http1.request_handling import (
     LayerState,
     Origin,
     RunJobHook,
+    StreamSender,
     get_undelayed_answer,
     is_page_request,
 )
-from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
