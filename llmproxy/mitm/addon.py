@@ -22,8 +22,8 @@ from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
+from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.intercept import ConnectInterceptor
-from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, build_origin_guard, open_proxy_context
 from llmproxy.mitm.recorder import Recorder, deny_server_connection
 from llmproxy.mitm.serve import OPTIONS, end_connections

@@ -31,7 +31,7 @@ from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, overwrite_existing_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
-from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, parse_reset_code
+from llmproxy.mitm.client_layers import ALPN, GoawayTolerantClient, parse_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
 from llmproxy.mitm.websockets import (

@@ -26,9 +26,9 @@ from mitmproxy.addons import core, next_layer, proxyserver
 from llmproxy.core.sessions.trial_results import get_state_path
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
+from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
 from llmproxy.mitm.intercept import ConnectInterceptor
-from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, open_proxy_context
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
