@@ -35,11 +35,8 @@ LONGEST = 700
 """Maximum characters of all options. A longer command is shown with a note that it is incomplete, never cut."""
 _MODE = "{mode}"
 PYTEST_MODE = f"--llmproxy-mode {_MODE}"
-"""Part of the start command of pytest's plugin, and of no other."""
 SUITE_MODE = f" --mode {_MODE}"
-"""End of the start command of `llmproxy test`."""
 _NPM_MODE = f"LLMPROXY_MODE={_MODE} "
-"""Beginning of the start command of the npm package."""
 _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "allow_live", "forward"})
 """Options of the running proxy that a second proxy on the same machine cannot share, or does not need."""
 
@@ -63,7 +60,6 @@ class StartCommand:
 
     @property
     def is_for_one_command(self) -> bool:
-        """Whether the proxy was started for one command, and not by hand."""
         return bool(self.rest)
 
     @property
@@ -100,7 +96,6 @@ class StartCommand:
         return " ".join(filter(None, words)) + self.rest
 
     def for_other_command(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
-        """Return the start of another command that runs its own proxy with the same options."""
         options = tuple(x for x in self.options if x[0] not in _OF_ONE)
         return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False)
 
@@ -138,7 +133,6 @@ def _without_password(url: str) -> str:
 
 
 def format_command(command: str, store: str | Path) -> str:
-    """Return the line that runs a command such as ``show 12`` on a store."""
     return f"llmproxy {command}{format_store_option(store)}"
 
 
@@ -176,7 +170,6 @@ EXTRAS = {
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to this environment and keeps the installed ones."""
     from importlib import metadata
 
     there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
@@ -202,7 +195,6 @@ def choose_install_command(package: str, prefix: Path, installer: str, noted: st
 
 
 def build_missing_extra_error(error: BaseException) -> MachineError | None:
-    """Return the message for a missing module of one of our extras; None for any other error."""
     module = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if (extra := EXTRAS.get(module)) is None:
         return None

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
 SHOWN = 4
-"""Maximum names shown on a line."""
 
 
 def number(value: int | None) -> str:
@@ -25,7 +24,6 @@ def format_count(many: int, one: str, plural: str = "") -> str:
 
 
 def name_some(names: Iterable[str], between: str = ", ", shown: int = SHOWN) -> str:
-    """Return the first names and the number of the rest."""
     all_ = [*names]
     more = f" and {len(all_) - shown} more" if len(all_) > shown else ""
     return f"{between.join(all_[:shown])}{more}"

@@ -37,7 +37,6 @@ def _fold_word(word: str) -> str:
 
 
 def _describe_non_ascii_characters(word: str) -> str:
-    """Name the first three characters that are not ASCII."""
     odd = [
         f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"
         for each in word

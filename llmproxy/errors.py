@@ -67,7 +67,6 @@ def ensure_prefix(text: object) -> str:
 
 
 def remove_prefix(text: object) -> str:
-    """Remove the prefix, for a text inside another message."""
     return str(text).removeprefix(OURS)
 
 
@@ -98,28 +97,21 @@ class LLMProxyError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Message and hint, each on its own line."""
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
 class SettingsError(LLMProxyError):
-    """A flag, variable or file has an invalid value."""
-
     code = "llmproxy_settings"
     status = 400
     exit_code = Exit.USAGE
 
 
 class MachineError(LLMProxyError):
-    """The machine prevents it: a port is taken, an extra is missing."""
-
     code = "llmproxy_environment"
     exit_code = Exit.ENVIRONMENT
 
 
 class CassetteError(LLMProxyError):
-    """A recording cannot be used."""
-
     code = "llmproxy_cassette"
     exit_code = Exit.ENVIRONMENT
 
@@ -135,14 +127,10 @@ class CassetteCorrupt(CassetteError, ValueError):
 
 
 class CassetteNewer(CassetteError):
-    """The recording was written by a newer llmproxy."""
-
     code = "llmproxy_cassette_newer"
 
 
 class CassetteBusy(CassetteError):
-    """Another session records this cassette, or another program locks the file."""
-
     code = "llmproxy_cassette_busy"
     status = 409
 
@@ -152,58 +140,42 @@ class StoreReadOnly(CassetteError):
 
 
 class SuiteError(LLMProxyError):
-    """A YAML suite is invalid: unknown keys, undeclared names, patterns that do not compile."""
-
     code = "llmproxy_suite"
     exit_code = Exit.USAGE
 
 
 class AgentError(LLMProxyError):
-    """The agent under test was reached, but crashed, timed out, or gave no answer: a failure."""
-
     code = "llmproxy_agent"
     exit_code = Exit.FAILED
 
 
 class AgentUnreachable(MachineError):
-    """The agent under test was never reached: nothing was tested."""
-
     code = "llmproxy_agent_unreachable"
 
 
 class MissError(LLMProxyError):
-    """The request was never recorded, and the mode refuses to go upstream."""
-
     nearest: int | None = None
-    """Interaction id of the nearest recording, if there is one."""
     code = "llmproxy_cache_miss"
     status = 404
     exit_code = Exit.MISS
 
 
 class RefusedError(LLMProxyError):
-    """The request will not be served: its host, size or framing is out of bounds."""
-
     code = "llmproxy_refused"
     status = 400
 
 
 class UpstreamError(LLMProxyError):
-    """The provider could not be reached, or closed the connection."""
-
     code = "llmproxy_upstream"
     status = 502
 
 
 class RecordingError(LLMProxyError):
-    """An answer could not be stored."""
-
     code = "llmproxy_recording"
     exit_code = Exit.ENVIRONMENT
 
 
 _LONGEST_NAME = 200
-"""Maximum characters shown of a file name."""
 
 
 def print_final_error(error: Exception, *, debug: bool) -> Exit:

@@ -13,7 +13,6 @@ from typing import IO, Any
 DATA = Path(__file__).parent / "data"
 """Path of the package's data files: `importlib.resources` imports zipfile and tempfile, 8 ms of each start."""
 LARGEST = 1 << 28
-"""Maximum bytes of a file that is read whole."""
 
 
 def read_bounded_bytes(path: Path, most: int = LARGEST) -> bytes:

@@ -23,7 +23,6 @@ from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, Un
 ANY_PROVIDER = "*"
 """Stands for each provider of models separately."""
 _POWERS = {"": 0, "b": 0, "k": 10, "kb": 10, "kib": 10, "m": 20, "mb": 20, "mib": 20, "g": 30, "gb": 30, "gib": 30}
-"""Powers of two by unit of size."""
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _MOST_CALLS = 1_000_000
@@ -56,7 +55,6 @@ def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
 
 
 def member_of[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
-    """Return a converter of an enumeration's values and of aliases for them."""
     return one_of({each.value: each for each in kind} | more)
 
 
@@ -220,7 +218,6 @@ def _read_origin(word: str) -> str:
 read_hosts = list_of(lambda word: word if word == "*" else _read_portless_host(word))
 """Read host patterns: ``*.example.com`` matches every name below that one, ``*`` every host."""
 read_names = list_of(lambda word: _read_portless_host(word, patterns=False).removesuffix("."))
-"""Read host names without patterns."""
 read_origins = list_of(_read_origin)
 """Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
 

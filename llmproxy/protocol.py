@@ -17,8 +17,6 @@ class Decision(StrEnum):
 
 
 class ReplayScope(Enum):
-    """The recordings that a mode may replay."""
-
     NOTHING = auto()
     GOOD = auto()
     """Complete, successful answers, and answers that clients abandoned again, each once: failures are not kept."""
@@ -30,7 +28,6 @@ class ToolLineReply(NamedTuple):
     """The outcome of a line that a client sends to an MCP server over stdio."""
 
     out: bytes = b""
-    """Lines to send to the client."""
     forward: int | None = None
     """Number under which the server's answer to the forwarded line is reported; None if no server is needed."""
     late: float = 0
@@ -51,7 +48,6 @@ class ModePolicy:
     """Decision for a request without a recording that may be replayed."""
     plays: ReplayScope = ReplayScope.NOTHING
     writes: bool = False
-    """Whether it writes to the store."""
     alone: bool = False
     """Whether it holds the cassette's lease and requires it to be complete: what cannot be recorded is refused."""
     anew: bool = False
@@ -59,13 +55,11 @@ class ModePolicy:
     reaches_network: bool = True
     """Whether it needs keys and may spend money; another mode's proxy needs `--allow-live` for it."""
     vcr: str = ""
-    """VCR's name for it, accepted as an alias."""
     complete: ModePolicy | None = None
     """Policy that applies to a cassette that was complete when the session opened."""
 
     @property
     def uses_store(self) -> bool:
-        """Whether it looks up or adds recordings."""
         return self.plays is not ReplayScope.NOTHING or self.writes
 
 
@@ -75,7 +69,6 @@ class Mode(StrEnum):
     policy: ModePolicy
 
     def __new__(cls, name: str, policy: ModePolicy) -> Self:
-        """Create a member whose value is its name, with its policy."""
         mode = str.__new__(cls, name)
         mode._value_, mode.policy = name, policy
         return mode
@@ -146,7 +139,6 @@ class BindScope(StrEnum):
 class Channel(StrEnum):
     LLM = "llm"
     MCP = "mcp"
-    """A server of the Model Context Protocol."""
     HTTP = "http"
     """Any other service named by ``--record-host``."""
 
@@ -155,7 +147,6 @@ class UnknownToolPolicy(StrEnum):
     """Treatment of a tool call without a recording while the model is live (``--unknown-tool``)."""
 
     ERROR = "error"
-    """The model gets an error result."""
     FAIL = "fail"
     """The model gets an error result, and the run fails: the call counts as a miss."""
     LIVE = "live"
@@ -163,7 +154,6 @@ class UnknownToolPolicy(StrEnum):
 
 
 AGENT = "agent"
-"""Default party of a call."""
 
 DEFAULT_SESSION = "default"
 
@@ -190,24 +180,19 @@ THREAD_FIELD = "x-claude-code-agent-id"
 CACHE_HEADER = "x-llmproxy-cache"
 """``hit``, ``miss``, ``recorded``, ``passed`` or ``fault``."""
 BOUND_HEADER = "x-llmproxy-bound"
-"""Header of a bound hit: the names of the bound variables and fields."""
 CARRIED_HEADER = "x-llmproxy-carried"
-"""Header of a carried answer: the names of the accepted changes."""
 KEY_HEADER = "x-llmproxy-key"
 SHOWN_KEY = 15
 """Characters of a key that a miss shows."""
 FAULT_HEADER = "x-llmproxy-fault"
-"""Header of an answer with an injected fault: the kind of the fault."""
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"
 
 STDIO_PREFIX = "stdio:"
 """Prefix of the names of MCP servers over stdio, ``stdio:server-filesystem-1a2b3c4d``."""
 STDIO_URL = "http://stdio.invalid"
-"""Placeholder URL of a server over stdio."""
 URL_VARIABLE = "LLMPROXY_URL"
 """Variable with the proxy's URL in the environment of a run's child."""
 UPDATE_VARIABLE = "LLMPROXY_UPDATE"
-"""Variable that selects the recordings to replace (`Update`)."""
 CHOSEN_RECORDING = "recording-"
 """Prefix of a change name for a recording to record again; its id follows."""
 PLACEHOLDER_KEY = "llmproxy-placeholder"
@@ -246,7 +231,6 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 DEFAULT_STORE = "llmproxy.db"
 TESTS_STORE = ".llmproxy/llmproxy.db"
-"""Default store of suites."""
 LAST_REPORT = ".llmproxy/last-report.jsonl"
 """Events of a folder's last or current `llmproxy test`, in the format of `--report jsonl=FILE`."""
 

@@ -21,7 +21,6 @@ from llmproxy.errors import Exit, UpstreamError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision
 
 KEPT_MISSES = 20
-"""Maximum miss texts that a counter keeps; the journal has all of them."""
 _TOLD = (
     "seq", "at", "ms", "first_ms", "party", "status", "miss", "key", "occurrence", "provider", "operation", "model",
     "interaction", "attempt", "fault",
@@ -45,7 +44,6 @@ class Call(NamedTuple):
     operation: str = ""
     model: str | None = None
     channel: Channel = Channel.LLM
-    """Kind of the called service: a model, an MCP server or another service."""
     input: int | None = None
     """Prompt tokens; None if unknown."""
     output: int | None = None
@@ -55,9 +53,7 @@ class Call(NamedTuple):
     key: str | None = None
     """None if no key was derived: the control API, refused framing, a body over the limit."""
     interaction: int | None = None
-    """Interaction id that was replayed or recorded."""
     nearest: int | None = None
-    """Interaction id of the nearest recording after a miss."""
     note: str = ""
     """A few words that qualify the line: ``incomplete``, ``not recorded: disk full``; the reason of a refusal."""
     attempt: int | None = None
@@ -65,7 +61,6 @@ class Call(NamedTuple):
     bound: tuple[str, ...] = ()
     """Of a bound hit: the names of the variables and volatile fields whose values differ from the recording's."""
     carried: tuple[str, ...] = ()
-    """Names of the accepted changes of a carried answer."""
     stale: bool = False
     """Whether it is a hit on a recording older than `--max-age`."""
     stub: str = ""
@@ -77,13 +72,11 @@ class Call(NamedTuple):
     miss: bool = False
     """Whether the lookup found no recording. The request is refused, or recorded in `auto` and `once`."""
     lost: bool = False
-    """Whether the answer could not be recorded."""
     failed: bool = False
     """Whether a hit's recorded answer is a failure or cut."""
     dealt: bool = False
     """Whether a concurrent equal request got another answer, so that only the order of arrival decided."""
     fault: str | None = None
-    """Kind of the injected fault; None without one."""
     recording: Mapping[str, Any] | None = None
     """Request and answer as a line of the JSON-lines export, if the proxy was asked for it (`trace.reading`)."""
     at: float = 0.0
@@ -105,7 +98,6 @@ class Call(NamedTuple):
 
     @property
     def fields_without_timing(self) -> tuple[Any, ...]:
-        """All fields except times and numbers."""
         return self[:-5]
 
     @property
@@ -120,7 +112,6 @@ class Call(NamedTuple):
         return used or (self.model is not None and self.method == "POST" and self.status < 400)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, as in the control API."""
         return {
             **{name: getattr(self, name) for name in _TOLD},
             "decision": self.decision.value,
@@ -151,8 +142,6 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """Totals of calls, tokens and money."""
-
     calls: int = 0
     input: int | None = None
     """Prompt tokens; None while no call's are known."""
@@ -164,7 +153,6 @@ class Use:
 
     @property
     def whole_cost(self) -> Decimal | None:
-        """US dollars of all calls; None if the price of one is unknown."""
         return None if self.unpriced else self.cost
 
     def add(self, call: Call) -> None:
@@ -210,43 +198,32 @@ class Totals:
     """Members of the JSON form that are absent if there is nothing to count."""
 
     hits: int = 0
-    """Calls answered from the cassette."""
     misses: int = 0
-    """Requests refused because they were never recorded."""
     bound: int = 0
     """Hits with bound values: the recording in this run's values, not byte for byte."""
     bound_names: tuple[str, ...] = ()
-    """Names of the bound variables and fields."""
     carried: int = 0
     """Hits on recordings whose requests have changed: neither exact nor bound."""
     carried_names: tuple[str, ...] = ()
-    """Names of the accepted changes."""
     stale: int = 0
     """Hits on recordings older than `--max-age`."""
     stubs: int = 0
     """Auxiliary calls, such as sign-ins, answered without a recording: neither hits nor misses."""
     stub_names: tuple[str, ...] = ()
-    """Kinds of these stubs."""
     recorded: int = 0
     """Calls forwarded, and now in the store."""
     passed: int = 0
-    """Calls forwarded, not recorded."""
     refused: int = 0
     """Requests refused for another reason than a miss: host, size, framing."""
     failed: int = 0
-    """Answers that could not be recorded."""
     served_failures: int = 0
     """Hits whose recorded answer is a failure or cut."""
     dealt: int = 0
     """Hits of concurrent equal requests with different answers, assigned in order of arrival."""
     injected: int = 0
-    """Calls with an injected fault."""
     live_calls: int = 0
-    """Calls sent to their provider."""
     saved: Use = field(default_factory=Use)
-    """Calls answered from recordings."""
     spent: Use = field(default_factory=Use)
-    """Calls sent to the provider."""
     parties: dict[str, Use] = field(default_factory=dict)
     """Saved and spent by party: `agent`, or the value of a request's x-llmproxy-party (`user`, `judge`, `judge.2`)."""
     miss_texts: list[str] = field(default_factory=list)
@@ -300,16 +277,13 @@ class Totals:
 
     @property
     def calls(self) -> int:
-        """All requests that arrived."""
         return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.injected
 
     @property
     def unpriced(self) -> int:
-        """Calls whose price or usage is unknown."""
         return sum(use.unpriced for use in self.parties.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, as in the control API."""
         counts = {name: getattr(self, name) for name in _COUNTS} | {name: list(getattr(self, name)) for name in _NAMES}
         return {
             **{name: count for name, count in counts.items() if count or name not in self.RARE},
@@ -354,7 +328,6 @@ class Miss:
     """A request refused because it was never recorded."""
 
     at: float
-    """Unix time, seconds."""
     session: str
     text: str
     record: str = ""
@@ -362,7 +335,6 @@ class Miss:
     unbound: str = ""
     """Reason why no recording fits with bound values; in a trial, why it taught nothing."""
     key: str = ""
-    """Key of the request."""
     starts: Mapping[str, str] = field(default_factory=dict)
     """Commands in `text` that start a proxy by hand, by mode."""
     numbers_only: bool = False
@@ -460,7 +432,6 @@ class CallLog:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of calls so far."""
         self._last: deque[Call] = deque(maxlen=KEPT)
 
     def record(self, call: Call) -> None:

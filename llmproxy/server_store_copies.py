@@ -31,13 +31,10 @@ class RemoteStore:
     url: str = field(repr=False)
     """URL in libpq's format; may contain a password."""
     shown: str
-    """The URL without secrets."""
     copy: Path
-    """Path of the local copy, a store in a file."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that no message may contain."""
         parts = urlsplit(self.url)
         given = [parts.password or "", *(value for name, value in parse_qsl(parts.query) if "password" in name)]
         return tuple(dict.fromkeys(each for text in given for each in (text, unquote(text)) if each))

@@ -54,7 +54,6 @@ NOT_OPTIONS = re.compile(
 NOT_SETTINGS = frozenset({"suite"})
 """Tables below ours that are no options of the proxy but defaults of suites."""
 SCRUBBED = "<scrubbed>"
-"""Default replacement of a scrub rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,6 @@ class KeyScrubPattern:
     """Replacement of a pattern's matches in the texts of a request before its key is derived."""
 
     pattern: str
-    """A regular expression of Python's `re`."""
     placeholder: str = SCRUBBED
 
 
@@ -74,7 +72,6 @@ class Normalize:
     """JSON paths left out of the key."""
     scrub: tuple[KeyScrubPattern, ...] = ()
     packs: tuple[str, ...] = ()
-    """Names of rule sets that llmproxy brings along; `core.keys.user_rules` knows them."""
 
 
 def read_normalize(value: object) -> Normalize:
@@ -109,7 +106,6 @@ def _read_key_scrub_rule(value: object, where: str) -> KeyScrubPattern:
 
 
 def _check_members(value: object, kind: type[Normalize | KeyScrubPattern], where: str) -> Mapping[str, object]:
-    """Return a table after checking its names."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
     for name in value:
@@ -143,7 +139,6 @@ class Option:
     """Converter of the typed value; raises ValueError."""
     default: object
     metavar: str = ""
-    """Text after the flag in help."""
     help: str = ""
     has_flag: bool = True
     secret: bool = False
@@ -153,12 +148,10 @@ class Option:
     of_session: bool = False
     """Whether it applies to a proxy that is already running."""
     of_live: bool = False
-    """Whether it concerns live channels."""
     name: str = ""
     """Field of `Settings`, ``miss_status``."""
 
     def explain(self, help_text: str) -> Any:
-        """Declare the option as a field with this help."""
         return field(default_factory=lambda: self.default, metadata={"option": replace(self, help=help_text)})
 
     @property
@@ -182,12 +175,10 @@ class Option:
 
     @property
     def repeat(self) -> bool:
-        """Whether it may be given several times: a list or a table."""
         return isinstance(self.default, (tuple, dict))
 
 
 def _declare_switch(help_text: str, **more: Any) -> Any:
-    """Declare an option that is off unless it is given."""
     return Option(parsers.read_truth, default=False, **more).explain(help_text)
 
 
@@ -367,13 +358,10 @@ FORMS: Mapping[str, Option] = {each.name: replace(each.metadata["option"], name=
 
 
 def list_options() -> tuple[Option, ...]:
-    """Return all options in declaration order."""
     return tuple(FORMS.values())
 
 
 class Origin(StrEnum):
-    """Kind of source of a value."""
-
     DEFAULT = "default"
     FILE = "file"
     ENVIRONMENT = "environment"
@@ -388,7 +376,6 @@ class Source:
 
     origin: Origin = Origin.DEFAULT
     name: str = ""
-    """The file, variable or flag; several for a merged table."""
 
     def __str__(self) -> str:
         named = self.origin in (Origin.FILE, Origin.PROGRAM)
@@ -427,7 +414,6 @@ def shareable_path(path: Path) -> str:
 
 
 def _spell_pairs(value: Mapping[str, str]) -> list[str]:
-    """Return the items of a table as typed."""
     return [said if name == parsers.ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
 
 
@@ -440,8 +426,6 @@ def _spell_value(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings with the source of each value."""
-
     settings: Settings
     sources: Mapping[str, Source]
     """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``; also for each
@@ -449,7 +433,6 @@ class Loaded:
 
     @property
     def upstreams(self) -> tuple[tuple[str, str, Source], ...]:
-        """Each configured upstream: name, base URL, source."""
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
 
     def is_default(self, name: str) -> bool:
@@ -492,8 +475,6 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _GivenValue:
-    """A given value, its source, and the base folder of a relative path."""
-
     value: Any
     source: Source
     folder: Path

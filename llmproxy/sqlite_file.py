@@ -68,13 +68,10 @@ _parked: dict[Identity, list[int]] = {}
 
 
 class OverwriteAwareConnection(sqlite3.Connection):
-    """A connection that knows its file."""
-
     path: Path | None = None
     """Absolute path without symbolic links, as SQLite's companion files use it."""
     identity: Identity | None = None
     _log: Path | None = None
-    """Identity of the write-ahead log, in that mode."""
     _log_identity: Identity | None = None
     _raw: int | None = None
     """Descriptor of a writable file, for reading its header."""
@@ -218,7 +215,6 @@ def is_database(path: Path) -> bool:
 
 
 def passes_quick_check(path: Path) -> bool:
-    """Return whether SQLite's quick check of the whole database passes."""
     try:
         with closing(open_connection(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
             return bool(conn.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
@@ -280,7 +276,6 @@ def sidecar_path(path: Path, suffix: str) -> Path:
 
 @contextmanager
 def in_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
-    """Let all reads in the block see one state of the database."""
     conn.execute("BEGIN")
     try:
         yield
@@ -291,7 +286,6 @@ def in_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
-    """Hold the database's write lock for the block; roll back if it raises."""
     conn.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -313,13 +307,10 @@ class ErrorTexts:
     name: str
     """``store``, ``cache``."""
     takes: str
-    """Name of what is written into it."""
     elsewhere: str
     """Instruction to use another one: ``use another --store``."""
     damaged: str
-    """Hint for a damaged file."""
     unreadable: str
-    """Hint for a rare error of SQLite."""
     corrupt: type[CassetteCorrupt] = CassetteCorrupt
 
 
@@ -330,7 +321,6 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writing: bool) -> LLMProxyError:
-    """Return our error for SQLite's `error` on the database at `path`."""
     code, what = primary_code(error), f"The {words.name} {path}"
     places = {"path": path, "typed": shlex.quote(str(path))}
     if code in BUSY:
@@ -350,7 +340,6 @@ def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writ
 
 @contextmanager
 def translate_errors(path: Path, words: ErrorTexts, *, writing: bool) -> Iterator[None]:
-    """Translate SQLite's errors in the block into ours."""
     try:
         yield
     except sqlite3.Error as error:

@@ -44,7 +44,6 @@ _DIGITS = 400
 """Maximum digits of a number; Python refuses to parse 4,300."""
 _TAG = "tag:yaml.org,2002:"
 _SHOWN = 50
-"""Maximum problems listed by one error."""
 _EXPLAINED = (
     ("mapping values are not allowed", "a text that holds `: ` needs quotes around it"),
     ("could not find expected ':'", "a key needs a colon and a space after it; a text over several lines needs quotes"),
@@ -86,7 +85,6 @@ class Problem:
 
 class SuiteProblems(SuiteError):
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """List the problems, one a line, in file order."""
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
@@ -95,8 +93,6 @@ class SuiteProblems(SuiteError):
 
 
 class Problems:
-    """Collection of problems, without duplicates."""
-
     def __init__(self) -> None:
         self._seen: dict[Problem, None] = {}
 
@@ -135,7 +131,6 @@ class Map(dict[str, Any]):
         self.keys_at[key], self.values_at[key] = key_at, value_at
 
     def copy_with_places(self) -> Map:
-        """Return a shallow copy with the same places."""
         copy = Map(self.place)
         copy.update(self)
         copy.keys_at.update(self.keys_at)
@@ -191,7 +186,6 @@ class Limits(NamedTuple):
     """Limits of reading one kind of file, and its unquoted texts."""
 
     size: int
-    """Maximum characters."""
     aliased: int
     """Maximum values added by the aliases of one file."""
     plain: Callable[[str], object] | None = None
@@ -305,7 +299,6 @@ def _decode_file(content: bytes | str, name: str, problems: Problems) -> str | N
 
 
 def _add_syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
-    """Explain a syntax error with its place in plain words."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
@@ -326,8 +319,6 @@ def _add_syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str, probl
 
 
 class _ValueBuilder:
-    """Builder of values from the events of one file."""
-
     def __init__(self, text: str, name: str, problems: Problems, doubts: Problems, limits: Limits) -> None:
         self.limits = limits
         self.name, self.problems, self.doubts = name, problems, doubts

@@ -116,7 +116,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_usage_error(error: Any) -> Exit:
-    """Print a command-line error, with the nearest option if there is one."""
     possible = getattr(error, "possibilities", None)
     if possible:
         error.possibilities = None

@@ -24,7 +24,6 @@ from llmproxy.errors import Exit
 from llmproxy.server_store_copies import show_store
 
 _SHOWN = 20
-"""Maximum pairs listed one by one."""
 
 
 def audit(
@@ -82,7 +81,6 @@ def audit(
 
 
 def _print_ignore_reason_counts(pairs: list[SameKeyPair]) -> None:
-    """Print each reason once, with its count and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
         count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})

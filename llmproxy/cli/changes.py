@@ -44,8 +44,6 @@ from llmproxy.settings import Loaded
 
 
 class _ChangesArgumentParser(CommandWithoutLiveChannels):
-    """Takes options after `list` and `drop`, where no command to run follows."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = args[:1] in (["list"], ["drop"])
         return super().parse_args(ctx, args)
@@ -158,7 +156,6 @@ def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) ->
 
 
 def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
-    """Replace the accepted changes of cassettes, in the store and in their files."""
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         for cassette, accepted in made.items():
@@ -169,7 +166,6 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
 
 
 def _load_cassette_dir_into_store(loaded: Loaded) -> None:
-    """Import cassette files into the store, which is empty in a fresh clone."""
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():
         with open_store(loaded.settings.store, writable=True, now=time.time) as store:

@@ -126,7 +126,6 @@ EXAMPLES = {
     "settings": "",
     "addon": "inject_faults",
 }
-"""Example at the end of each command's help."""
 
 COMMANDS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
@@ -163,7 +162,6 @@ class CommandGroup(TyperGroup):
         return _skip_typer_conversion(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command; None for an unknown name."""
         return load_command(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (as above)
@@ -175,7 +173,6 @@ class CommandGroup(TyperGroup):
 
 
 def make_default_typer(**more: Any) -> typer.Typer:
-    """Return an application with the settings common to all of ours."""
     return typer.Typer(
         rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
         pretty_exceptions_enable=False,

@@ -136,7 +136,6 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
 
 @contextmanager
 def _start_replay_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Iterator[list[str]]:
-    """Run a real proxy in replay mode for each speed; yields their base URLs."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
     options = ["--mode", "replay", "--store", store.name, "--cassette", _CASSETTE]
     with ExitStack() as stack:
@@ -225,7 +224,6 @@ class _DemoClient:
 
     @classmethod
     def find_installed(cls) -> Self:
-        """Return the real OpenAI client if installed, else the plain one."""
         try:
             import openai
         except ModuleNotFoundError:
@@ -237,7 +235,6 @@ class _DemoClient:
         )
 
     def describe_error(self, error: Any) -> str:
-        """Return the error as a developer sees it, starting with the exception's class."""
         message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
         kind = f"{type(error).__module__.partition('.')[0]}.{type(error).__name__}: "
         name = "" if self.refused is _DemoHttpError else kind
@@ -245,8 +242,6 @@ class _DemoClient:
 
 
 class _DemoHttpError(Exception):
-    """An error that the plain client received."""
-
     def __init__(self, status_code: int, body: object) -> None:
         super().__init__(str(body))
         self.status_code = status_code
@@ -254,8 +249,6 @@ class _DemoHttpError(Exception):
 
 
 class _AttributeDict(SimpleNamespace):
-    """JSON with attribute access; missing members are None."""
-
     def __getattr__(self, name: str) -> None:
         return None
 
@@ -294,8 +287,6 @@ _TITLE = "Printer on floor 3 is broken"
 
 
 class _DemoModelHandler(BaseHTTPRequestHandler):
-    """Implements the part of OpenAI's chat completions that the agent uses."""
-
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         last, why = asked["messages"][-1], "tool_calls"
@@ -329,7 +320,6 @@ def _serve_model() -> Iterator[str]:
 
 
 def _run_tools_demo(folder: Path) -> None:
-    """Run the demo in an empty folder and explain each step. Raises MachineError."""
     for name in (_AGENT, _SERVER):
         with as_file(files("llmproxy") / "data" / name) as path:
             shutil.copyfile(path, folder / name)

@@ -47,7 +47,6 @@ from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
 from llmproxy.trace.comparing.render import diff_to_dict, render
 
 _PLACES = 100
-"""Maximum differences listed."""
 _FORMS = ("text", "json", "markdown")
 
 
@@ -123,7 +122,6 @@ class CassetteComparison:
 
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteComparison:
-    """Compare two cassettes of a store, or two files, which need no store. Raises CassetteError."""
     loaded = load_settings({})
     rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
     sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]
@@ -181,7 +179,6 @@ def _format_markdown(found: CassetteComparison) -> Iterator[str]:
 
 
 def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
-    """Return whether the first would answer the second in its run; None without run variables or volatile fields."""
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None

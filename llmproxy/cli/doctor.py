@@ -45,7 +45,6 @@ from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, DEFAULT_PORT, NODE_CA, NODE_PROXY, PROXIES
 
 _WATCHED = 3.0
-"""Seconds for which a running agent is watched."""
 
 
 def register(app: typer.Typer) -> None:
@@ -86,7 +85,6 @@ class Diagnosis:
 
 
 def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
-    """Check whether base-URL and proxy variables point to the proxy at `url`."""
     given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
     ours = [name for name, value in given.items() if is_proxy_url(value, url)]
     others = {name: value for name, value in given.items() if name not in ours}
@@ -112,7 +110,6 @@ def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = Fal
 
 
 def check_own_address_exempt(env: Mapping[str, str], url: str) -> list[Diagnosis]:
-    """Check that our address does not go through another proxy, and that no provider is exempt from ours."""
     foreign = [
         name
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -176,7 +173,6 @@ def check_bypassing_programs(
     intercepted: bool,
     arrived: bool,
 ) -> list[Diagnosis]:
-    """Report programs that bypassed the proxy or lost its variables, and what to do for their runtimes."""
     found = []
     for pid, addresses in past.items():
         who = seen[pid]
@@ -199,7 +195,6 @@ def check_bypassing_programs(
 
 
 def _describe_connections(addresses: Sequence[Address]) -> str:
-    """Describe a program's connections, and names it resolved without connecting."""
     deeds: dict[str, list[str]] = {}
     for host, port in addresses[:5]:
         deed, what = ("went to", f"{host}:{port}") if port else ("looked up", host)
@@ -226,7 +221,6 @@ def parse_url_address(url: str) -> Address:
 
 
 def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
-    """Examine this shell, or the process `pid`."""
     monitor = ProcessMonitor()
     seen = _watch_process(monitor, pid) if pid else {}
     env = seen if pid else env

@@ -63,12 +63,10 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 BESIDE = ".drift.db"
-"""Suffix of the drift store's file name, after the recordings' store."""
 _BEFORE, _ASKED = "before ", "asked "
 """Prefixes of cassettes in that store: for nights without drift or with accepted drift, and for other nights."""
 _AT_ONCE = 4
 _PATIENCE = 600.0
-"""Timeout of an answer in seconds."""
 _KEPT_THERE = re.compile(
     rb'"(?:previous_response_id|conversation|container|file_id|file_ids|vector_store_ids|cachedContent|cached_content|'
     rb'fileData|fileUri|file_uri|assistant_id|prompt_cache_id)"\s*:\s*(?!null)'
@@ -146,7 +144,6 @@ def drift(
 
 
 def _make_last_answers_baseline(kept: Path, first: str) -> None:
-    """Make the last night's answers the baseline. Raises SettingsError: there are none."""
     if not kept.exists():
         raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
     with open_given(kept, writable=True) as database:
@@ -171,7 +168,6 @@ class _DriftPlan:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
-        """Yield the plan before anything is sent: calls, cost and detectable drift."""
         for reason, count in self.left_out.most_common():
             yield f"left out: {count} of {self.recorded}: {to_line(reason)}"
         if not self.chosen:
@@ -226,7 +222,6 @@ def _choose_calls_to_ask(
 
 
 def _explain_exclusion(row: RowSummary) -> str:
-    """Return why a recording is not sent again, judged by its row; empty if it may be."""
     if row.superseded:
         return "replaced by a newer recording"
     if row.operation not in CHAT or row.method != "POST":
@@ -285,15 +280,11 @@ class _CostLimit:
     spent: Decimal = Decimal(0)
     reserved: Decimal = Decimal(0)
     unknown: int = 0
-    """Answers without a price."""
     asked: int = 0
-    """Answers received."""
     lost: Counter[str] = field(default_factory=Counter)
-    """Reasons of missing answers."""
     refused: int = 0
     """Calls not sent because the budget might not have been enough."""
     ended: bool = False
-    """Whether no more calls are sent."""
     change: threading.Condition = field(default_factory=threading.Condition)
 
     def reserve(self, most: Decimal | None) -> bool:
@@ -323,7 +314,6 @@ class _CostLimit:
 
 
 def _send_and_record_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, quiet: bool) -> None:
-    """Send every call as often as planned, through a proxy that records the answers."""
     import httpx
 
     # The first answers of all calls come before the second ones: a budget that ends early has seen every call.
@@ -364,7 +354,6 @@ def _send_call_and_settle(client: httpx.Client, sampled: LiveRequest, spending: 
 
 
 def _read_proxy_error(body: bytes) -> str:
-    """Return the proxy's error message from an error body of any dialect."""
     tree = parse_json(body)
     inner = tree.get("error", tree) if isinstance(tree, dict) else {}
     said = inner.get("message") if isinstance(inner, dict) else inner
@@ -404,7 +393,6 @@ def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str,
 class _AnswerDrift:
     sampled: LiveRequest
     earlier: Sequence[AnswerContract]
-    """Answers of nights before; empty in the first one."""
     new: Sequence[AnswerContract]
 
     @cached_property
@@ -429,7 +417,6 @@ class _AnswerDrift:
 
     @property
     def behaves_differently(self) -> bool:
-        """Whether no new answer behaves like any earlier one."""
         before = {(each.tools, each.finish) for each in self.baseline}
         return bool(self.successful_answers) and before.isdisjoint(
             (each.tools, each.finish) for each in self.successful_answers

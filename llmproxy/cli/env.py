@@ -87,11 +87,9 @@ _SET: Mapping[str, Callable[[str, str], str]] = {
     "dotenv": lambda name, value: f"{name}={_quote_dotenv(value)}",
 }
 FORMATS = (*_SET, "json")
-"""Output formats of :func:`render_assignments`."""
 
 
 def render_assignments(values: Mapping[str, str], form: str) -> str:
-    """Return one assignment a line in one of FORMATS."""
     if form == "json":
         return json.dumps(dict(values), indent=2)
     return "\n".join(_SET[form](name, value) for name, value in values.items())

@@ -163,7 +163,6 @@ def export(
 
 
 def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
-    """Write the agent's spans as a trace file, or as OTLP JSON lines for a telemetry backend."""
     write = write_trace if form == "spans" else write_otlp
     if file == "-":
         write(sys.stdout, store, cassette=cassette, sample=sample)
@@ -178,7 +177,6 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 
 
 def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
-    """Name the cassette's run variables and volatile fields, which spans cannot hold; empty for none."""
     with open_store(store, writable=False, now=time.time) as database:
         runs = [load_run_variables(said) for said in list_run_variables(database, cassette, sample)]
         fields = [field.name for field in read_volatile_fields(database, cassette)]
@@ -188,7 +186,6 @@ def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
 
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
-    """Write recordings as one page that works offline in a browser: one cassette, or the whole store."""
     path = Path(file)
     if file != "-" and path.exists() and not force and not is_exported_page(path):
         raise CassetteCorrupt(
@@ -226,7 +223,6 @@ def textconv(
 
 
 def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
-    """Return the requested format, or that of the file name. Raises SettingsError."""
     suffix = Path(file).suffix.lower()
     usual = "" if everything or form else suffix
     name = _BY_SUFFIX.get(usual)
@@ -241,7 +237,6 @@ def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
 
 
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> int:
-    """Write a file for each cassette and return their number."""
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":
         kept = CassetteDir(folder, now=time.time)
@@ -257,7 +252,6 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
 
 
 def _find_fork_or_warn_of_loss(database: Store, cassette: str, written: Format) -> Fork | None:
-    """Return a cassette's fork record; prints a warning if the format cannot hold it."""
     fork = find_fork(database, cassette, 1)
     if fork is None or written.name == "review":
         return fork

@@ -23,7 +23,6 @@ from llmproxy.scenario.lab.human_labels import read_labels
 from llmproxy.scenario.lab.judge_calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
 
 _SHOWN = 20
-"""Maximum disagreements listed."""
 
 
 def register(app: typer.Typer) -> None:

@@ -58,7 +58,6 @@ def label(
 
 
 def _ask_person(labelling: ConversationToLabel, number: str) -> list[str | None] | None:
-    """Show a conversation and ask about each criterion; None if the person quits."""
     print_line(f"\n{number}  {escape_lines(labelling.id)}")
     print_line(escape_lines(format_transcript(labelling.messages)))
     found: list[str | None] = []

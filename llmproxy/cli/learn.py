@@ -52,10 +52,8 @@ from llmproxy.settings import Loaded
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
 _FOREIGN = "  from outside of this machine (a page, a service, another host): is it not a part of what is asked?"
 _WIDEST = 34
-"""Columns of a value in the table."""
 _WIDE = 240
 _SHOWN = 5
-"""Maximum reasons printed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -108,7 +106,6 @@ def learn(
 
 
 def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool) -> LearningTrialResult:
-    """Run the agent on its recording and learn volatile fields during the run."""
     if read_env_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_command_path(asked.command, os.environ)
@@ -158,7 +155,6 @@ def _choose_zone_of_other_date(loaded: Loaded) -> str:
 
 
 def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: bool, take: Sequence[str]) -> int:
-    """Show varying values, ask, and save the accepted ones."""
     name = loaded.settings.cassette
     lessons = generalize_fields_over_commands(tried.lessons)
     varied = sorted({lesson.field.name for lesson in lessons})
@@ -204,7 +200,6 @@ def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: 
 
 
 def _print_unservable_misses(misses: Sequence[Miss]) -> None:
-    """Print the misses of a trial, and why no volatile field would help."""
     write_stderr_lines(
         "llmproxy: these could not be served, even on trial:",
         *list_miss_lines([miss.text for miss in misses], prefix="  miss: "),
@@ -258,7 +253,6 @@ def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField
 
 
 def _add_fields_to_cassette(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
-    """Add volatile fields to the cassette under unique names."""
     kept = list(_read_cassette_fields(loaded))
     names = {field.name for field in kept}
     for field in fields:

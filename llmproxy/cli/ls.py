@@ -26,7 +26,6 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel, format_sample_name
 
 _FAILED = 400
-"""Lowest status of a failed answer."""
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -112,7 +111,6 @@ class Column[T]:
     narrowest: int = 0
     """Least width to which it may be narrowed at a space."""
     if_any: Callable[[T], bool] = lambda _: True
-    """Shown only if this is true for some row."""
 
 
 def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
@@ -185,7 +183,6 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
 )
 """Columns of interactions; the last one gets the remaining width."""
 SHOWN_FAULTS = 20
-"""Maximum injected faults of the last run that `why` lists."""
 
 # --- why ------------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,6 @@ _DAY = 86_400
 
 
 _SHOWN = 20
-"""Maximum groups of changed keys listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +61,11 @@ class _Verifier:
     rules: Rules
     upstreams: Mapping[str, str]
     cassette: str | None = None
-    """The one cassette of a store to check."""
     rekey: bool = False
     held: list[Path] = field(default_factory=list)
-    """Stores that hold it."""
     lacking: list[CassetteNotFound] = field(default_factory=list)
-    """Messages for stores without it."""
 
     def verify_store(self, path: Path) -> int:
-        """Check a store, print and count the errors. Raises CassetteError."""
         if path.is_file() and not path.stat().st_size:
             print_line(f"damaged: {path} is empty (0 bytes). Restore it from version control, or remove it.")
             return 1
@@ -146,7 +141,6 @@ class _Verifier:
         return True
 
     def _print_outdated_keys(self, path: Path, found: list[RekeyedRecording]) -> None:
-        """Print recordings whose stored key differs from the key under the current rules."""
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
             print_line(
@@ -236,7 +230,6 @@ def prune(
 
 
 def _require_cassette(places: Collection[Path], cassette: str) -> None:
-    """Check that a store has a cassette of this name. Raises CassetteNotFound, SettingsError."""
     lacking = []
     for path in places:
         with open_given(path) as database:
@@ -253,7 +246,6 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
 
 
 def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
-    """Delete recordings; returns False if the user declined."""
     if not chosen:
         print_line(f"There is nothing to delete in {show_store(database.path)}.")
         return True

@@ -66,7 +66,6 @@ class MergeInputsByKind:
     """Reports with their kind, ``json`` or ``jsonl``."""
     stores: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
-    """Topmost folders that hold cassette files."""
 
 
 def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
@@ -93,7 +92,6 @@ def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
 
 
 def _add_file_if_mergeable(path: Path, found: MergeInputsByKind) -> bool:
-    """Add a file to its kind; returns whether it has one."""
     if path.name.endswith(JOURNAL):
         return False
     if is_sqlite_file(path):
@@ -137,7 +135,6 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
 
 
 def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
-    """Write the merged reports; returns the exit code of the whole test."""
     if not reports:
         raise SettingsError("--report: no report of a part of a test was given.", hint=_OF_REPORTS)
     try:

@@ -111,7 +111,6 @@ class ReplayOptions:
 
 
 def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
-    """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     run = asked.run
     if asked.live and not read_env_proxy_url(env):
         run = replace(run, flags={**run.flags, "allow_live": True})
@@ -215,10 +214,8 @@ class ReplayEnding:
     calls: tuple[Call, ...] = ()
     trouble: str = ""
     start: str = "llmproxy replay"
-    """Beginning of the command that a message suggests."""
 
     def close_session(self) -> None:
-        """Fetch the reports, close the session and end our proxy; errors are printed later."""
         try:
             self.calls = self.proxy.control.calls(self.session)
             self.report = self.proxy.control.close_session(self.session)

@@ -54,7 +54,6 @@ from llmproxy.settings import Loaded
 
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
 _PATIENCE = 600.0
-"""Timeout of an answer in seconds."""
 
 
 def register(app: typer.Typer) -> None:
@@ -103,7 +102,6 @@ def rerecord(
 def _rerecord_changed(
     flags: Mapping[str, object], options: RunOptions, command: tuple[str, ...], change: Sequence[str]
 ) -> int:
-    """Run a command in replay, send changed requests live, and replace recordings once all answers are complete."""
     flags = {**flags, "mode": "replay", "allow_live": True}
     more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
     return run_command_in_replay(RunArguments(flags, command, options), load_settings(flags), more)
@@ -123,7 +121,6 @@ class LiveRequest(NamedTuple):
 
 
 def _load_current_recording(id_: int, store: Path | None) -> Interaction:
-    """Return a live recording. Raises CassetteBusy, CassetteNotFound, SettingsError."""
     with open_given(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.list_summaries(found.cassette)}
@@ -138,7 +135,6 @@ def _load_current_recording(id_: int, store: Path | None) -> Interaction:
 
 
 def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
-    """Return a request to send. Raises SettingsError."""
     headers = _build_live_headers(found, os.environ, format_record_command(loaded, found.cassette))
     target = _find_live_upstream(found, dict(loaded.settings.upstream))
     tokens, body = found.usage.input, parse_json(found.request.body)
@@ -159,7 +155,6 @@ def start_recorder(
 
 
 def _rerecord_one_by_one(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
-    """Send requests one after the other through a temporary proxy; return whether all succeeded."""
     spent, good = Decimal(0), True
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
@@ -244,7 +239,6 @@ def _find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> st
 
 
 def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
-    """Return the request with its new answer, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"
     asked = found.request

@@ -21,9 +21,7 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError, ensure_prefix
 from llmproxy.files import read_bounded_bytes
 
 _BESIDE = (".state.db", "-wal")
-"""Suffixes of companion files that are scanned with a store."""
 _LINES = 5
-"""Maximum lines of a file named for each kind."""
 
 _TAKE_OUT = """
 How to take them out:
@@ -87,7 +85,6 @@ def scan(
 
 
 def _list_files(given: list[Path]) -> Iterator[Path]:
-    """Yield the files to scan, companion files included. Raises MachineError for a missing file."""
     seen: set[Path] = set()
     for path in given:
         refuse_url(path)

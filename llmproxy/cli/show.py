@@ -50,7 +50,6 @@ from llmproxy.ui.calls import body_to_json
 from llmproxy.ui.conversation_steps import summarize_recorded_steps
 
 _HEAD = 12
-"""Width of the label column of the head."""
 
 
 def show(
@@ -136,7 +135,6 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
 
 
 def _print_interaction_messages(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
-    """Print WebSocket messages, a tool call with its result, or the conversation and the answer."""
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
     if is_websocket_body(found.response.headers):
         print_line(f"\n=== messages{ending}")
@@ -217,7 +215,6 @@ def _body_to_json(body: bytes) -> object:
 
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
-    """Return an interaction as plain values; binary bodies as base64."""
     plain: dict[str, Any] = asdict(found) | {"channel": get_service_kind(found.provider, found.operation)}
     plain["run_variables"] = parse_stored_run_variables(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
@@ -235,7 +232,6 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
 
 _HEADS = {"user": "asked", "answer": "answered", "says": "said", "failed": "failed", "call": "called", "tool": "did"}
 _INDENT = 17
-"""Width before a text: call id and kind."""
 
 
 def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool) -> None:
@@ -319,7 +315,6 @@ def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterat
 
 
 def _format_step(step: Mapping[str, Any]) -> str:
-    """Return the text of a step; of a tool call its arguments and result."""
     if step["kind"] != "tool":
         again = " (asked again)" if step.get("again") else ""
         error = f": {step['error']}" if step.get("error") else ""

@@ -12,7 +12,6 @@ from llmproxy.client.session_reports import format_counts
 from llmproxy.errors import MachineError
 
 PATIENCE = 20.0
-"""Seconds until a proxy must have ended, open answers included."""
 LOOK = 0.05
 _URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
 

@@ -137,7 +137,6 @@ def from_session(
 
 
 def _export_recording_as_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
-    """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
     with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
         recorded = to_anonymized_records(found, read_notes(opened, name))
@@ -189,7 +188,6 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
 
 
 _HEAD = 60
-"""Characters of an answer that a step asserts."""
 _SCALARS = (str, int, float, bool)
 
 
@@ -207,7 +205,6 @@ class _SuiteTurn:
 class _SuiteScaffold:
     text: str
     slug: str
-    """File and scenario name, from the recording's name."""
     turns: int
     notes: tuple[str, ...] = ()
 
@@ -215,7 +212,6 @@ class _SuiteScaffold:
 def build_suite_from_recording(
     store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None
 ) -> _SuiteScaffold:
-    """Create a suite from the recording `name`. Raises SuiteError: no user message; CassetteError."""
     turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
     if not turns:
         raise SuiteError(
@@ -320,7 +316,6 @@ def _write_assertions(turn: _SuiteTurn) -> list[str]:
 
 
 def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:
-    """Return assertions about the calls of one tool: their number, and the plain arguments of a single one."""
     if len(calls) > 1 or not calls[0]:
         return len(calls)
     plain = {
@@ -388,7 +383,6 @@ scenarios:
 
 
 def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
-    """Return an agent's description for a suite in `folder`, with its paths relative to that."""
     if here.resolve() == folder.resolve():
         return agent
     up = Path(os.path.relpath(here.resolve(), folder.resolve()))

@@ -245,7 +245,6 @@ class TestOptions:
             return None
 
     def _close_reports(self, reports: Sequence[Handler]) -> list[str]:
-        """Close every report; return errors, such as a full disk."""
         lost = []
         for text, report in zip(self.reports, reports, strict=True):
             try:
@@ -309,7 +308,6 @@ class TestOptions:
             write_json_result(self.as_json, told)
 
     def print_trend(self) -> int:
-        """Print past tests of all scenarios, of suites, or of those selected by --id. Raises LLMProxyError."""
         path = find_tests_journal_path(load_settings(self.flags))
         tests = read_recent_tests(path)
         known = set(self.ids)
@@ -389,7 +387,6 @@ class TestOptions:
                 run_context.close()
 
     def _check_options(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
-        """Raise SettingsError for options that exclude each other."""
         faults, live = settings.settings.faults, settings.settings.live
         if not self.on and (self.send or self.send_env):
             raise SettingsError(
@@ -465,7 +462,6 @@ class TestOptions:
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
-        """Replay each case once for each injected fault; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings_for_exit_code
         from llmproxy.client.fault_sweep_judging import findings_to_json as as_plain, select_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_faults_of_case
@@ -530,7 +526,6 @@ class TestOptions:
 
     @property
     def base_command(self) -> str:
-        """The command without options that select scenarios."""
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
         said = {name: value for name, value in self.flags.items() if name != "mode"}

@@ -82,7 +82,6 @@ def ui(
 class ViewTarget:
     store: Path
     start: dict[str, Any]
-    """First view of the page."""
     report: Path | None = None
     """Test report: the named one, or that of the folder's last or running test."""
 
@@ -146,7 +145,6 @@ def is_report(path: Path) -> bool:
 
 
 def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
-    """Return a report, with the store of its recordings if available."""
     found = _choose_store(store, of_tests=True)
     recordings = store_exists(found) and not found.is_dir()
     start = {"start": "#/report", "report": True, "labels": True, "recordings": recordings}
@@ -154,7 +152,6 @@ def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
 
 
 def _name_store_for_page(store: Path) -> dict[str, str]:
-    """Return a store's name and the form in which shown commands name it."""
     said = shown_path(store)
     return {"store": said, "store_words": format_store_option(said)}
 
@@ -170,7 +167,6 @@ def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
 
 
 def make_label_file_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
-    """Return a function that writes a person's label of a verdict, like `llmproxy label`."""
     alone = Lock()  # each request has a thread: two quick presses write one file
 
     def put(said: dict[str, str]) -> Any:
@@ -196,7 +192,6 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 
 def _quote_cassette_for_url(path: Path, name: str) -> str:
-    """Return a cassette's name quoted for a URL. Raises CassetteNotFound with the existing names."""
     cassette, sample = split_cassette_sample(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):

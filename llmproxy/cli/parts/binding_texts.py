@@ -17,9 +17,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import RefusedError
 
 _SHOWN = 20
-"""Maximum merges listed one by one."""
 _RUNS = 3
-"""Maximum runs of a cassette whose run variables are listed."""
 _LONGEST = 60
 
 
@@ -38,7 +36,6 @@ def _shorten_value(text: str) -> str:
 
 
 def iter_recorded_variable_lines(name: str, said: Sequence[str]) -> Iterator[str]:
-    """Yield the run variables of a cassette's runs; nothing if it has none."""
     for each in said[:_RUNS]:
         yield f"{name}: recorded with {format_run_variables_line(each)}"
     if len(said) > _RUNS:
@@ -65,7 +62,6 @@ def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> di
 def list_request_volatile_values(
     database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """Return the volatile values of a recorded request: name, kind, value and path."""
     try:
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
@@ -80,7 +76,6 @@ def list_request_volatile_values(
 def find_recordings_merged_by_fields(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[InterchangeablePair]]:
-    """Return the recordings that a cassette's own and built-in volatile fields merge, by cassette, if any."""
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
         merges = find_interchangeable_recordings(database, name, (), rules, upstreams)
@@ -90,7 +85,6 @@ def find_recordings_merged_by_fields(
 
 
 def print_merged_recordings(found: Mapping[str, Sequence[InterchangeablePair]]) -> None:
-    """Print the recordings that volatile fields merge; nothing without volatile fields."""
     if not found:
         return
     count = sum(map(len, found.values()))

@@ -50,19 +50,15 @@ from llmproxy.server_store_copies import show_store
 from llmproxy.settings import Loaded
 
 MOST_KEPT = 1 << 20
-"""Maximum compared bytes of a run's output."""
 PATIENCE, TIMES = 20.0, 5.0
 """Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
 
 
 def _list_call_identities(run: SweepRun) -> list[tuple[str, int]]:
-    """Return key and occurrence of each call, in an order that does not depend on time."""
     return sorted((call.key or "", call.occurrence or 0) for call in run.calls)
 
 
 class SweepImpossible(MachineError):
-    """The undisturbed run cannot serve as a baseline."""
-
     code = "llmproxy_sweep"
 
 
@@ -96,7 +92,6 @@ class Sweep:
     def __init__(
         self, asked: RunArguments, loaded: Loaded, env: Mapping[str, str], kinds: Sequence[FaultKind], folder: Path
     ) -> None:
-        """`folder` takes the files of the proxy and of the runs. Raises SettingsError."""
         self._asked, self._loaded, self._env, self._kinds, self._folder = asked, loaded, env, kinds, folder
         self._declared, self._tools = asked.list_run_variables(env), find_agent_tools(asked, env)
         self._stdin, self._tell = read_stdin(), make_progress_printer()
@@ -105,7 +100,6 @@ class Sweep:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._guard, self._ended = threading.Lock(), False
         self._bound: set[int | None] = set()
-        """Recordings that were bound in some run."""
         self.findings: list[TrialFinding] = []
         self.baseline: list[SweepRun] = []
 
@@ -131,7 +125,6 @@ class Sweep:
             self._run_trials_in_parallel(trials, jobs)
 
     def _run_undisturbed(self) -> SweepRun:
-        """Return a successful undisturbed run. Raises SweepImpossible."""
         went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
@@ -189,7 +182,6 @@ class Sweep:
         return judge_trial(trial, self._run_once([trial.rule]), self.baseline)
 
     def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> SweepRun:
-        """Run the command in a session of its own."""
         control, asked = self._proxy.control, self._asked
         opened = control.open_session(
             f"sweep-{os.getpid()}-{next(self._opened)}",

@@ -33,7 +33,6 @@ from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, Se
 from llmproxy.server_store_copies import show_store
 
 _SKIPPED = 20
-"""Maximum skipped exchanges listed one by one."""
 _YAML = (".yaml", ".yml")
 
 # -- which file goes into which cassette
@@ -91,7 +90,6 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
 
 
 def _read_embedded_cassette_name(path: Path) -> str:
-    """Return the cassette name in a file of ours; empty for other formats."""
     if path.suffix not in _YAML:
         return ""
     with path.open("rb") as file:
@@ -149,7 +147,6 @@ class Importer:
     rules: Rules
     upstreams: Mapping[str, str]
     models: Sequence[str] = ()
-    """Models of requests in files that name none."""
     hosts: dict[str, _HostCounts] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     failed: list[CassetteError] = field(default_factory=list)
@@ -158,7 +155,6 @@ class Importer:
 
     @property
     def skipped_every_exchange(self) -> bool:
-        """Whether exchanges were read, but none was imported."""
         return bool(self.hosts) and not any(host.imported or host.unchanged for host in self.hosts.values())
 
     def import_cassette(self, database: Store, name: str, pieces: Sequence[ImportFile]) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _SERVED = {"llm": "models", "mcp": "tools", "http": "services"}
-"""Texts for channels replayed from the recording, by channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,6 @@ class LiveTestComparer:
         baseline: Path | None,
         tell: Callable[[list[str], Mapping[str, object]], None],
     ) -> None:
-        """Read recordings from `store`, verdicts from the report `baseline`. `tell` takes lines and values."""
         self._loaded, self._store, self._baseline, self._tell = loaded, store, baseline, tell
         self._runs: dict[str, list[LiveRun]] = {}
 

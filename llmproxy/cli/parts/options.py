@@ -34,7 +34,6 @@ class SettingsCommand(TyperCommand):
     with_settings = True
 
     own_first = False
-    """Whether help lists the command's own options before the derived ones."""
 
     free_port = False
     """Whether the proxy serves one command only, and uses any free port unless one is given."""
@@ -43,7 +42,6 @@ class SettingsCommand(TyperCommand):
     """Whether it has no flags for live channels, since it replays all channels."""
 
     shown: tuple[str, ...] = ("mode", "store", "cassette", "cassette_dir", "upstream", "speed")
-    """Derived options that the short help includes."""
 
     run_options = ""
     """Its name in the table of `RunOptions`; the command's name unless it is in a group."""
@@ -112,20 +110,14 @@ def _shorten_help(text: str) -> str:
 
 
 class OwnOptionsFirstInHelp(SettingsCommand):
-    """A command whose own options matter most."""
-
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
 
 
 class FreePortCommand(SettingsCommand):
-    """A command that starts a proxy for another command."""
-
     free_port = True
 
 
 class CommandWithoutLiveChannels(FreePortCommand):
-    """A command that replays all channels."""
-
     without_live = True
 
 
@@ -135,15 +127,12 @@ def get_given_flag_values(ctx: typer.Context) -> Mapping[str, object]:
 
 
 def get_given_run_options(ctx: typer.Context) -> RunOptions:
-    """Return the given values of options shared by commands that run an agent."""
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}
     return RunOptions(**given)
 
 
 def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
-    """Let typer build its parameters from a function with this signature."""
-
     def carrier() -> None:
         """Carry a signature."""
 
@@ -183,7 +172,6 @@ def _make_option_signature_parameter(option: Option, facts: str | None) -> inspe
 
 
 def refuse_live(loaded: Loaded, command: str) -> None:
-    """Raise SettingsError if live channels are set globally and the command supports none."""
     if loaded.settings.live:
         hint = f"It was set by {loaded.sources['live']}."
         raise SettingsError(f"live channels make no sense in `{command}`.", hint=hint)

@@ -23,9 +23,7 @@ from llmproxy.errors import printable
 from llmproxy.report.request_line import clip_cells, count_cells, pad_cells, wrap_to_cells
 
 _LEAST = 24
-"""Least useful width of a table's last column."""
 _NARROWEST = 8
-"""Least width of a folded column."""
 _NOWHERE: Mapping[str, int] = {}
 
 
@@ -153,10 +151,8 @@ def write_stderr_lines(*lines: str) -> None:
 
 
 _PATIENCE = 1.0
-"""Seconds before the first progress line."""
 _MINUTE = 60
 _OFTEN = 0.25
-"""Seconds between two progress lines."""
 
 
 class ProgressLine:
@@ -169,7 +165,6 @@ class ProgressLine:
     def __init__(
         self, what: str, unit: str = "", *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`what` is the description; `unit` is what :meth:`iterate` counts."""
         self._what, self._unit, self._clock = what, unit, clock
         self._stream = stream or sys.stderr
         self._began = clock()

@@ -62,17 +62,14 @@ class RunEnding:
     unused: int | None = None
     """Unused recordings of all sessions; None if unknown."""
     misses: tuple[str, ...] = ()
-    """Text of each miss."""
     records: set[str] = field(default_factory=set)
     """Commands that record the missed requests; empty for a miss in a cassette with recordings."""
     refused: tuple[str, ...] = ()
     """Reasons of refusals other than misses, such as an unreachable upstream."""
     unreached: set[str] = field(default_factory=set)
-    """Providers that could not be reached."""
     unfiled: str = ""
     """Answers missing from the cassette folder's files, and the command to type."""
     tries: Counter[str] = field(default_factory=Counter)
-    """Attempts to reach other hosts under --only, as text."""
     trouble: str = ""
 
     def close_session(self, *, failed: bool = False, interrupted: bool = False, last: bool = True) -> None:
@@ -208,7 +205,6 @@ class RunEnding:
         return explain_unused_proxy(plan, self.proxy.url, self.command, refused=refused, code=code)
 
     def report_bypass_attempts(self, code: int, *, only: bool) -> int:
-        """Print known attempts to bypass the proxy, and return the exit code."""
         if self.tries:
             said = explain_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
             tried = list_miss_lines(sorted(self.tries.elements()), prefix="  tried: ")
@@ -243,11 +239,9 @@ class RunEnding:
         return "" if self.report is None else format_counts(self.report)
 
     def _count_misses(self) -> int:
-        """Return the number of misses, those of other sessions of our proxy included."""
         return max(0 if self.report is None else self.report.misses, 0 if self.totals is None else self.totals.misses)
 
     def to_json(self, code: int, final: int) -> dict[str, object]:
-        """Return the result as plain values: the session's report, the proxy's totals, and both exit codes."""
         told = {} if self.report is None else self.report.to_json()
         return told | {
             "misses": self._count_misses(),
@@ -261,7 +255,6 @@ class RunEnding:
         }
 
     def _warn_of_shorter_recording(self, report: Report) -> list[str]:
-        """Return a warning if a new recording has fewer calls than the one before; else empty."""
         from llmproxy.core.store.queries import count_recordings_live_at_time
 
         settings, before = self.loaded.settings, 0
@@ -276,7 +269,6 @@ class RunEnding:
         ] if report.recorded < before else []  # fmt: skip
 
     def _advise_learning_if_varying(self) -> list[str]:
-        """Print the number of values that vary between this run and earlier ones; errors are ignored."""
         settings = self.loaded.settings
         learn = StartCommand(
             f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False)
@@ -298,7 +290,6 @@ class RunEnding:
 
 
 NAMED = 6
-"""Maximum variables named; the rest is counted."""
 
 
 _CACHES = {

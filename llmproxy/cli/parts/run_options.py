@@ -23,7 +23,6 @@ class RunOption:
     """Help by command; other commands lack the option."""
     metavar: str | None
     again: bool
-    """Whether a suggested command repeats it."""
     limits: Mapping[str, float]
 
 
@@ -144,8 +143,6 @@ RUN_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Ru
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
-    """A command that runs an agent: proxy options, the agent's command, its own options."""
-
     flags: Mapping[str, object]
     command: tuple[str, ...]
     options: RunOptions = field(default_factory=RunOptions)
@@ -165,7 +162,6 @@ class RunArguments:
         return self.append_flags_to_command("llmproxy run")
 
     def append_flags_to_command(self, command: str) -> str:
-        """Return the beginning of another of our commands that runs the agent in the same way."""
         words = [
             flag if value is None else f"{flag} {quote_word(value)}"
             for flag, value in self.options.list_flags_to_repeat()

@@ -78,7 +78,6 @@ def open_session(
 
 
 def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
-    """Return the known MCP servers of the agent to run. Raises SettingsError."""
     return find_agent_mcp_servers(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
@@ -124,7 +123,6 @@ def plan_environment(
 
 
 def refuse_start_only_flags(flags: Mapping[str, object]) -> None:
-    """Raise SettingsError for flags that apply only to a proxy started by this command."""
     typed = [
         each.flag
         for each in list_options()

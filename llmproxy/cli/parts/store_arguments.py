@@ -41,7 +41,6 @@ STORE = typer.Option(
 _SQLITE = b"SQLite format 3\0"
 JOURNAL = ".state.db"
 _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
-"""Patterns of files that may hold recordings."""
 
 
 def is_sqlite_file(path: Path) -> bool:
@@ -49,7 +48,6 @@ def is_sqlite_file(path: Path) -> bool:
 
 
 def is_store_file(path: Path) -> bool:
-    """Return whether a file is a database and not a journal."""
     return is_sqlite_file(path) and not path.name.endswith(JOURNAL)
 
 
@@ -93,7 +91,6 @@ def copy_server_store(path: Path) -> Iterator[Path]:
 
 
 def resolve_store_path(given: Path | None) -> Path:
-    """Return the store given here, in the environment or in pyproject.toml."""
     return Path(load_settings({"store": given}).settings.store)
 
 
@@ -106,7 +103,6 @@ def open_given(given: Path | None, *, writable: bool = False) -> Store:
 
 
 def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
-    """Return the error for replaying a cassette without recordings."""
     store, there = loaded.settings.store, ""
     if store_exists(store):
         with open_given(store) as database:
@@ -116,7 +112,6 @@ def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
 
 
 LONGEST_NUMBER = 19
-"""Maximum digits of an id."""
 
 
 class CassetteAndSampleNumber(NamedTuple):
@@ -183,7 +178,6 @@ def validate_cassette_name(name: str) -> str:
 
 
 def describe_cassettes(store: Readable) -> str:
-    """Return the existing cassettes on one line; empty if there is none."""
     names = sorted({info.name for info in store.cassettes()})
     return _describe_names(names, store) if names else ""
 
@@ -197,7 +191,6 @@ def _describe_names(names: Sequence[str], store: Readable) -> str:
 class LearningTrialResult(NamedTuple):
     lessons: Sequence[LearnedField]
     code: int = 0
-    """Exit code of the command."""
     misses: tuple[Miss, ...] = ()
     """Requests not answered even on trial."""
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 class ShardCases:
     cases: list[SuiteCase]
     title: str
-    """Title of the whole test."""
     told: Mapping[str, Any]
 
 
@@ -73,7 +72,6 @@ def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, a
 
 
 def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any], some_runs: bool) -> str:
-    """Print the command that records all scenarios without recordings; `some_runs`: others of theirs are recorded."""
     from llmproxy.suite.selection import advise_recording
 
     command, partly = shard.get("command", "llmproxy test"), bool(shard.get("partly"))
@@ -141,7 +139,6 @@ class MissingTestEndEmitter(ImmediateHandler):
         self._told = self._told or isinstance(event, Completed)
 
     def emit_test_end_with_error(self, reports: Sequence[Handler], error: BaseException) -> None:
-        """Emit that an error ended the test, unless its end was emitted."""
         code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
         note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
         for report in () if self._told else reports:
