@@ -1,16 +1,10 @@
 """Commands suggested in messages: each works when typed exactly as printed.
 
-    format_command("show 12", store)       a command on the store that the message is about
-    StartCommand(...).command("record", cassette)  the command that started this proxy, with another mode or cassette
-    requirement("proxy")                    this package as pip, uv and pipx take it
-    install_command("postgres")             the command that adds an extra to the current environment
-
 No other text of the product names a command that reads or writes recordings: tests/test_advice.py reads every string
 and lists the few exceptions. `core` creates no `StartCommand`: the code that starts the proxy passes one in.
 
-Install commands must work. On an index this package is `llmproxy-replay`. A package installed from a clone, a wheel or
-a repository is named with that place (PEP 508's ` @ `), read from the installer's record (PEP 610): the command works
-before a first release, and installs the same version.
+On an index this package is `llmproxy-replay`. Installed from a clone, a wheel or a repository it is named with that
+place (PEP 508's ` @ `), read from the installer's record (PEP 610): the command works, and installs the same version.
 """
 
 from __future__ import annotations

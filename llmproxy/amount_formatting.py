@@ -1,8 +1,5 @@
 """The one format in which a terminal shows counts, money, durations, times and foreign texts (`ui/static/format.js` is
-its twin in a browser).
-
-Unknown values are shown as unknown, never as 0. Times are in the machine's time zone unless one is given, so that the
-live lines and every table agree.
+its twin in a browser). Unknown values are shown as unknown, never as 0.
 """
 
 from __future__ import annotations

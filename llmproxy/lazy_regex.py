@@ -1,7 +1,7 @@
 """Regular expressions that are compiled at their first use.
 
 A start uses about a dozen of the 230 module-level expressions; compiling all took a tenth of the time until the proxy
-serves (55 ms of processor of 560, in `re._compiler.compile`), and more of the start of the shim and the pytest plugin.
+serves (55 ms of processor of 560, in `re._compiler.compile`).
 """
 
 from __future__ import annotations

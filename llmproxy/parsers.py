@@ -1,8 +1,6 @@
-"""Converters from text in a file, a variable or a flag to a value.
+"""Converters from text in a file, a variable or a flag (or a TOML value) to a value.
 
-Each takes the text (or the TOML value) and returns the value, or raises ValueError with a sentence that repeats the
-input and lists the valid ones. Most are one call: `one_of` a table, `text_matching` a pattern, `list_of` words,
-`table_of` pairs. `settings` attaches them to its fields and adds the source of the text.
+Each raises ValueError with a sentence that repeats the input and lists the valid ones.
 """
 
 from __future__ import annotations

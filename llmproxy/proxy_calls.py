@@ -1,10 +1,8 @@
 """Records of the calls through a proxy, and the one counter that adds them up.
 
-The engine creates a `Call` when an answer has ended; journal, console, control API, viewer and clients read it.
-`Totals` counts the calls of a whole proxy and of each session. Money and tokens of a replayed call are saved, those of
-a call to the provider are spent. An unknown price or usage is counted as unknown, never as 0. A call to the provider
-counts as live even if it failed (the client left, the answer could not be stored); it counts as recorded only when it
-is in the store.
+Money and tokens of a replayed call are saved, those of a call to the provider are spent. An unknown price or usage is
+counted as unknown, never as 0. A call to the provider counts as live even if it failed; it counts as recorded only when
+it is in the store.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """A store on a server, represented everywhere outside the store itself by the path of its local copy.
 
-    path = register_server("postgresql://me:secret@db.example/team", env)    the copy's path, registered here
-    find_server_of_copy(path)                                              -> Server, None for a file
-    show_store(path)                                               text to print: the URL without a password, or the
-                                                                   path
-
 Opening that path with `core.store.file.store` opens the server's store; opening it as a file reads the last copied
 state. So code between the command line and the store needs no knowledge of servers, and no message can contain a
 password.

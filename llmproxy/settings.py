@@ -1,16 +1,10 @@
-"""All options of llmproxy, each declared once.
+"""All options of llmproxy, each declared once: a field of :class:`Settings`.
 
-A field of :class:`Settings` is an option: its annotation is the type, its description the help text, and its name gives
-the flag (``--miss-status``), the environment variable (``LLMPROXY_MISS_STATUS``) and the key in ``[tool.llmproxy]`` of
-pyproject.toml (``miss-status``). The command line, ``llmproxy settings`` and the table in docs/options.md are derived
-from :func:`options`.
+Its name gives the flag (``--miss-status``), the environment variable (``LLMPROXY_MISS_STATUS``) and the key in
+``[tool.llmproxy]`` of pyproject.toml. Precedence: default < pyproject.toml < environment < flag.
 
-Precedence: default < pyproject.toml < environment < flag. :func:`load` merges the four and keeps the source of each
-value. It refuses an invalid value with its source and the valid ones.
-
-Creating a ``Settings`` directly reads nothing but its arguments. With `errors` and `protocol` this module is the lowest
-layer of the package. Every command imports it, and an MCP client waits for the shim to start: so its values are plain
-dataclasses with the converters of `parsers` (pydantic's import and schema took 0.1 s of a start).
+Every command imports this module, and an MCP client waits for the shim to start: so its values are plain dataclasses
+(pydantic's import and schema took 0.1 s of a start).
 """
 
 from __future__ import annotations

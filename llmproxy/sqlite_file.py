@@ -1,16 +1,10 @@
 """The one place that opens SQLite files: the store, the journal and the cache of scenarios.
 
-    read_state(path)               state of the file, read without changes -> FileState
-    open_connection(path, query)   a connection, counted until it is closed
-    copy_raw(source, target)       a copy of the bytes, for a file that SQLite cannot read in place
-    translate_error(error, path)   our error for an error of SQLite
-
-The rule behind it: a POSIX lock belongs to a process and a file. Closing *any* descriptor of a file releases every lock
-that the process holds on it, SQLite's too. Another process then sees no writer, checkpoints and removes the write-ahead
-log, and the live writer commits to an unlinked file: acknowledged, and lost (https://www.sqlite.org/howtocorrupt.html,
-2.2). SQLite tracks its own descriptors and keeps them until their last lock is released. So databases are read through
-SQLite alone, and the one function that must read raw bytes (`copy_raw`) keeps its descriptor until the last connection
-of this process to that file is closed.
+A POSIX lock belongs to a process and a file. Closing *any* descriptor of a file releases every lock that the
+process holds on it, SQLite's too. Another process then sees no writer, checkpoints and removes the write-ahead log,
+and the live writer commits to an unlinked file: acknowledged, and lost (https://www.sqlite.org/howtocorrupt.html,
+2.2). So databases are read through SQLite alone, which tracks its own descriptors, and the one function that must
+read raw bytes (`copy_raw`) keeps its descriptor until the last connection of this process to that file is closed.
 """
 
 from __future__ import annotations

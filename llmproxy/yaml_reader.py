@@ -1,15 +1,9 @@
 """YAML 1.2 reader that keeps the place of every value, for suites, their data, cassettes, faults and personas.
 
-PyYAML parses (libyaml if available); values are built here from its events, because its constructors follow YAML 1.1:
-there ``no`` is false, ``12:30`` a number, ``1_000`` a thousand, ``2026-01-02`` a date, and the last of two equal keys
-wins silently. Here (core schema, https://yaml.org/spec/1.2.2/#103-core-schema) only true and false are booleans,
-numbers look like numbers, all else is text; equal keys are refused; keys are always texts. Anchors, aliases and ``<<``
-merges work, but the expanded values are counted, so that a small file cannot become a large one. Size, depth and count
-are limited: no file may stop the program.
-
-A file is read to its end before errors are raised: `Problems` collects them, and :meth:`Problems.raise_if_any` raises
-one `SuiteProblems` with all of them, in file order. Mappings and lists (`Map`, `List`) are dicts and lists that know
-the place of each member, also for errors at run time.
+PyYAML parses; values are built here from its events, because its constructors follow YAML 1.1: there ``no`` is false,
+``12:30`` a number, and the last of two equal keys wins silently. Here (core schema,
+https://yaml.org/spec/1.2.2/#103-core-schema) only true and false are booleans, and equal keys are refused. Size, depth,
+and the values that aliases add are limited: no file may stop the program. Errors are collected, and raised at the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The command ``llmproxy``: a thin layer that parses, calls and prints.
 
-:mod:`llmproxy.cli.commands` lists the commands; ``llmproxy --help`` prints that list and imports no command at all. A
-command's module imports typer at most; slow imports (the store, mitmproxy) are inside the command, so that its help is
-fast too. :func:`main` is the one place where an error becomes a message and an exit code.
+``llmproxy --help`` prints the list of :mod:`llmproxy.cli.commands` and imports no command. A command's module imports
+typer at most; slow imports (the store, mitmproxy) are inside the command. :func:`main` is the one place where an error
+becomes a message and an exit code.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """``llmproxy demo``: record-and-replay in miniature, without a key and without a network.
 
-It uses the real proxy (as a process, in replay mode), the real OpenAI client if installed, and a recording that ships
-with the package. It replays once in recorded time, to show the stream; once at full speed, to show what a test gains;
-once with a changed prompt, to show a miss. Its agent, three turns with an OpenAI client, does not know llmproxy:
-`scripts/make-demo` records it against a scripted provider. Its prompts are part of the recording's keys: after changing
-one, record again.
-
-``--tools`` records an agent with an MCP server, then runs it again without model and server. The model is scripted and
-local; agent and server are programs of the package that do not know llmproxy either.
+It replays a recording of the package with the real proxy and, if installed, the real OpenAI client: in recorded
+time, at full speed, and with a changed prompt. The prompts are part of the recording's keys: after changing one,
+record again (`scripts/make-demo`). ``--tools`` records an agent with an MCP server, then runs it again without
+model and server.
 """
 
 from __future__ import annotations

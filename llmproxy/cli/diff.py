@@ -1,8 +1,4 @@
-"""``llmproxy diff``: compare two interactions by prompt, tools and messages, or two cassettes by the agent's behaviour.
-
-For two cassettes it first prints known reasons for differences, if one is a fork; then the result of
-`trace.comparing.recording_diff`.
-"""
+"""``llmproxy diff``: compare two interactions, or two cassettes by the agent's behaviour."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """``llmproxy drift``: send recorded requests again and compare the model's new answers with earlier ones.
 
-The sample covers models, cassettes and kinds of calls, and is the same each night. Only model calls are sent; no tools
-run. Requests that change something at a server, or refer to server-side objects, are left out and counted. New answers
-go into a store of their own (``llmproxy.db.drift.db``): a recording was kept because its test passed, so it is no fair
-sample of the model's answers. Answers of nights without drift are the *earlier* ones of the next night.
+The sample is the same each night. Only model calls are sent; no tools run. New answers go into a store of their own: a
+recording was kept because its test passed, so it is no fair sample of the model's answers. Answers of nights without
+drift are the *earlier* ones of the next night.
 """
 
 from __future__ import annotations

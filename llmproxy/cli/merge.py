@@ -1,7 +1,4 @@
-"""``llmproxy merge``: combine the parts of a test from several machines: reports, stores, cassette folders.
-
-The exit code is that of the whole test; 3 if a part is missing.
-"""
+"""``llmproxy merge``: combine the parts of a test from several machines: reports, stores, cassette folders."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """``llmproxy replay -- COMMAND``: run the real agent on its recording with changes; ``llmproxy fork`` creates a fork by
 hand.
 
-The agent and its built-in tools run; calls to models and MCP servers are replayed. Overridden tool results are swapped
-in its requests, overridden answers are sent instead of recorded ones. At the first request that is not in the recording
-the run forks: it stops there, or continues live and is recorded as a cassette of its own. At the end the overrides, the
-fork point and the changes are printed on stderr.
+The agent and its built-in tools run; calls to models and MCP servers are replayed. At the first request that is not in
+the recording the run forks: it stops there, or continues live and is recorded as a cassette of its own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""``llmproxy rerecord ID...``: send recorded requests to their providers again, with the environment's credentials.
+"""``llmproxy rerecord``: record interactions, or all changed requests of a command, again.
 
-``llmproxy rerecord ID... -- COMMAND``: run the command in replay, with these requests and their successors sent live;
-``llmproxy rerecord --changed -- COMMAND``: with all changed requests sent live (`engine.recording_replacement`).
-
-A temporary proxy records each answer into a store of its own; only a complete, successful answer replaces the old one.
-So a wrong key or an outage loses no recording, and the request's key and position in its conversation are kept.
+Single requests go through a temporary proxy that records each answer into a store of its own; only a complete,
+successful answer replaces the old one, so a wrong key or an outage loses no recording. With a command, the proxy that
+replays it sends the requests live (`engine.recording_replacement`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""``llmproxy run -- COMMAND``: run an unchanged command with a proxy of its own.
-
-The child inherits stdin, stdout and signals, and gets an environment in which every SDK uses the proxy. At the end one
-line is printed on stderr, and the exit code is the child's.
+"""``llmproxy run -- COMMAND``: run an unchanged command with a proxy of its own, in an environment in which every SDK
+uses it. Stdin, stdout, signals and the exit code are the child's; one line is printed on stderr.
 """
 
 from __future__ import annotations

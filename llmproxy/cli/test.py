@@ -1,8 +1,7 @@
 """``llmproxy test suite.yaml``: run suites against an agent with its LLM traffic through the proxy.
 
 Recordings of tests are in ``tests/cassettes/*.yaml``, to be committed; the store in ``.llmproxy/`` is built from them
-and not committed. ``--store`` and ``--cassette-dir`` change both. If LLMPROXY_URL names a running proxy, that one is
-used unchanged.
+and not committed.
 """
 
 from __future__ import annotations

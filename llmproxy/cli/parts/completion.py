@@ -1,9 +1,8 @@
 """Shell completion of cassette names and models from the selected store.
 
-It runs at each tab: an unreadable store completes nothing, and prints nothing into the command line. Bash splits words
-at colons and inserts completions unquoted, and pytest's names have colons, brackets and spaces: :func:`adapt_to_bash`
-handles both. Zsh evaluates completions, and typer does not quote every character a name may have: such a name is not
-offered there.
+It runs at each tab: an unreadable store completes nothing, and prints nothing into the command line. Bash splits
+words at colons and inserts completions unquoted: :func:`adapt_to_bash` handles both. Zsh evaluates completions, and
+typer does not quote every character that a name may have: such a name is not offered there.
 """
 
 from __future__ import annotations

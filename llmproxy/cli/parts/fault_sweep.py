@@ -1,8 +1,7 @@
 """``llmproxy run --faults sweep``: run the command undisturbed first, then with one fault each, several at a time.
 
-Each run is a session of its own at one proxy, and replays the same cassette. The command's output is captured, not
-shown; a run that exceeds its time is killed with all its processes. Two undisturbed runs come first, the second in
-parallel with others like the trials: if they differ, the trials run one at a time.
+Each run is a session of its own at one proxy, and replays the same cassette. Two undisturbed runs come first, the
+second in parallel with others like the trials: if they differ, the trials run one at a time.
 """
 
 from __future__ import annotations

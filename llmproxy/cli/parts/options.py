@@ -1,6 +1,5 @@
 """Command-line options derived from the fields of `Settings`.
 
-A command of class :class:`SettingsCommand` has a flag for each option; :func:`load_settings` builds settings from them.
 Deriving takes time; it happens when such a command is parsed or its help is shown, not when it is listed.
 """
 

@@ -1,7 +1,6 @@
 """Safe printing of recorded text on a terminal.
 
-Recorded text may hold escape sequences or invalid bytes; every unprintable character is shown escaped. Tables are cut
-to the width of a terminal, and complete in a pipe or file.
+Every unprintable character is shown escaped. Tables are cut to the width of a terminal, and complete in a pipe or file.
 """
 
 from __future__ import annotations
