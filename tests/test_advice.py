@@ -48,7 +48,7 @@ DESCRIBES = frozenset({"help", "description", "epilog", "metavar"})
 """Arguments that describe an option or a command: nothing has happened yet that advice could keep."""
 BY_HAND = {
     "cli/demo.py": "how one begins, in a folder of one's own, and goes on with an agent of one's own",
-    "cli/faults.py": "how kinds and presets are written, with KIND in their places",
+    "cli/catalogue.py": "how kinds and presets are written, with KIND in their places",
     "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
     "client/control.py": "whoever asks a proxy that is not there has named no store",
     "cli/doctor.py": "for any command of the shell that is examined, whose own proxy it is",

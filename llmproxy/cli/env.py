@@ -1,4 +1,4 @@
-"""``eval "$(llmproxy env)"``: print the variables that send all SDKs of this shell to a running proxy."""
+"""``llmproxy env``, ``status`` and ``stop``: what a shell asks of a running proxy."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import typer
 
 from llmproxy.client.child_env import list_preset_bundles, make_ca_files, plan_env
-from llmproxy.client.control import Control
+from llmproxy.client.control import Control, ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
-from llmproxy.errors import SettingsError
+from llmproxy.client.session_reports import format_counts
+from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import OFFLINE
 from llmproxy.settings import find_reachable_host, load
 
@@ -93,3 +95,46 @@ def render_assignments(values: Mapping[str, str], form: str) -> str:
     if form == "json":
         return json.dumps(dict(values), indent=2)
     return "\n".join(_SET[form](name, value) for name, value in values.items())
+
+
+PATIENCE = 20.0
+LOOK = 0.05
+_URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
+
+
+def status(url: str = _URL) -> None:
+    """Show whether a proxy runs, its mode, and the counts of its sessions so far."""
+    control = open_control(url)
+    health = control.health()
+    typer.echo(f"{control.url}  mode {health.mode}  llmproxy {health.version}")
+    for report in control.sessions():
+        mode = "" if report.mode == health.mode else f" ({report.mode})"
+        typer.echo(f"  session {report.name}{mode}: {format_counts(report)}")
+
+
+def stop(url: str = _URL) -> None:
+    """Stop a running proxy, after open answers have finished; recordings are kept.
+
+    The exit code is the proxy's own: 0, 3 if a recording was lost, 4 with --fail-on-miss or --strict.
+    """
+    control = open_control(url)
+    code = control.stop()
+    _wait_until_gone(control)
+    typer.echo(f"{control.url}  stopped" + (f" with exit code {code}" if code else ""))
+    raise typer.Exit(code)
+
+
+def _wait_until_gone(control: Control) -> None:
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        try:
+            control.health(timeout=1.0)
+        except ProxyUnreachable:
+            return
+        except ControlError:
+            pass  # it says that it is ending
+        time.sleep(LOOK)
+    raise MachineError(
+        f"the proxy at {control.url} still answers after {PATIENCE:g} s; it was asked to end.",
+        hint="A second SIGTERM ends it at once.",
+    )

@@ -1,7 +1,9 @@
-"""``llmproxy import``, ``export`` and ``textconv``: convert between stores and files, ours and other programs'."""
+"""``llmproxy import``, ``export``, ``textconv``, ``push`` and ``pull``: between stores, files and servers."""
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -14,18 +16,20 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import Importer, group_files
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import ProgressLine, format_size
-from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url
+from llmproxy.cli.parts.printing import ProgressLine, format_size, to_line
+from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url, resolve_store_path
 from llmproxy.core.bindings import load_run_variables
 from llmproxy.core.cassettes.anonymized_export import describe_remaining_names, to_anonymized_records
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, review_yaml, write_text
+from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_prefix
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import DEFAULT_STORE, format_sample_name
+from llmproxy.server_store_copies import find_server_of_copy, show_store
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import choose_cassettes, page_data
@@ -51,6 +55,8 @@ def register(app: typer.Typer) -> None:
     app.command("import")(import_)
     app.command("export")(export)
     app.command("textconv")(textconv)
+    _add_command(app, "push", "Copy cassettes from a file to the team's PostgreSQL server.")
+    _add_command(app, "pull", "Copy cassettes from the team's PostgreSQL server into a file.")
 
 
 def import_(
@@ -274,3 +280,46 @@ def _write_export_file(
     if path.exists() and not force:
         written.check_replaceable(path)
     write_text(path, _serialize_recordings(found, cassette, written, fork))
+
+
+_HELP = "The team's server: postgresql://USER@HOST/DATABASE. Without it, LLMPROXY_STORE names the server."
+_SERVER = typer.Option(None, "--store", metavar="URL", parser=STORE.parser, help=_HELP)
+_NAMES = typer.Argument(..., metavar="CASSETTE", help="Names of cassettes.")
+_FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The SQLite store.")
+_AS = typer.Option(None, "--as", metavar="NAME", help="Name of the copy; default: the same.")
+_REPLACE = typer.Option(False, "--replace", help="Replace a different cassette of the same name.")
+
+
+def _add_command(app: typer.Typer, name: str, text: str) -> None:
+    @app.command(name, help=text)
+    def bring(
+        names: list[str] = _NAMES,
+        store: Path | None = _SERVER,
+        file: Path = _FILE,
+        new: str | None = _AS,
+        instead: bool = _REPLACE,
+    ) -> None:
+        refuse_url(file)
+        path = resolve_store_path(store)
+        if find_server_of_copy(path) is None:
+            raise SettingsError(
+                f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
+                hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",
+            )
+        if new is not None and len(names) > 1:
+            raise SettingsError("--as names one cassette.")
+        source, target = (file, path) if name == "push" else (path, file)
+        holder = f"llmproxy {name} {os.getpid()} on {platform.node()}"
+        with (
+            open_store(source, writable=False, now=time.time, whole=False) as one,
+            open_store(target, writable=True, now=time.time, whole=False) as other,
+        ):
+            for cassette in names:
+                one.refresh_cassette(cassette)
+                other.refresh_cassette(new or cassette)
+                with ProgressLine(f"bringing {to_line(cassette)} to {show_store(target)}"):
+                    done = copy_cassette(one, other, cassette, new or cassette, instead=instead, holder=holder)
+                many = format_count(done.interactions, "interaction")
+                said = f"there already, the same {many}" if done.same else f"{many} brought to {show_store(target)}"
+                before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
+                typer.echo(f"{new or cassette}: {said}{before}.")

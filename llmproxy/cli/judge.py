@@ -1,10 +1,11 @@
-"""``llmproxy judge``: measure how far a judge agrees with people."""
+"""``llmproxy label`` and ``judge``: people label recorded conversations, and a judge is compared with them."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,13 +15,21 @@ import typer
 from llmproxy.amount_formatting import format_count
 from llmproxy.cli.commands import make_default_typer
 from llmproxy.cli.parts.completion import complete_models
+from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.lab.human_labels import read_labels
+from llmproxy.scenario.lab.human_labels import (
+    KEYS,
+    ConversationToLabel,
+    list_judged_runs,
+    list_labelled_ids,
+    read_labels,
+)
 from llmproxy.scenario.lab.judge_calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
+from llmproxy.scenario.prompts import format_transcript
 
 _SHOWN = 20
 
@@ -30,6 +39,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(lambda: None)  # keeps `calibrate` a command of its own while it is the only one
     group.command("calibrate")(calibrate)
     app.add_typer(group, name="judge")
+    app.command("label")(label)
 
 
 def calibrate(
@@ -126,3 +136,64 @@ def _choose_calibration_exit_code(found: JudgeCalibration, min_kappa: float | No
     if min_kappa is not None and (found.kappa is None or found.kappa < min_kappa):
         return Exit.FAILED
     return Exit.OK
+
+
+QUIT = "q"
+
+
+def label(
+    report: Path = typer.Argument(
+        ...,
+        metavar="RUN",
+        help="A report of tests (--report json=FILE), or the id of a run of the last `llmproxy test`.",
+    ),
+    run: str = typer.Option("", "--run", help="Only the run whose id is or begins with this text."),
+    criterion: list[str] = typer.Option(
+        [], "--criterion", "-c", help="Label this criterion instead of the judge's criteria; may be repeated."
+    ),
+    out: Path = typer.Option(Path("labels.jsonl"), "--out", "-o", help="Add the labels to this file."),
+) -> None:
+    """Label recorded conversations at the terminal, for judge calibrate.
+
+    llmproxy shows one conversation at a time and asks for a label per criterion: passed, failed or inconclusive. It
+    hides the judge's verdict. It writes each conversation after its last label. `q` quits; the next call continues
+    with unlabelled conversations.
+    """
+    if not report.exists() and report.name == str(report) and not report.suffix:
+        report, run = LAST_REPORT, str(report)
+    known = list_labelled_ids(out)
+    runs = list_judged_runs(report, run, criterion)
+    left = [each for each in runs if each.id not in known]
+    print_line(
+        f"{format_count(len(left), 'conversation')} to label"
+        + (f", {len(runs) - len(left)} labelled before" if len(left) < len(runs) else "")
+    )
+    done = 0
+    for number, each in enumerate(left, 1):
+        labels = _ask_person(each, f"{number}/{len(left)}")
+        if labels is None:
+            break
+        with out.open("a", encoding="utf-8") as file:
+            file.write(each.format_jsonl_line(labels) + "\n")
+        done += 1
+    print_line(
+        f"{format_count(done, 'conversation')} labelled in {out}"
+        + (f"; llmproxy judge calibrate {out} -m MODEL compares a judge with them" if done else "")
+    )
+
+
+def _ask_person(labelling: ConversationToLabel, number: str) -> list[str | None] | None:
+    print_line(f"\n{number}  {escape_lines(labelling.id)}")
+    print_line(escape_lines(format_transcript(labelling.messages)))
+    found: list[str | None] = []
+    for text in labelling.criteria:
+        typed = ""
+        while typed not in KEYS:
+            print_line(f"\n  {escape_lines(text)}")
+            typer.echo("  [p]assed, [f]ailed, [i]nconclusive, [s]kip, [q]uit: ", nl=False)
+            line = sys.stdin.readline()
+            typed = line.strip().lower()[:1]
+            if not line or typed == QUIT:
+                return None
+        found.append(KEYS[typed])
+    return found

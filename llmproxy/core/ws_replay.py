@@ -2,8 +2,7 @@
 
 The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). The
 server's messages between the recorded client messages n and n+1 are due after message n has matched, with the recorded
-delays. No I/O and no clock here: the proxy sends the messages that are due (`mitm.websockets`).
-delays.
+delays, which the proxy sends (`mitm.websockets`).
 """
 
 from __future__ import annotations

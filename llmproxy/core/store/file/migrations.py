@@ -1,6 +1,7 @@
-"""The schema of the store: functions in order, run and recorded in one transaction.
-"""The schema of the store: functions in order, each run and recorded (by sqlite-utils) in a transaction of its own.
+"""The schema of the store: functions in order, run and recorded (by sqlite-utils) in one transaction.
 
+A store with an unknown migration was written by a newer llmproxy and is refused. A released migration never changes:
+add a new function instead.
 """
 
 from __future__ import annotations
@@ -210,6 +211,3 @@ def upgrade_schema(conn: sqlite3.Connection) -> None:
     if steps.pending(db):
         with write_transaction(conn):
             steps.apply(db)  # what another process did not apply before us
-
-A store with an unknown migration was written by a newer llmproxy and is refused. A released migration never changes:
-add a new function instead.
