@@ -41,7 +41,8 @@ def faults(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List the kinds of injected faults and the presets, with an example each; or print one."""
-    from llmproxy.core.faults import KINDS, PRESETS, read_preset_text
+    from llmproxy.core.faults.kinds import KINDS
+    from llmproxy.core.faults.parsing import PRESETS, read_preset_text
 
     if name in PRESETS:
         print_line(read_preset_text(name).rstrip("\n"))
