@@ -211,7 +211,7 @@ CHANGES: dict[str, list[Change]] = {
     "a matcher of suites": [Change("suite/matchers/text.py", MATCHER)],
     "a mode": [Change("protocol.py", MODE, "PASSTHROUGH =")],
     "an option": [Change("settings.py", SETTING, "verbose: bool")],
-    "an option of `run`": [Change("cli/parts/run_options.py", RUN_OPTION, "jobs: int | None")],
+    "an option of `run`": [Change("cli/parts/options.py", RUN_OPTION, "jobs: int | None")],
     "a column of `ls`": [Change("cli/ls.py", COLUMN, 'Column("recorded"')],
     "a kind of secret": [Change("core/secrets/secret_kinds.py", SECRET, '"groq": "gsk_')],
     "a coding agent whose MCP servers a run finds": [
@@ -431,7 +431,7 @@ def test_an_option_of_run_is_a_row(grown: Grown) -> None:
     said = {name: grown.run("llmproxy", *name.split(), "--help").stdout for name in ("run", "replay", "mcp serve")}
     found = {name: "--label TEXT" in text for name, text in said.items()}
     assert found == {"run": True, "replay": True, "mcp serve": False}
-    typed = "from llmproxy.cli.parts.run_options import *; print(RunArguments({}, (), RunOptions(label='a b')).run_command_prefix)"
+    typed = "from llmproxy.cli.parts.options import *; print(RunArguments({}, (), RunOptions(label='a b')).run_command_prefix)"
     assert grown.python(typed) == "llmproxy run --label 'a b'\n"
 
 

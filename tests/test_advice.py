@@ -70,7 +70,6 @@ BY_HAND = {
     "cli/replay.py": "the name of the command, in a refusal and before `StartCommand`",
     "cli/learn.py": "the name of the command that starts a proxy",
     "cli/run.py": "an example with another model",
-    "cli/parts/run_options.py": "the name of the command that `StartCommand` completes",
     "cli/parts/run_ending.py": "the name of the command that `StartCommand` completes, and what the command never used",
     "cli/parts/session_setup.py": "the name of the command around this one, and an option for either",
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",

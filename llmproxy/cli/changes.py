@@ -21,13 +21,13 @@ from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
     CommandWithoutLiveChannels,
+    RunArguments,
     format_record_command,
     get_given_flag_values,
     get_given_run_options,
     load_settings,
 )
 from llmproxy.cli.parts.printing import print_line, to_line
-from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.core.cassettes.folder import CassetteDir

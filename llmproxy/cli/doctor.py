@@ -17,9 +17,14 @@ import typer
 from llmproxy.advice import StartCommand
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.env import find_configured_proxy_url, open_control
-from llmproxy.cli.parts.options import FreePortCommand, get_given_flag_values, get_given_run_options, load_settings
+from llmproxy.cli.parts.options import (
+    FreePortCommand,
+    RunArguments,
+    get_given_flag_values,
+    get_given_run_options,
+    load_settings,
+)
 from llmproxy.cli.parts.printing import print_line, to_line
-from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.client.bypass_monitor import (
     Address,

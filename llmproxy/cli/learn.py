@@ -20,13 +20,13 @@ from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import (
     CommandWithoutLiveChannels,
+    RunArguments,
     get_given_flag_values,
     get_given_run_options,
     load_settings,
     refuse_live,
 )
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.cli.parts.store_arguments import (
     LearningTrialResult,

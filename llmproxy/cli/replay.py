@@ -25,6 +25,7 @@ from llmproxy.amount_formatting import duration, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import (
     CommandWithoutLiveChannels,
+    RunArguments,
     format_record_command,
     get_given_flag_values,
     get_given_run_options,
@@ -33,7 +34,6 @@ from llmproxy.cli.parts.options import (
 )
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
-from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, open_given, validate_cassette_name
 from llmproxy.client.control import CONFLICT, ControlError

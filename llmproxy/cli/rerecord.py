@@ -29,13 +29,14 @@ from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
 from llmproxy.cli.parts.options import (
     CommandWithoutLiveChannels,
+    RunArguments,
+    RunOptions,
     format_record_command,
     get_given_flag_values,
     get_given_run_options,
     load_settings,
 )
 from llmproxy.cli.parts.printing import print_line, to_line
-from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, parse_interaction_id
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost

@@ -16,10 +16,16 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.cli.parts.live_comparison import FinishedLiveRuns, require_recordings
-from llmproxy.cli.parts.options import FreePortCommand, get_given_flag_values, get_given_run_options, load_settings
+from llmproxy.cli.parts.options import (
+    FreePortCommand,
+    RunArguments,
+    RunOptions,
+    get_given_flag_values,
+    get_given_run_options,
+    load_settings,
+)
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_json_result
-from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import (
     build_start_flags,
     find_agent_tools,

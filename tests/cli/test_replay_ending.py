@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.run_options import RunArguments, RunOptions
+from llmproxy.cli.parts.options import RunArguments, RunOptions, load_settings
 from llmproxy.cli.replay import ReplayEnding
 from llmproxy.client.control import Control
 from llmproxy.client.proxy_process import ProxyHandle

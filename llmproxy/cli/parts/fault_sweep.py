@@ -24,9 +24,8 @@ from typing import Any
 import typer
 
 from llmproxy.amount_formatting import format_count, format_seconds
-from llmproxy.cli.parts.options import format_record_command, refuse_live
+from llmproxy.cli.parts.options import RunArguments, format_record_command, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
-from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
 from llmproxy.client.control import ControlError
 from llmproxy.client.fault_sweep_judging import (

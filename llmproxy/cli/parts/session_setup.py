@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmproxy.cli.parts.options import RunArguments
 from llmproxy.cli.parts.printing import to_line
-from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_preset_bundles, make_ca_files, plan_env
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import Any
+
 import pytest
 import typer
 from typer.main import get_command
 
 from llmproxy.cli import main
-from llmproxy.cli.parts.options import FreePortCommand, SettingsCommand, get_given_flag_values
+from llmproxy.cli.commands import load_command
+from llmproxy.cli.parts.options import (
+    FreePortCommand,
+    RunArguments,
+    RunOptions,
+    SettingsCommand,
+    get_given_flag_values,
+    list_run_options,
+)
 
 
 @pytest.fixture
@@ -65,3 +76,30 @@ def test_help_does_not_contradict_what_a_text_says_of_the_default(capsys: pytest
     """The text of `--patience` says how long it is; the 0 that stands for that is not shown."""
     assert main(["run", "--help-all"]) == 0
     assert "5 times a run without faults] [x>=0]" in " ".join(capsys.readouterr().out.split())
+
+
+GIVEN = RunOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_config="a b.json", runs=2)
+
+
+def flags(command: str) -> dict[str, Any]:
+    """Return the flags that a command has, with their help."""
+    head, _, below = command.partition(" ")
+    found = load_command(head)
+    found = found.commands[below] if below else found
+    parameters = found.get_params(found.make_context(command, ["--", "x"], resilient_parsing=True))
+    return {flag: getattr(each, "help", None) for each in parameters for flag in each.opts}
+
+
+@pytest.mark.parametrize("command", ["run", "replay", "doctor", "mcp serve", "learn"])
+def test_a_command_has_the_options_that_have_a_help_for_it(command: str) -> None:
+    """And no others: `learn` runs an agent as it is."""
+    here = flags(command)
+    for name, row in list_run_options().items():
+        assert here.get(row.flag.partition("/")[0]) == row.help.get(command), name
+
+
+def test_what_is_typed_again_has_each_option_that_says_so() -> None:
+    """A switch that is off by default, one that is on, and values that a shell must not part; nothing that was not typed."""
+    typed = shlex.split(RunArguments({}, ("x",), GIVEN).run_command_prefix)
+    assert typed == ["llmproxy", "run", "--intercept", "--no-base-urls", "--var", "a=b", "--mcp-config", "a b.json"]
+    assert RunArguments({}, ("x",)).run_command_prefix == "llmproxy run"
