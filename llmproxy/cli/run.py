@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.live_comparison import FinishedLiveRuns, require_recordings
 from llmproxy.cli.parts.options import (
     FreePortCommand,
     RunArguments,
@@ -25,7 +24,7 @@ from llmproxy.cli.parts.options import (
     load_settings,
 )
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.run_ending import RunEnding, write_json_result
+from llmproxy.cli.parts.run_ending import FinishedLiveRuns, RunEnding, require_recordings, write_json_result
 from llmproxy.cli.parts.session_setup import (
     build_start_flags,
     find_agent_tools,

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.advice import SUITE_MODE
-from llmproxy.cli.parts.live_comparison import LiveTestComparer
 from llmproxy.cli.parts.options import (
     CASSETTES,
     LAST_REPORT,
@@ -33,7 +32,7 @@ from llmproxy.cli.parts.options import (
     get_given_flag_values,
     load_settings,
 )
-from llmproxy.cli.parts.run_ending import write_json_result
+from llmproxy.cli.parts.run_ending import LiveTestComparer, write_json_result
 from llmproxy.cli.parts.session_setup import build_start_flags
 from llmproxy.cli.parts.suite_shards_and_signals import (
     MissingTestEndEmitter,

@@ -106,7 +106,7 @@ ELSEWHERE = {
     r"llmproxy run --faults sweep(?!.*--mcp-config).*": "cli/parts/test_fault_sweep.py",
     r"llmproxy run .*--runs 10 .*": "cli/test_run_live.py", r"llmproxy doctor --pid 4711": "cli/test_doctor.py",
     r"llmproxy test --on ray.*": "cluster/test_ray.py",
-    r"llmproxy test (--live|suite.yaml --live) .*": "cli/parts/test_live_comparison.py",
+    r"llmproxy test (--live|suite.yaml --live) .*": "cli/parts/test_run_ending.py",
     r"llmproxy test --init": "cli/test_test.py", r"llmproxy test --shard.*": "cli/test_merge.py",
     r"llmproxy merge .*": "cli/test_merge.py", r"llmproxy label .*": "cli/test_label.py",
     r"llmproxy judge calibrate labels.*": "docs/test_page_programs.py",
