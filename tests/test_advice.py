@@ -33,7 +33,7 @@ from llmproxy.advice import (
     format_command,
     format_store_option,
 )
-from llmproxy.cli.commands import COMMANDS
+from llmproxy.cli import COMMANDS
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.mitm.open_proxy_context import build_start_command
 from llmproxy.settings import Loaded, list_options, load

@@ -18,8 +18,7 @@ import pytest
 
 import llmproxy
 from llmproxy import sqlite_file
-from llmproxy.cli import main
-from llmproxy.cli.commands import COMMANDS
+from llmproxy.cli import COMMANDS, main
 from llmproxy.cli.ui import make_page_query_function
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine

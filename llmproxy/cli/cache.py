@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import typer
 
 from llmproxy.amount_formatting import format_count
-from llmproxy.cli.commands import make_default_typer
+from llmproxy.cli import make_default_typer
 from llmproxy.cli.parts.printing import format_size, format_table_lines, get_width, print_json, print_line, to_line
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cache_store import CacheStore

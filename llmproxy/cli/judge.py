@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amount_formatting import format_count
-from llmproxy.cli.commands import make_default_typer
+from llmproxy.cli import make_default_typer
 from llmproxy.cli.parts.completion import complete_models
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_line

@@ -16,7 +16,7 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import align_rows, format_count
-from llmproxy.cli.commands import make_default_typer
+from llmproxy.cli import make_default_typer
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstInHelp, get_given_flag_values, load_settings
 from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
 from llmproxy.core.cassettes.folder import build_slug

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import llmproxy.cli
-from llmproxy.cli import main
-from llmproxy.cli.commands import COMMANDS, EXAMPLES, GROUPS, load_command, make_default_typer
+from llmproxy.cli import COMMANDS, EXAMPLES, GROUPS, load_command, main, make_default_typer
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from llmproxy.cli import main
-from llmproxy.cli.commands import load_command
+from llmproxy.cli import load_command, main
 from llmproxy.cli.parts.options import (
     FreePortCommand,
     RunArguments,

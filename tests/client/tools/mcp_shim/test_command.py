@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.commands import load_command
+from llmproxy.cli import load_command
 from llmproxy.client.tools.mcp_shim.command import ShimOptions, choose_server_name, parse_shim_words
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
