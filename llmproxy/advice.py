@@ -141,9 +141,6 @@ def quote_word(text: str) -> str:
     return shlex.quote(printable(text))
 
 
-# -- this package
-
-
 def requirement(*extras: str) -> str:
     """Return this package with extras as installers take it, `llmproxy-replay[proxy]`; the caller quotes it."""
     return build_pip_requirement(_read_direct_url_text(), *extras)

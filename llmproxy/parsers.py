@@ -36,10 +36,6 @@ def in_words(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-# --- of what kind a value is
-# ---------------------------------------------------------------------------------------------
-
-
 def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
     """Return a converter of the words of a table, ignoring case."""
 
@@ -101,8 +97,6 @@ def _split_words(value: object) -> list[str]:
         return list(value)
     raise ValueError(f"{value!r} is not a list of texts")
 
-
-# --- one value ------------------------------------------------------------------------------------
 
 read_mode = member_of(Mode, **VCR_MODES)
 read_exhausted = member_of(Exhausted)
@@ -190,9 +184,6 @@ def read_path(value: object) -> Path:
     return Path(str(value)).expanduser()
 
 
-# --- several --------------------------------------------------------------------------------------
-
-
 def _read_portless_host(word: str, *, patterns: bool = True) -> str:
     """Read a host without port: the compared value has none."""
     name, beginning = word.strip().lower(), "*." if patterns else ""
@@ -238,9 +229,6 @@ def host_matches(patterns: Iterable[str], host: str) -> bool:
         each in (host, "*") or (each.startswith("*.") and host.endswith(each[1:]) and len(host) > len(each[1:]))
         for each in patterns
     )
-
-
-# --- tables ---------------------------------------------------------------------------------------
 
 
 _upstream_name = text_matching(

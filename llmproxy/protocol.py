@@ -183,7 +183,6 @@ BOUND_HEADER = "x-llmproxy-bound"
 CARRIED_HEADER = "x-llmproxy-carried"
 KEY_HEADER = "x-llmproxy-key"
 SHOWN_KEY = 15
-"""Characters of a key that a miss shows."""
 FAULT_HEADER = "x-llmproxy-fault"
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"
 

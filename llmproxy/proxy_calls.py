@@ -204,7 +204,6 @@ class Totals:
     """Hits on recordings whose requests have changed: neither exact nor bound."""
     carried_names: tuple[str, ...] = ()
     stale: int = 0
-    """Hits on recordings older than `--max-age`."""
     stubs: int = 0
     """Auxiliary calls, such as sign-ins, answered without a recording: neither hits nor misses."""
     stub_names: tuple[str, ...] = ()
@@ -215,9 +214,7 @@ class Totals:
     """Requests refused for another reason than a miss: host, size, framing."""
     failed: int = 0
     served_failures: int = 0
-    """Hits whose recorded answer is a failure or cut."""
     dealt: int = 0
-    """Hits of concurrent equal requests with different answers, assigned in order of arrival."""
     injected: int = 0
     live_calls: int = 0
     saved: Use = field(default_factory=Use)

@@ -155,12 +155,10 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Its flag, ``--miss-status``; empty if it has none."""
         return f"--{self.key}" if self.has_flag else ""
 
     @property
     def env(self) -> str:
-        """Environment variable, ``LLMPROXY_MISS_STATUS``."""
         return ENV_PREFIX + self.name.upper()
 
     @property
@@ -366,8 +364,6 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Source of a value; `str` describes it."""
-
     origin: Origin = Origin.DEFAULT
     name: str = ""
 
@@ -522,7 +518,6 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
 
 
 def _check_option_name(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
-    """Return the option's name. Raises SettingsError with the nearest name."""
     if name in FORMS:
         return name
     hint = "`llmproxy settings` lists all options."
@@ -574,7 +569,6 @@ def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenVa
 
 
 def _tool_table(path: Path) -> Mapping[str, object] | None:
-    """Return ``[tool.llmproxy]`` of a file; None if the file or the table is missing."""
     try:
         tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
     except FileNotFoundError:
@@ -589,7 +583,6 @@ def _tool_table(path: Path) -> Mapping[str, object] | None:
 
 
 HIDDEN = "(set)"
-"""Text shown instead of a secret."""
 
 
 def format_value(value: object) -> str:

@@ -52,9 +52,6 @@ class FileState(Enum):
     """A file that is no database."""
 
 
-# --- looking and opening
-# -------------------------------------------------------------------------------------------------
-
 _guard = threading.Lock()
 _connected: Counter[Identity] = Counter()
 _parked: dict[Identity, list[int]] = {}
@@ -68,13 +65,11 @@ class OverwriteAwareConnection(sqlite3.Connection):
     _log: Path | None = None
     _log_identity: Identity | None = None
     _raw: int | None = None
-    """Descriptor of a writable file, for reading its header."""
     _size = 0
     _counter = 0
     _cut = False
 
     def watch_for_overwrite(self) -> None:
-        """Start watching the file's size and change counter (`is_overwritten`)."""
         if self.path is not None and hasattr(os, "pread"):
             self._raw = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             self.is_overwritten()
@@ -190,7 +185,6 @@ def read_state(path: Path) -> FileState:
 
 
 def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
-    """Return the page count that SQLite reports for `path` with `query`. Raises sqlite3.DatabaseError."""
     try:
         with closing(open_connection(path, query, timeout=timeout)) as conn:
             return int(conn.execute("PRAGMA page_count").fetchone()[0])
@@ -265,9 +259,6 @@ def sidecar_path(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-# --- transactions ---------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def in_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
     conn.execute("BEGIN")
@@ -288,10 +279,6 @@ def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
         if conn.in_transaction:  # a full disk has already rolled back
             conn.execute("ROLLBACK")
         raise
-
-
-# --- what SQLite says
-# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

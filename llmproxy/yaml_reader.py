@@ -169,16 +169,11 @@ def locate_path(root: object, path: Iterable[object]) -> YamlPlace | None:
     return found
 
 
-# -- reading
-
-
 class _HaltReading(Exception):
     """Signal that the rest of the file cannot be parsed; the problem is already noted."""
 
 
 class Limits(NamedTuple):
-    """Limits of reading one kind of file, and its unquoted texts."""
-
     size: int
     aliased: int
     """Maximum values added by the aliases of one file."""

@@ -84,9 +84,6 @@ def diff(
         raise typer.Exit(Exit.FAILED)
 
 
-# --- cassettes -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CassetteComparison:
     names: tuple[str, str]
@@ -169,9 +166,6 @@ def _format_markdown(found: CassetteComparison) -> Iterator[str]:
         changes = ", ".join(each.what for each in pair.changes_beyond_run_diff)
         yield f"\n- request {pair.new or pair.old} {pair.what}: {to_line(pair.title)} ({to_line(changes)})"
     yield f"\nRequests: {found.diff.requests.summarize()}"
-
-
-# --- interactions ----------------------------------------------------------------------------------------------------
 
 
 def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:

@@ -156,9 +156,6 @@ def _make_last_answers_baseline(kept: Path, first: str) -> None:
     print_line(f"What was answered on {nights[-1].partition(' ')[2]} counts as before from now on.")
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _DriftPlan:
     runs: int
@@ -197,7 +194,6 @@ class _DriftPlan:
 def _choose_calls_to_ask(
     database: Store, loaded: Loaded, cassettes: Sequence[str], calls: int, runs: int, limit: Decimal | None
 ) -> _DriftPlan:
-    """Draw calls over models, cassettes and kinds of calls; deterministic for the same recordings."""
     names: list[str | None] = [*dict.fromkeys(cassettes)] or [None]
     rows = [row for name in names for row in database.list_summaries(name)]
     for name in cassettes:
@@ -243,7 +239,6 @@ def _draw_rows_round_robin(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -
 
 
 def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> LiveRequest:
-    """Return a call to send. Raises SettingsError with the reason for leaving it out."""
     if is_redacted_request(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = parse_json(recorded.request.body)
@@ -268,9 +263,6 @@ def _is_provider_tool(tool: object) -> bool:
     return not (ours & tool.keys()) and tool.get("type") not in _OWN_KINDS
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _CostLimit:
     """Money spent; calls in progress count with their maximum cost."""
@@ -282,7 +274,6 @@ class _CostLimit:
     asked: int = 0
     lost: Counter[str] = field(default_factory=Counter)
     refused: int = 0
-    """Calls not sent because the budget might not have been enough."""
     ended: bool = False
     change: threading.Condition = field(default_factory=threading.Condition)
 
@@ -359,9 +350,6 @@ def _read_proxy_error(body: bytes) -> str:
     return str(said or "").removeprefix("llmproxy: ").partition("\n")[0]
 
 
-# -- what came ---------------------------------------------------------------------------------------------------------
-
-
 def _request_key(each: Interaction) -> tuple[str, str, bytes]:
     return each.provider, each.request.target, sha256(each.request.body).digest()
 
@@ -369,7 +357,6 @@ def _request_key(each: Interaction) -> tuple[str, str, bytes]:
 def _read_nightly_answers(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
 ) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
-    """Return the answers of nights by request, without those older than `since`."""
     found: dict[tuple[str, str, bytes], list[AnswerContract]] = defaultdict(list)
     if kept.exists():
         with open_given(kept) as database:
@@ -512,7 +499,6 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
 
 
 def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
-    """Return the sampled recordings of drifted models that still answer, as arguments of `rerecord`."""
     calls = [
         call
         for each in verdicts

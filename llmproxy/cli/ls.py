@@ -45,9 +45,6 @@ _FAILED = 400
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
-# --- ls --------------------------------------------------------------------------------------------------------------
-
-
 def ls(
     what: str | None = typer.Argument(
         None, metavar="CASSETTE", autocompletion=complete_cassettes, help="Only this cassette, like --cassette."
@@ -199,8 +196,6 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
 )
 """Columns of interactions; the last one gets the remaining width."""
 SHOWN_FAULTS = 20
-
-# --- why ------------------------------------------------------------------------------------------------------
 
 
 def why(

@@ -105,7 +105,6 @@ class _Verifier:
         return wrong
 
     def count_file_errors(self, path: Path) -> int:
-        """Check that each exchange of a file is a recording; returns the number of others. Raises CassetteError."""
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         read_head_notes(recorded, path)
@@ -338,7 +337,6 @@ def _ask_confirmation() -> bool:
 def _select_superseded_or_unused(
     database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool
 ) -> list[RowSummary]:
-    """Return the selected recordings. Raises MachineError if their use is unknown."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
         journal = Path(f"{database.path}.state.db")

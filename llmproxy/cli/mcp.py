@@ -41,8 +41,6 @@ class DoubleDashCommandGroup(TyperGroup):
 
 
 class CommandWithoutProxyOptions(SettingsCommand):
-    """Has the options of the agent that it may replay, and no proxy options."""
-
     with_settings = False
     run_options = "mcp serve"
 

@@ -66,7 +66,6 @@ class MergeInputsByKind:
 
 
 def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
-    """Return the kinds of given files and of files in given folders. Raises SettingsError, MachineError."""
     found = MergeInputsByKind()
     try:
         for path in given:
@@ -100,9 +99,6 @@ def _add_file_if_mergeable(path: Path, found: MergeInputsByKind) -> bool:
     return True
 
 
-# -- recordings
-
-
 def _merge_folders(folders: Sequence[Path], target: Path) -> None:
     if not folders:
         raise SettingsError(f"--cassette-dir {target}: no folder that was given holds cassette files.")
@@ -126,9 +122,6 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
     aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
     held = f"{format_count(done.cassettes, 'cassette')} with {format_count(done.interactions, 'interaction')}"
     typer.echo(f"{held} of {format_count(len(set(stores)), 'store')} in {target}{aside}.")
-
-
-# -- reports
 
 
 def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:

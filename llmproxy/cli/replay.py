@@ -169,9 +169,6 @@ def _open_session(proxy: ProxyHandle, loaded: Loaded, asked: ReplayOptions, upst
     return session
 
 
-# --- fork ------------------------------------------------------------------------------------------------------------
-
-
 def fork(
     parent: str = typer.Argument(
         ...,

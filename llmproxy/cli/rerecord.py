@@ -146,7 +146,6 @@ def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
 def start_recorder(
     asked: Sequence[LiveRequest], store: Path, cassette: str, log: Path | None = None
 ) -> AbstractContextManager[ProxyHandle]:
-    """Start a proxy of our own that records the answers into a cassette of `store`. Raises MachineError."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({f"--upstream={each.upstream}" for each in asked if each.upstream})
     options = ["--mode=record", f"--store={store}", f"--cassette={cassette}", "--max-cost=", *upstreams]
@@ -266,7 +265,6 @@ def _find_last_recorded_id(path: Path) -> int:
 
 
 def _replace_recording(database: Store, old: Interaction, new: Interaction) -> int:
-    """Replace the old recording by the new answer, with its date; returns its id."""
     kept = {name: getattr(new, name) for name in ("usage", "model", "redacted", "made_ids")}
     response = new.response
     if header(response.headers, "date") is None:  # who keeps a response without a date appends one (RFC 9110, 6.6.1)

@@ -162,7 +162,6 @@ def _write_schema_beside(target: Path) -> None:
 
 
 def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
-    """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless an option says so."""
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:
         if not sys.stdin.isatty():
@@ -269,9 +268,6 @@ def _add_span(span: Span, name: str, turns: list[_SuiteTurn]) -> None:
         turns[-1].answer = str(span.output or "")
 
 
-# -- the text ----------------------------------------------------------------------------------------------------------
-
-
 def _format_suite(name: str, slug: str, turns: Sequence[_SuiteTurn], agent: Mapping[str, Any] | None) -> str:
     first = " ".join(turns[0].text.replace("$", "").split())
     numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
@@ -327,7 +323,6 @@ def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:
 
 
 def _shorten_answer(answer: str) -> str:
-    """Return the beginning of an answer: whole words of its first line."""
     first = next((line.strip() for line in answer.splitlines() if line.strip()), "")
     if len(first) <= _HEAD:
         return first

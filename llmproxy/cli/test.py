@@ -217,7 +217,6 @@ class TestOptions:
     send_env: tuple[str, ...] = ()
 
     def execute(self, env: Mapping[str, str]) -> int:
-        """Load, select and run the scenarios; return the exit code. Raises LLMProxyError: nothing was run."""
         from llmproxy.suite.checks.answer_checks import forbid_update_in_ci
 
         if self.update:

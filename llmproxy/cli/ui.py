@@ -118,7 +118,6 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
 
 
 def make_page_query_function(path: Path, report: Path | None = None) -> Ask:
-    """Return the handler of the page's queries, which opens the store for each, with a test report."""
     told = None if report is None else make_report_query_handler(report, path.with_name(f"{path.name}.state.db"))
 
     def ask(question: str, query: dict[str, str]) -> Any:
@@ -178,7 +177,6 @@ def make_label_file_writer(report: Path, labels: Path) -> Callable[[dict[str, st
 
 
 def _require_store(path: Path, wanted: str = "") -> Path:
-    """Return an existing store. Raises CassetteError; `wanted` names what was looked for."""
     try:
         open_store(path, writable=False, now=time.time).close()
     except CassetteNotFound as error:

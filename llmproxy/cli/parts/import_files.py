@@ -35,8 +35,6 @@ from llmproxy.server_store_copies import show_store
 _SKIPPED = 20
 _YAML = (".yaml", ".yml")
 
-# -- which file goes into which cassette
-
 
 @dataclass(frozen=True, slots=True)
 class ImportFile:
@@ -125,9 +123,6 @@ def load_file_or_cassette(
     if database is None:
         raise CassetteNotFound(f"there is no file {what}.")
     return list(database.iter_interactions(*find_cassette(database, what)))
-
-
-# -- import
 
 
 @dataclass(slots=True)

@@ -158,7 +158,6 @@ class RunArguments:
     command: tuple[str, ...]
     options: RunOptions = field(default_factory=RunOptions)
     recorded: tuple[str, ...] = ()
-    """Hosts of other services that are recorded."""
 
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the run variables; given ones override detected ones. Raises SettingsError."""

@@ -93,7 +93,6 @@ def redirect_tools(
 
 
 def read_faults(settings: Settings) -> Mapping[str, Any] | None:
-    """Return the requested faults as a session takes them; None without. Raises BadFaults."""
     if not settings.faults:
         return None
     from llmproxy.core.faults.parsing import load_faults

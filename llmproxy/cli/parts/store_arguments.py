@@ -152,7 +152,6 @@ def suggest_cassette_with_numeric_name(store: Readable, typed: str, command: str
 
 
 def parse_interaction_id(typed: str, wanted: str) -> int:
-    """Return an interaction's id. Raises SettingsError if invalid; `wanted` names its purpose."""
     if is_id(typed):
         return int(typed)
     raise SettingsError(
@@ -162,7 +161,6 @@ def parse_interaction_id(typed: str, wanted: str) -> int:
 
 
 def validate_cassette_name(name: str) -> str:
-    """Return a valid name for a new cassette. Raises SettingsError."""
     from llmproxy.core.sessions.session import split_cassette_sample
 
     try:
@@ -192,11 +190,9 @@ class LearningTrialResult(NamedTuple):
     lessons: Sequence[LearnedField]
     code: int = 0
     misses: tuple[Miss, ...] = ()
-    """Requests not answered even on trial."""
 
 
 def learn_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
-    """Compare recorded runs with each other. Raises CassetteError."""
     from llmproxy.core.engine.learn_fields_from_recordings import learn_fields
     from llmproxy.core.keys.user_rules import Rules
 
