@@ -49,7 +49,7 @@ DESCRIBES = frozenset({"help", "description", "epilog", "metavar"})
 BY_HAND = {
     "cli/demo.py": "how one begins, in a folder of one's own, and goes on with an agent of one's own",
     "cli/catalogue.py": "how kinds and presets are written, with KIND in their places",
-    "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
+    "cli/maintenance.py": "the store stands in {store}; paths of files in its way of writing",
     "client/control.py": "whoever asks a proxy that is not there has named no store",
     "cli/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
     "client/known_clients.py": "what `run` can do for a language",

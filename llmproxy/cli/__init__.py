@@ -53,7 +53,7 @@ GROUPS = {
         "audit": CommandEntry("ls", "List recordings that count as one request, with the reasons."),
         "verify": CommandEntry("maintenance", "Check every recording: the file, each body's hash, and each key."),
         "drift": CommandEntry("drift", "Send recorded requests again: do the models' answers differ?"),
-        "scan": CommandEntry("scan", "Find secrets in existing stores, cassettes and reports."),
+        "scan": CommandEntry("maintenance", "Find secrets in existing stores, cassettes and reports."),
     },
     "Change": {
         "changes": CommandEntry("changes", "List, offline, what changed since the recording, and its price."),

@@ -1,9 +1,10 @@
-"""Store maintenance: ``llmproxy verify``, ``prune``, ``rm`` and ``rename``."""
+"""Store maintenance: ``llmproxy verify``, ``prune``, ``rm``, ``rename``, and ``scan``, which finds secrets."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.advice import format_command
+from llmproxy import sqlite_file
+from llmproxy.advice import format_command, format_store_option
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.binding_texts import find_recordings_merged_by_fields, print_merged_recordings
 from llmproxy.cli.parts.completion import complete_cassettes
@@ -23,19 +25,24 @@ from llmproxy.cli.parts.store_arguments import (
     copy_server_store,
     find_cassette,
     is_id,
+    is_sqlite_file,
+    is_store_file,
     list_stores_and_cassette_files,
     open_given,
+    refuse_url,
     resolve_store_path,
     suggest_cassette_with_numeric_name,
     validate_cassette_name,
 )
+from llmproxy.core.bindings.text_alignment import find_git_user_positions
 from llmproxy.core.cassettes.anonymized_export import read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, find_secret_line_numbers
 from llmproxy.core.sessions.journal import read_ids_used_last_run
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
 from llmproxy.core.store.queries import (
     RekeyedRecording,
@@ -47,7 +54,16 @@ from llmproxy.core.store.queries import (
 )
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
-from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError, ensure_prefix
+from llmproxy.errors import (
+    CassetteError,
+    CassetteNotFound,
+    Exit,
+    LLMProxyError,
+    MachineError,
+    SettingsError,
+    ensure_prefix,
+)
+from llmproxy.files import read_bounded_bytes
 from llmproxy.server_store_copies import show_store
 
 _DAY = 86_400
@@ -358,3 +374,130 @@ def _format_cassette_names(rows: Collection[RowSummary]) -> str:
     shown = ", ".join(to_line(name) for name in names[:5])
     more = ", ..." if len(names) > 5 else ""
     return f"cassette {shown}" if len(names) == 1 else f"{len(names)} cassettes ({shown}{more})"
+
+
+_BESIDE = (".state.db", "-wal")
+_LINES = 5
+
+_TAKE_OUT = """
+How to take them out:
+  1. Revoke them where they were made. Whoever has the file has them, and so has the history of a repository.
+  2. Write the recordings anew; secrets are taken out on the way:
+       llmproxy export clean --all{store}
+       llmproxy import clean/* --store clean.db
+       llmproxy scan clean.db
+     then put clean.db in the place of the store, and delete the folder's and the store's old files ({beside}).
+     A cassette file:
+       llmproxy import FILE --store clean.db
+       llmproxy export FILE --store clean.db --cassette NAME --format review --force
+     Or delete and record again:  llmproxy prune --cassette NAME{store}
+  3. What was committed stays in the history: git filter-repo --path FILE --invert-paths, and force-push."""
+
+
+def scan(
+    paths: list[Path] | None = typer.Argument(
+        None, metavar="PATH", help="Stores, cassettes, exports, reports, folders of them; default: the store."
+    ),
+    store: Path | None = STORE,
+) -> None:
+    """Find secrets in existing stores, cassettes and reports, by the current rules, and explain how to remove them.
+
+    It also lists people's names in recorded git output.
+    """
+    given = list(paths or [resolve_store_path(store)])
+    redactor, looked = Redactor(), 0
+    found: list[str] = []
+    named: dict[str, list[str]] = {}
+    failed: list[str] = []
+    stores: list[Path] = []
+    with ProgressLine("looking for secrets", "file") as working:
+        for path in working.iterate(_list_files(given)):
+            looked += 1
+            try:
+                if is_store := path.is_file() and is_store_file(path):
+                    stores.append(path)
+                secrets, people = _scan_file(path, redactor, is_store=is_store)
+                found += [to_line(f"{path}: {where}: {what}") for where, what in secrets]
+                for where, who in people:
+                    named.setdefault(who, []).append(to_line(f"{path}: {where}: git names {who}"))
+            except LLMProxyError as error:
+                failed.append(f"{path}: {error.message}")
+            except OSError as error:
+                failed.append(f"{path}: {error.strerror or error}")
+    for each in (*found, *(each for lines in named.values() for each in lines)):
+        print_line(each)
+    for each in failed:
+        typer.echo(ensure_prefix(to_line(each)), err=True)
+    if failed:  # what was not read is not clean
+        raise typer.Exit(int(Exit.ENVIRONMENT))
+    if not found:
+        also = f"; git names {format_count(len(named), 'person', 'people')} there" if named else ""
+        print_line(f"No secrets in {looked} files{also}." if looked != 1 else f"No secrets in {given[0]}{also}.")
+        return
+
+    first = str(stores[0]) if stores else str(given[0])
+    print_line(_TAKE_OUT.format(store=format_store_option(first), beside=f"{first}-wal, {first}.state.db"))
+    raise typer.Exit(int(Exit.FAILED))
+
+
+def _list_files(given: list[Path]) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for path in given:
+        refuse_url(path)
+        if not path.exists():
+            raise MachineError(f"There is no {path}.", hint="llmproxy scan PATHS takes files and folders.")
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts)
+        beside = [Path(f"{each}{end}") for each in inside for end in _BESIDE]
+        for each in (*inside, *(one for one in beside if one.is_file())):
+            # -shm: an index without text, and SQLite's locks are on it
+            if each not in seen and not each.name.endswith("-shm"):
+                seen.add(each)
+                yield each
+
+
+def _read_file_or_store_copy(path: Path) -> bytes:
+    """Return a file's bytes; a database's from a copy, since only SQLite may open it (`sqlite_file`)."""
+    if not path.name.endswith("-wal") and not is_sqlite_file(path):
+        return read_bounded_bytes(path)
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder) / "copy"
+        sqlite_file.copy_raw(path, copied)
+        return copied.read_bytes()
+
+
+def _scan_file(
+    path: Path, redactor: Redactor, *, is_store: bool
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return secrets, and people named by git in recorded texts (a shared file may name them), each with its place.
+
+    Of a store, recordings are read, superseded ones too; its bytes only if these hold no secret. Raises CassetteError,
+    also for a foreign database.
+    """
+    people: list[tuple[str, str]] = []
+    secrets: list[tuple[str, str]] = []
+    if is_store:
+        with open_store(path, writable=False, now=time.time) as database:
+            for row in database.list_summaries(superseded=True):
+                one, place = database.load(row.id), f"interaction {row.id} of cassette {row.cassette}"
+                for part, names in count_secrets_by_part(one, redactor).items():
+                    told = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())
+                    secrets.append((f"{place}, {part}", told))
+                text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
+                people += [(place, who) for who in find_git_user_positions(text)]
+        if secrets:
+            return secrets, people
+    text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
+    lines_by_name = find_secret_line_numbers(text, redactor)
+    if "\0" in text:  # in bytes of no text all but a key's own shape is chance
+        return [("in the file's bytes", name) for name in lines_by_name if name in SHAPED], people
+    for name, lines in lines_by_name.items():
+        secrets.append((f"line {name_some(map(str, lines), shown=_LINES)}", name))
+    if is_store:
+        return secrets, people
+    for who, places in find_git_user_positions(text).items():
+        lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
+        more = " and more" if len(lines) > _LINES else ""
+        people.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", who))
+    return secrets, people
