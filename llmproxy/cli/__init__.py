@@ -48,7 +48,7 @@ GROUPS = {
         "ls": CommandEntry("ls", "List cassettes and the interactions recorded in them."),
         "show": CommandEntry("show", "Show an interaction, or a whole cassette as a conversation."),
         "ui": CommandEntry("ui", "Show recordings and live calls in the browser."),
-        "diff": CommandEntry("diff", "Show where two interactions or two cassettes differ."),
+        "diff": CommandEntry("show", "Show where two interactions or two cassettes differ."),
         "why": CommandEntry("ls", "Explain why the last requests were refused, and what to type."),
         "audit": CommandEntry("ls", "List recordings that count as one request, with the reasons."),
         "verify": CommandEntry("maintenance", "Check every recording: the file, each body's hash, and each key."),

@@ -1,16 +1,29 @@
-"""``llmproxy diff``, on real stores; by number it is tested with the other looking commands."""
+"""``llmproxy show`` of a cassette, and ``diff``."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmproxy.cli import main
+from llmproxy.cli.show import show_cassette
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response
 from tests.support.chats import NOW, chat, fill, run
+
+
+def test_what_holds_no_conversation_says_where_the_rest_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server of tools that was recorded alone, say: else a line of sums stands there as if nothing had happened."""
+    path = tmp_path / "x.db"
+    tool = replace(chat("two", "2", cassette="b"), provider="stdio:h", operation="mcp:tools/call x")
+    fill(path, chat("one", "1", cassette="a"), tool)
+    for cassette, alone in (("a", False), ("b", True)):
+        show_cassette(cassette, path, single="", as_json=False)
+        said = capsys.readouterr().out
+        assert (f"llmproxy ls b --store {path}" in said) is alone, said
 
 
 def test_a_stream_and_a_whole_answer_are_compared_by_what_they_say(
