@@ -66,8 +66,6 @@ class ProcessMonitor:
             self._thread.join()
 
     def find_bypasses(self, proxy: Address, upstreams: frozenset[Address] = frozenset()) -> dict[int, list[Address]]:
-        """Return, by process, the web addresses (or upstreams) other than the proxy that it connected to."""
-
         def is_past(at: Address) -> bool:
             return at != proxy and (at in upstreams or (at[1] in WEB and not _is_local(at[0])))
 
@@ -114,7 +112,6 @@ class ProcessMonitor:
                         yield _parse_address(words[2])
 
     def _list_descendants(self, pid: int) -> list[int]:
-        """Return all processes below `pid` by the current parent ids."""
         children: dict[int, list[int]] = {}
         for folder in self._proc.iterdir():
             if folder.name.isdecimal():
@@ -174,7 +171,6 @@ class ObservedLookup:
 
 
 def make_lookup_reporting_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return variables that make a child of `env` report its lookups; their files are written to `folder`."""
     path = folder / "python"
     path.mkdir(exist_ok=True)
     shutil.copy(_DATA / "watch_host_lookups.py", path / "sitecustomize.py")
@@ -191,7 +187,6 @@ def lookup_log_path(folder: Path) -> Path:
 
 
 def read_lookups(folder: Path) -> Iterator[ObservedLookup]:
-    """Yield reported lookups, without incomplete lines."""
     log = lookup_log_path(folder)
     for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
         pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]

@@ -88,13 +88,10 @@ NODE_PRELOAD = f"--require {json.dumps((Path(__file__).parents[1] / 'data/node_p
 JAVA_PASSWORD = "changeit"  # noqa: S105 (of a file of public certificates: Java's own default)
 PROXY_PASSWORD = "llmproxy"  # noqa: S105 (Node sends the user name, our session, only if there is a password)
 URL_VARIABLE = "LLMPROXY_URL"
-"""Variable with the address of the running proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaFiles:
-    """Certificate files that let the proxy read a child's HTTPS."""
-
     ca: str
     """File (PEM) with the proxy's certificate alone."""
     bundle: str
@@ -111,7 +108,6 @@ class EnvironmentPlan:
     others: Mapping[str, str] = field(default_factory=dict)
     """Proxies, certificates, NO_PROXY, the proxy's address."""
     notes: tuple[str, ...] = ()
-    """Messages to the user, one sentence each."""
     dropped: tuple[str, ...] = ()
     """Placeholder keys in the environment that the recorded run did not have."""
 
@@ -267,7 +263,6 @@ def _rebuild_no_proxy(
 
 
 def _exempts_provider(word: str, hosts: Iterable[str]) -> bool:
-    """Return whether an entry of NO_PROXY exempts a provider's traffic."""
     suffix = word.lstrip("*.").lower()
     return word == "*" or any(host == suffix or host.endswith(f".{suffix}") for host in hosts)
 
@@ -277,7 +272,6 @@ _KEYTOOL_TIME = 60.0
 
 
 def list_preset_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the bundles that the environment already names (a company's authority), without duplicates."""
     named = dict.fromkeys(env[name] for name in (*BUNDLES, NODE_CA) if env.get(name))
     return tuple(path for path in map(Path, named) if path.is_file())
 
@@ -350,5 +344,4 @@ def make_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
 
 
 def in_ci(env: Mapping[str, str]) -> bool:
-    """Return whether a CI service runs this process: nothing is recorded there by accident."""
     return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")

@@ -43,8 +43,6 @@ PAUSE = 0.1
 
 
 class ControlError(MachineError):
-    """The proxy refused a control request."""
-
     code = "llmproxy_control"
 
     def __init__(self, message: str, *, hint: str = "", status: int = 0, bound_to: str = "") -> None:
@@ -65,7 +63,6 @@ def session_url(url: str, name: str | None) -> str:
 
 class Control:
     def __init__(self, url: str, *, token: str = "", pool: ConnectionPool | None = None) -> None:
-        """`url` is the proxy's address (``http://127.0.0.1:8080``)."""
         self.url = url.rstrip("/")
         self._pool = pool if self.url.startswith("http:") else None
         self._token = token
@@ -123,17 +120,14 @@ class Control:
         return self._request("GET", path) if given is None else self._request("POST", path, given)
 
     def declare_run_variables(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
-        """Declare run variables of an open session, from the next request on. Raises ControlError."""
         return Report.from_json(
             self._request("POST", _session_path(name, "run_variables"), {"run_variables": list(run_variables)})
         )
 
     def report(self, name: str) -> Report:
-        """Return a session's report so far. Raises ControlError if no such session is open."""
         return Report.from_json(self._request("GET", _session_path(name)))
 
     def reset(self, name: str) -> Report:
-        """Reset a session's replay position to the start of its cassette."""
         return Report.from_json(self._request("POST", _session_path(name, "reset"), {}))
 
     def close_session(
@@ -156,7 +150,6 @@ class Control:
         )
 
     def unbind_session_name(self, name: str) -> None:
-        """Make `name` a session of its own again."""
         self._request("POST", _session_path(name, "unbind"), {})
 
     def misses(self, session: str | None = None) -> tuple[Miss, ...]:
@@ -175,7 +168,6 @@ class Control:
         )
 
     def read_refused_before_session(self) -> tuple[SessionlessRefusal, ...]:
-        """Return the last requests refused before they belonged to a session: by host, from web pages."""
         rows = self._request("GET", "refused?limit=100")["refused"]
         return tuple(
             SessionlessRefusal(
@@ -193,11 +185,9 @@ class Control:
         return tuple(Call.from_json(each) for each in told.get("calls") or ())
 
     def start_learning_trial(self, session: str) -> None:
-        """Make a replay session a trial that learns volatile fields from misses. Raises ControlError."""
         self._request("POST", _session_path(session, "lessons"), {})
 
     def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
-        """Return the volatile fields learned so far. Raises ControlError if the session is no trial."""
         from llmproxy.core.bindings.volatile_field_matching import parse_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
@@ -260,15 +250,12 @@ FRESH = 30.0
 
 
 class ConnectionPool:
-    """Idle connections, shared by all threads of a process."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._idle: defaultdict[tuple[int, str, int], list[tuple[HTTPConnection, float]]] = defaultdict(list)
         """By process (a forked child must not speak where its parent does), host and port: each, idle since when."""
 
     def take(self, host: str, port: int | None, timeout: float) -> HTTPConnection:
-        """Return a connection, open or not yet; `timeout` in seconds, for each step."""
         from http.client import HTTPConnection
 
         made = HTTPConnection(host, port, timeout=timeout)
@@ -285,12 +272,10 @@ class ConnectionPool:
         return made
 
     def give_back(self, connection: HTTPConnection) -> None:
-        """Keep a connection whose answer was read completely, unless the server closed it."""
         if connection.sock is not None:
             self._idle[os.getpid(), connection.host, connection.port].append((connection, self._clock()))
 
     def _drop_old(self) -> None:
-        """Close connections that are too old to be used, so that stopped servers leave nothing behind."""
         for idle in list(self._idle.values()):
             with suppress(IndexError):
                 while self._clock() - idle[0][1] >= FRESH:
@@ -304,7 +289,6 @@ class ConnectionPool:
 
 
 def is_socket_idle(sock: socket.socket | None) -> bool:
-    """Return whether a connection is open and has no unread bytes."""
     if sock is None:
         return False
     timeout = sock.gettimeout()

@@ -46,7 +46,6 @@ class PlannedTrial(NamedTuple):
     key: str
     occurrence: int
     rule: Mapping[str, Any]
-    """Fault rule as a session takes it."""
 
     @property
     def label(self) -> str:
@@ -68,7 +67,6 @@ def select_kinds(asked: str) -> list[FaultKind]:
 
 
 def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[PlannedTrial]:
-    """Return a trial for each fault kind and each replayed call to which it applies."""
     found = [
         (each, build_fault_target(made))
         for each in calls
@@ -102,7 +100,6 @@ def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]])
 
 class SweepKind(StrEnum):
     RECOVERED = "recovered"
-    """It ended like an undisturbed run."""
     WENT_ON = "went on"
     """It sent a request that was not recorded, so the recording cannot show the rest."""
     GAVE_UP = "gave up"
@@ -118,7 +115,6 @@ class SweepRun:
     calls: Sequence[Call]
     seconds: float
     said: str = ""
-    """Its output or answer."""
     failed: str = ""
     """Message with which it failed; empty if it succeeded."""
     crashed: bool = False
@@ -126,7 +122,6 @@ class SweepRun:
     wrong: str = ""
     """Failures of a test of it although it ended well."""
     hung: bool = False
-    """Whether it had to be killed."""
 
 
 class TrialFinding(NamedTuple):
@@ -136,7 +131,6 @@ class TrialFinding(NamedTuple):
     weak: bool
     """Whether the agent breaks; False for reactions that a sound agent shows too."""
     extra_seconds: float | None = None
-    """Additional duration of a run that recovered."""
 
     @property
     def severity_mark(self) -> str:
@@ -241,7 +235,6 @@ def _quote_text(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a message on one line of limited length."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
@@ -255,7 +248,6 @@ _GROUP = re.compile(r"^ *[|+](?: |-+.*$)", re.MULTILINE)
 
 
 def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
-    """Return a command's failure message, and whether it is an uncaught error."""
     crashed = _TRACE.search(stderr) is not None
     text = _GROUP.sub("", stderr.strip() or stdout.strip())
     lines = [line for line in text.splitlines() if line.strip()]

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 Declared = list[dict[str, str]]
-"""Run variables as the control API takes them."""
 _GIT_SECONDS = 2.0
 _COMMITS = 5
 

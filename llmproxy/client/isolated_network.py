@@ -85,7 +85,6 @@ def require_network_isolation() -> None:
 
 
 def _advise_how_to_enable() -> str:
-    """Return how to enable it, as far as this machine shows the reason."""
     switches = {
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
         "kernel.unprivileged_userns_clone": ("0", "1"),
@@ -106,7 +105,6 @@ class IsolatedNetwork:
     """A network for one command: call `enter` in the child before exec, then `serve` here."""
 
     def __init__(self, reach: Sequence[Address | str]) -> None:
-        """Let the command reach these hosts and ports, and Unix sockets at these paths."""
         self.tries: dict[str, int] = {}
         """Other attempts as text, with their number."""
         self._places = [each for each in reach if not isinstance(each, str)]
@@ -158,7 +156,6 @@ class IsolatedNetwork:
         return "no reason is known"
 
     def serve(self, _pid: int) -> None:
-        """Serve the started child until the block ends."""
         told, handles, *_ = socket.recv_fds(self._ours, 4096, 253)
         ready = threading.Event()
         roles = dict(zip(handles, json.loads(told), strict=True))
@@ -276,7 +273,6 @@ class IsolatedNetwork:
     # -- system calls
 
     def _on_socket_call(self, calls: int) -> None:
-        """Decide on one `bind` or `connect`."""
         from llmproxy.client.network_namespace import CALLS
 
         poll, request = select.poll(), bytearray(80)
@@ -353,7 +349,6 @@ def _join_address(host: str, port: int) -> str:
 
 
 def _read_process_name(pid: int) -> str:
-    """Return the program name of a process, without its folder."""
     with suppress(OSError):
         program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
         return program.rpartition(b"/")[2].decode(errors="replace")
@@ -368,6 +363,5 @@ def _read_own_addresses() -> set[str]:
 
 
 def _is_host_port_listening(port: int) -> bool:
-    """Return whether a port of this machine has a listener outside."""
     tables = "".join(path.read_text("ascii") for path in Path("/proc/net").glob("tcp*"))
     return re.search(rf":{port:04X} \w+:0000 0A ", tables) is not None

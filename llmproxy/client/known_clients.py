@@ -17,7 +17,6 @@ from dataclasses import dataclass
 class KnownClient:
     name: str
     advice: str
-    """Text to type or set."""
     program: str = ""
     """Pattern of a word of the command."""
     package: str = ""
@@ -64,7 +63,6 @@ _RUNS = r"(?:^|[;|&(]\s*|\b(?:npx|exec|env|nice)\s+)(?:[^\s;|&()]*[/\\])?(?:{0})
 """Pattern of the beginning of a command: a prompt may contain the name as well."""
 _PACKAGE = r"(?<![\w@/.-]){0}(?![\w/.-])"
 PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
-"""Files that list a project's dependencies."""
 
 
 def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[KnownClient]:
@@ -84,7 +82,6 @@ def is_configured_in_command(client: KnownClient, command: Sequence[str]) -> boo
 
 
 def list_bypass_warnings(command: Sequence[str]) -> list[str]:
-    """Return a warning before a command runs if it contains a client of the table that is not configured."""
     shell = len(command) > 2 and command[1] == "-c"
     text = command[2] if shell else " ".join(command[:2])
     known = [
@@ -99,11 +96,8 @@ def list_bypass_warnings(command: Sequence[str]) -> list[str]:
 class Runtime:
     name: str
     programs: str
-    """Pattern of the names of its programs."""
     base_url: str
-    """Advice for base URLs."""
     intercept: str
-    """Advice for interception."""
 
 
 RUNTIMES = (
@@ -179,6 +173,5 @@ OTHER = Runtime(
 
 
 def find_runtime(program: str) -> Runtime:
-    """Return the runtime of a program by the last part of its path."""
     name = program.replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
     return next((runtime for runtime in RUNTIMES if re.fullmatch(runtime.programs, name)), OTHER)

@@ -123,7 +123,6 @@ def _listen_at(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _install_seccomp_filter() -> int:
-    """Install the filter for this process and its children; return the notification handle."""
     architecture, seccomp, socket_, connect, bind = CALLS[platform.machine()]
     _held, program = _assemble_seccomp_filter(
         (

@@ -45,7 +45,6 @@ from llmproxy.proxy_calls import Totals
 from llmproxy.server_store_copies import is_server
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
-"""Variable with the command line of an ``llmproxy`` that can run the proxy, ``/opt/llmproxy/bin/llmproxy``."""
 PATIENCE = 120.0
 """Seconds until a proxy must serve; long, for a cold disk or a machine with ten times the work that it can do."""
 DOWNLOAD_PATIENCE = 300.0
@@ -60,14 +59,11 @@ _ANNOUNCED = '{"serves": '
 class ProxyCommand:
     words: tuple[str, ...]
     source: str
-    """Reason for this command, in a few words."""
     patience: float = PATIENCE
     notice: str = ""
-    """Message to print before it starts: a download, or differing versions."""
 
 
 def _list_llmproxy_on_path(path: str) -> Iterator[str]:
-    """Yield every ``llmproxy`` of a PATH in order, without duplicates."""
     seen: set[str] = set()
     for folder in path.split(os.pathsep):
         found = shutil.which("llmproxy", path=folder) if folder else None
@@ -90,13 +86,9 @@ def _run_version_command(words: Sequence[str], env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """Access to facts about this machine; tests pass their own."""
-
     installed: Callable[[str], bool] = lambda module: find_spec(module) is not None
-    """Returns whether a module is installed in this environment."""
     on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
-    """Finds a program on a PATH."""
     ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _run_version_command
     package: Callable[[str], str] = requirement
     """Returns this package's name with an extra, as installers take it."""
@@ -154,7 +146,6 @@ class Proxy:
     def __init__(
         self, popen: subprocess.Popen[bytes], command: ProxyCommand, log: Path, guard: subprocess.Popen[bytes] | None
     ) -> None:
-        """Take over a newly started process; see :func:`begin_proxy_start`."""
         self.popen = popen
         self.log = log
         self.url = ""
@@ -168,7 +159,6 @@ class Proxy:
 
     @property
     def log_text(self) -> str:
-        """Its printed text, without the line that gives its address."""
         return "".join(line for line in self._read_log_lines if not line.startswith(_ANNOUNCED))
 
     @property
@@ -338,9 +328,7 @@ class ProxyHandle:
     url: str
     control: Control
     process: Proxy | None
-    """The process, if we started it."""
     exit_code: int | None = None
-    """Exit code of the process that we started, once it has ended."""
 
     def end_if_started(self) -> None:
         if self.process is not None and self.exit_code is None:
@@ -348,7 +336,6 @@ class ProxyHandle:
 
 
 def read_env_proxy_url(env: Mapping[str, str]) -> str:
-    """Return the address of a running proxy from the environment; empty if there is none."""
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
 
 

@@ -24,8 +24,6 @@ class ScenarioRunListener(Handler, Protocol):
 
 @dataclass(slots=True)
 class RunSettingsFromPytest:
-    """The test runner's hooks; empty without one."""
-
     listener: ScenarioRunListener | None = None
     mode: str = ""
     """Mode of sessions of runs that set none; empty: the proxy's."""
@@ -40,7 +38,6 @@ class RunSettingsFromPytest:
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """Event handlers in addition to the user's."""
         return () if self.listener is None else (self.listener,)
 
     def emit_scenario_run_end(self, scenario: Any, result: Any) -> None:
@@ -49,4 +46,3 @@ class RunSettingsFromPytest:
 
 
 HOST = RunSettingsFromPytest()
-"""The hooks of this process."""

@@ -35,11 +35,9 @@ class Report(Totals):
     unused: tuple[UnusedRecording, ...] | None = field(default=None, kw_only=True)
     """None if unknown."""
     overrides: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """The overrides and the fork point, in the proxy's form; None without any."""
     live: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The live channels, their cassette, and unanswered calls, in the proxy's form; None without any."""
     faults: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """The injected faults with their counts, in the proxy's form; None without any."""
     replacement: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """Whether new recordings replace older ones, in the proxy's form; None for most sessions."""
     key_names: tuple[str, ...] | None = field(default=None, kw_only=True)
@@ -51,7 +49,6 @@ class Report(Totals):
 
     @property
     def needs_no_model_keys(self) -> bool:
-        """Whether no model is called, so that no key is needed."""
         return self.mode in OFFLINE and "llm" not in (self.live or {}).get("channels", ())
 
     @property
@@ -104,7 +101,6 @@ class Report(Totals):
 
 
 def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return rules without probability that met no call, with reasons, from a session's fault report."""
     rows = faults.get("faults") or ()
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 
@@ -132,12 +128,10 @@ def describe_unreached_provider(calls: Iterable[Call]) -> str:
 LONGEST = 300
 """Maximum characters shown of a miss's first line."""
 SHOWN = 5
-"""Maximum misses listed."""
 _UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
 def sum_reports(reports: Iterable[Report]) -> Report:
-    """Add reports; tokens and money of all, and the concatenated unused recordings."""
     found = Report("", "", unused=())
     for each in reports:
         found.merge(each)
@@ -174,7 +168,6 @@ def format_counts(report: Report) -> str:
 
 
 def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
-    """Return the first line of each miss, equal ones once with their number; limited to SHOWN."""
     firsts: dict[str, int] = {}
     for text in texts:
         first = shorten_miss(text)
@@ -185,7 +178,6 @@ def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
 
 
 def shorten_miss(text: str) -> str:
-    """Return a miss's first sentence on one line, safe for a terminal."""
     lines = text.strip().splitlines() or [""]
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"
     shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", remove_prefix(first))

@@ -33,7 +33,6 @@ _WAITING = frozenset({"queue.py", "selectors.py", "concurrent/futures/thread.py"
 class LateRequestGuard:
     def __init__(self) -> None:
         self.refused: list[str] = []
-        """Messages about refused calls, one line each."""
         self._of: WeakKeyDictionary[threading.Thread, str] = WeakKeyDictionary()
         self._tasks: WeakKeyDictionary[Task[Any], str] = WeakKeyDictionary()
         self._before: frozenset[threading.Thread] = frozenset()
@@ -44,13 +43,11 @@ class LateRequestGuard:
         self._hooked = False
 
     def on_test_start(self) -> None:
-        """Handle the start of a test: running threads are not its own."""
         self._before = frozenset(threading.enumerate())
         self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))
         self._patch_or_unpatch_send()
 
     def watch_leftover_threads_and_tasks(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
-        """Handle the end of a test; `address` returns the proxy's address."""
         frames = sys._current_frames()
         new = [each for each in threading.enumerate() if each not in self._before]
         late = [each for each in new if not is_waiting_worker_thread(frames.get(each.ident or 0))]
@@ -97,7 +94,6 @@ class LateRequestGuard:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def _patch_or_unpatch_send(self) -> None:
-        """Check sent data while late threads exist, and no longer."""
         wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
         if wanted and not self._guarded:
             self._guarded = [
@@ -135,7 +131,6 @@ def _peer_address(connection: socket.socket) -> tuple[Any, ...] | None:
 
 
 def _list_unfinished_tasks(frames: Iterable[FrameType]) -> list[Task[Any]]:
-    """Return the unfinished tasks of the event loops that run in these threads."""
     if (asyncio := sys.modules.get("asyncio")) is None:
         return []
     found: list[Task[Any]] = []
@@ -161,7 +156,6 @@ def _current_task() -> Task[Any] | None:
 
 
 def is_waiting_worker_thread(frame: FrameType | None) -> bool:
-    """Return whether a thread is an idle worker of a pool, queue or event loop, by its innermost frame."""
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back
     return frame is not None and any(PurePath(frame.f_code.co_filename).match(each) for each in _WAITING)

@@ -49,7 +49,6 @@ _TEXTS = {
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add our options, except those that another plugin has defined."""
     TAKEN.clear()
     group = parser.getgroup("llmproxy", "record and replay of LLM calls")
 
@@ -132,7 +131,6 @@ def read_update_option(config: pytest.Config) -> str:
 
 
 def runs_tests_in_workers(config: pytest.Config) -> bool:
-    """Return whether xdist runs the tests in other processes, each with its own plugin."""
     options = config.known_args_namespace
     asked = bool(getattr(options, "numprocesses", None) or getattr(options, "tx", None))
     return asked and "PYTEST_XDIST_WORKER" not in os.environ
@@ -166,7 +164,6 @@ _OUTPUT = "llmproxy_shard"
 
 
 def make_sharding(config: pytest.Config) -> ShardPlugin | None:
-    """Return the sharding, None without the option. Raises pytest.UsageError."""
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
         if times is not None:
@@ -181,10 +178,8 @@ def make_sharding(config: pytest.Config) -> ShardPlugin | None:
 
 class ShardPlugin:
     def __init__(self, text: str, times: Mapping[str, int]) -> None:
-        """Parse `text`; `times`: known durations of tests in milliseconds. Raises SettingsError."""
         self.shard, self._times = parse_shard(text, SHARD), times
         self.told: Mapping[str, Any] | None = None
-        """Description of the split, once tests are collected."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -217,6 +212,5 @@ class ShardPlugin:
 
 
 def _count_runs_of_item(item: pytest.Item) -> int:
-    """Return the runs of a suite's scenario; 1 for a test in Python."""
     case = getattr(item, "case", None)
     return int(case.scenario.runs) if case is not None and hasattr(case, "scenario") else 1

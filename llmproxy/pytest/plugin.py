@@ -77,16 +77,13 @@ SUITE_KEYS = frozenset(
 _KEY = re.compile(rb"""^\{?[ ]?["']?([A-Za-z_][\w-]*)["']?[ ]*:(?=\s|$)""", re.MULTILINE)
 _SCHEMA = b"suite.schema.json"
 _PEEK = 200_000
-"""Bytes searched for the keys of a suite."""
 
 
 def mentions_plugin_below(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
-    """Return whether a test file or conftest below `places` uses fixture or marker; `files`, `norecurse`: pytest's."""
     return any(file_mentions_plugin(path) for path in python_files(places, root, files, norecurse))
 
 
 def file_mentions_plugin(path: Path) -> bool:
-    """Return whether a file uses the plugin; False if unreadable."""
     try:
         return _USE.search(path.read_bytes()) is not None
     except OSError:
@@ -163,7 +160,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register marker and summary; set the environment if the plugin was loaded after the conftests."""
     config.addinivalue_line("markers", MARKER)
     config.addinivalue_line("markers", FAULTS_MARKER)
     config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
@@ -277,7 +273,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the proxy if a test needs it (it starts in the background), else restore the environment."""
     config, run = session.config, session.config.stash[_RUN]
     wanted = AGENT_TEST if run.has_recording_options() else FIXTURE
     users = [
@@ -365,7 +360,6 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show a failed test's misses, and attach its session's report to the last report."""
     test_session = item.stash.get(_SESSION, None)
     missed = None
     if test_session is not None and call.excinfo is not None and call.when == "call":

@@ -30,16 +30,13 @@ RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"
 
 class OwnProxy:
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
-        """`env` is the environment before base URLs were set, `folder` the working directory."""
         self._env, self._folder = env, folder
         self._place: socket.socket | None = None
         self._process: Proxy | None = None
         self._found: ProxyCommand | None = None
-        """Its command, if already found."""
 
     @property
     def notice(self) -> str:
-        """Message before the start: a possible download; mostly empty."""
         with suppress(MachineError):  # said to the first test that needs a proxy
             self._found = find_proxy_command(self._env)
         return self._found.notice if self._found else ""
@@ -83,10 +80,7 @@ class OwnProxy:
 
 
 class ProxyServerForWorkers:
-    """The proxies that xdist's controller provides to its workers."""
-
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
-        """Listen for workers; nothing is started before one asks."""
         self._env, self._folder = dict(env), folder
         self.reserved = OwnProxy(self._env, folder)
         """The proxy of the base URLs."""
@@ -182,7 +176,6 @@ class ControllerProxy:
         return str(self._answer["url"])
 
     def announce_open_session(self, name: str) -> None:
-        """Announce this worker's open session; empty: none."""
         with suppress(OSError):  # who listens closes what is left open, and is gone
             print(name, file=self._lines, flush=True)
 

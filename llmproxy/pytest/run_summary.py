@@ -49,20 +49,15 @@ _LISTED = 5
 
 
 class RunSummaryPlugin:
-    """Collects reports of sessions and scenarios from all processes, and summarises them."""
-
     def __init__(self, handlers: Sequence[Handler] = (), run: PluginRun | None = None) -> None:
-        """`handlers` get all events of scenarios at the end; `run`: None if this process keeps no results."""
         self._run = run
         self.done: list[tuple[str, Report]] = []
         self.passed: set[str] = set()
         self.runs: list[tuple[str, Any, ScenarioResult]] = []
-        """With their tests, in the order of their ends."""
         self.events: list[Mapping[str, Any]] = []
         self.rows: list[Mapping[str, Any]] = []
         self._handlers = handlers
         self.baseline: Path | None = None
-        """JSON report of an earlier run to compare with."""
         self._suites: set[str] = set()
         self._changed: list[str] = []
         self._forbidden = ""
@@ -71,7 +66,6 @@ class RunSummaryPlugin:
         self._times: dict[str, float] = {}
         """By test: seconds, set-up and teardown included."""
         self._test_of: dict[str, str] = {}
-        """By run of a scenario: its test."""
         self._lost: list[str] = []
         self._since = time.time()
 
@@ -93,7 +87,6 @@ class RunSummaryPlugin:
             self.done += [(report.nodeid, Report.from_json(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the requested scenario reports, and the data for `llmproxy test --trend` and `llmproxy label`."""
         run = self._run
         reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
         for store, folder in run.list_stores().items() if run is not None and reports_trials else ():
@@ -142,7 +135,6 @@ class RunSummaryPlugin:
             session.exitstatus = Exit.ENVIRONMENT
 
     def _fail_on_carried_or_stale(self, session: pytest.Session) -> None:
-        """Set the exit code of a violated --fail-on-carried or --fail-on-stale."""
         total = sum_reports(report for _, report in self.done)
         if self._run is None or not (total.carried or total.stale):
             return
@@ -158,7 +150,6 @@ class RunSummaryPlugin:
             self._lost.append(str(error))
 
     def _list_test_rows(self, tests: Collection[str]) -> list[Mapping[str, Any]]:
-        """Return the rows of some tests in Python with runs."""
         found: dict[str, list[ScenarioResult]] = {}
         for test, _, result in self.runs:
             if test in tests:
@@ -185,7 +176,6 @@ class RunSummaryPlugin:
         kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write the totals of all sessions and scenarios, and remarks on passed tests."""
         self._write_session_lines(terminalreporter)
         if self._changed:
             terminalreporter.section("llmproxy: changes", sep="-")
@@ -240,7 +230,6 @@ class RunSummaryPlugin:
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 
     def _list_view_commands(self) -> Iterator[str]:
-        """Yield commands that open the recording of a failed test in the viewer."""
         for test, report in [each for each in self.done if each[0] not in self.passed][:_LISTED]:
             if self._run is None or not (report.hits or report.recorded or report.unused):
                 continue
@@ -313,7 +302,6 @@ def expand_quoted_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> N
 
 
 def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
-    """Return the beginning of a miss, and the command at its end, for a failed test."""
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 

@@ -25,16 +25,12 @@ from llmproxy.scenario.types import ScenarioResult
 HEADER = "=== Scenario Test Report ==="
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "cyan": "36"}
 _GOOD, _FAIR = 100, 70
-"""Least percentage of a green rate, and of a yellow one."""
 
 _SHOWN = 5
-"""Maximum runs of a test that its failure shows in full."""
 _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
 
 
 class ScenarioReporter:
-    """Results of all runs of scenarios in this process."""
-
     def __init__(self) -> None:
         self.results: list[dict[str, Any]] = []
         """``{"scenario": executor, "result": ScenarioResult}``, in the order of their ends."""
@@ -119,12 +115,10 @@ def unpack_run(tree: Mapping[str, Any]) -> tuple[Any, ScenarioResult]:
 
 
 def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
-    """Return a result as properties of its test, for JUnit; unknown values are left out."""
     return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
 
 
 def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:
-    """Return a run as properties of its test; `number` counts the test's runs from 1."""
     return list_result_properties(
         "scenario" if number == 1 else f"scenario.{number}",
         name=str(scenario.name),
@@ -207,7 +201,6 @@ def _is_already_shown(text: str, shown: str) -> bool:
 
 
 def _list_criteria(start: Started, result: ScenarioResult | None) -> list[Criterion]:
-    """Return the criteria of a result whose judge gives no evidence."""
     found = [] if result is None else [
         *((text, "passed") for text in result.passed_criteria),
         *((text, "failed") for text in result.failed_criteria),

@@ -30,20 +30,16 @@ if TYPE_CHECKING:
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
-"""Config attribute with the listener."""
 SCENARIOS = "llmproxy_scenarios"
 """Attribute of a test report with what ended since the previous report, as plain values."""
 _ASYNC_MARKS = {"asyncio": ("asyncio", "pytest_asyncio"), "anyio": ("anyio", "anyio.pytest_plugin")}
 """Marks of plugins that run tests on asyncio, like ours, with their registered names."""
 _OTHER_LOOPS = ("trio", "twisted", "asyncio_cooperative")
-"""Marks of tests that need another event loop."""
 _LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
 class ScenarioRunPlugin(ImmediateHandler):
-    """Gets every run of this process from `llmproxy.client.pytest_scenario_hooks`."""
-
     def __init__(self, run: PluginRun, *, keep_events: bool, debug: bool) -> None:
         """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal."""
         self._run, self.keep_events, self.debug = run, keep_events, debug
@@ -51,22 +47,16 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._line = ""
         """File and line of the test."""
         self.again = ""
-        """Command that reruns only this test."""
         self._place = ""
         self._named: dict[str, int] = {}
-        """Recording names used by the test -> count."""
         self.reporter: ScenarioReporter | None = None
-        """None until there is a run."""
         self._retried: set[str] = set()
         """Tests with a failed attempt that recorded something."""
         self._of_suite = False
         self._parcel = _make_parcel()
         self._ended: dict[str, Any] = {}
-        """Results of the test's runs."""
         self._reports: list[Report] = []
-        """Session reports of this attempt at the test."""
         self._run_tree = RunTree()
-        """Runs of the test."""
 
     # -- what HOST tells
 
@@ -87,11 +77,9 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._collect_session_reports([getattr(scenario, "wire_report", None)])
 
     def mark_as_suite_case(self, again: str) -> None:
-        """Note that the test is a suite's scenario, rerun by `again`, which reports its own failure."""
         self._of_suite, self.again = True, again
 
     def collect_suite_case_result(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
-        """Take the result of a suite's scenario with its session reports; returns its events, run by run."""
         self._parcel["rows"].append(to_plain(row))
         self._collect_session_reports(reports)
         runs = self._run_tree.runs.values()
@@ -150,7 +138,6 @@ class ScenarioRunPlugin(ImmediateHandler):
         return Mode.RECORD.value if again and test in self._retried else mode
 
     def read_options(self, item: pytest.Item) -> SessionOptions:
-        """Return the options of a test, which may be run again. Raises ValueError."""
         asked = self._run.read_options(item)
         return replace(asked, mode=self.choose_mode_for_attempt(item.nodeid, asked.mode))
 
@@ -182,7 +169,6 @@ class ScenarioRunPlugin(ImmediateHandler):
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Hand the terminal to the debugging user."""
         capture: Any = item.config.pluginmanager.getplugin("capturemanager") if self.debug else None
         if capture is None:
             return (yield)
@@ -193,7 +179,6 @@ class ScenarioRunPlugin(ImmediateHandler):
             capture.resume()
 
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        """Run an async test that no other plugin runs."""
         if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _is_unclaimed_async_test(pyfuncitem):
             return None
         import asyncio  # 25 ms of each pytest run of whoever has us installed, ssl with it
@@ -206,7 +191,6 @@ class ScenarioRunPlugin(ImmediateHandler):
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Attach the ended runs to the report, and their texts to that of a failure."""
         parcel = self.take_parcel(item)
         if self._ended:
             for name, module in list(sys.modules.items()):  # `--full-trace` shows the engine's frames
@@ -228,7 +212,6 @@ class ScenarioRunPlugin(ImmediateHandler):
         return report
 
     def take_parcel(self, item: pytest.Item) -> dict[str, list[Any]]:
-        """Return the plain values since the previous report; properties of runs are the item's."""
         parcel, self._parcel = self._parcel, _make_parcel()
         item.user_properties += parcel.pop("properties")
         return parcel
@@ -248,7 +231,6 @@ def _build_mode_option(config: pytest.Config) -> str:
 
 
 def _is_unclaimed_async_test(item: pytest.Function) -> bool:
-    """Return whether no other plugin runs an async test."""
     there = item.config.pluginmanager.hasplugin
     if any(item.get_closest_marker(name) for name in _OTHER_LOOPS):
         return False

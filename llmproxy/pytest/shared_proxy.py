@@ -93,9 +93,7 @@ class SessionOptions:
     run_variables: tuple[Mapping[str, str], ...] = ()
     """Run variables of this test, in addition to its process's."""
     bind: str | None = None
-    """Scope of binding: all, paths, none."""
     faults: Mapping[str, Any] | None = None
-    """Injected faults."""
     live: Mapping[str, Any] | None = None
 
 
@@ -124,7 +122,6 @@ class PerTestSession:
         return tuple(self.report().miss_texts)
 
     def list_newest_misses(self, count: int) -> Sequence[Miss]:
-        """Return the last of its `misses` (at least one), with their keys."""
         return [each for each in self._control.misses(self.name) if not each.to_model][-count:]
 
     def calls(self) -> tuple[Call, ...]:
@@ -141,7 +138,6 @@ class PerTestSession:
         self._control.declare_run_variables(self.name, [{key: text for key, text in said.items() if text}])
 
     def reset(self) -> Report:
-        """Reset the replay position to the start of the cassette."""
         return self._control.reset(self.name)
 
 
@@ -150,26 +146,20 @@ class SharedProxy:
     """A test process's proxy. `prepare`, then `begin_test` and `finish_test` each test, at last `end`."""
 
     env: MutableMapping[str, str]
-    """The environment of this process, which is changed."""
     folder: Path
     """Working directory of the proxy, where its settings and store are found."""
     replay: bool = True
-    """Whether missing keys get a placeholder."""
     cassette_dir: str = ""
-    """Cassette folder, if given."""
     update: str = ""
     """Recordings to replace: ``all``, ``changed`` or ``trial``."""
     typed: str = "pytest"
-    """Command that runs these tests again."""
     url: str = ""
     name: str = field(default_factory=lambda: f"pytest-{socket.gethostname()[:40]}-{os.getpid()}")
     """Session in this process's base URLs."""
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
     _keys: Mapping[str, str] = field(default_factory=dict)
-    """Placeholder keys among the variables."""
     asked: ControllerProxy | None = None
-    """Proxy of this worker's controller; None without one."""
     _proxy: OwnProxy | ControllerProxy | None = None
     """None if a proxy is already running."""
     _pool: ConnectionPool = field(default_factory=ConnectionPool)
@@ -179,7 +169,6 @@ class SharedProxy:
     """Store and cassette folder of our proxy, empty without a folder; None before they were queried."""
 
     def prepare(self) -> EnvironmentPlan:
-        """Reserve the proxy's address and set the environment, without starting it."""
         self._before = dict(self.env)
         self.url, notice = read_env_proxy_url(self.env), ""
         if not self.url and self.asked is not None:
@@ -259,7 +248,6 @@ class SharedProxy:
         return describe_unfiled_hits(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
 
     def finish_test(self, walk: PerTestSession, *, complete: bool = True, interrupted: bool = False) -> Report:
-        """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
         if walk.closed is None:
             walk.closed = self.wait_ready().close_session(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, ControllerProxy):
@@ -267,7 +255,6 @@ class SharedProxy:
         return walk.closed
 
     def address(self) -> tuple[str, int] | None:
-        """Return the proxy's address for a socket."""
         parts = urlsplit(self.url)
         return (parts.hostname, parts.port) if parts.hostname and parts.port else None
 
@@ -282,7 +269,6 @@ class SharedProxy:
         self._set = {}
 
     def end(self) -> None:
-        """Stop the proxy if it was started, and restore the environment."""
         self.restore_environment()
         self._pool.close()
         if self._proxy is not None:
@@ -321,13 +307,10 @@ class SharedSuiteProxy:
     mode: str
     cassette_dir: str = ""
     update: str = ""
-    """Recordings to replace: ``all``, ``changed`` or ``trial``."""
     rejudge: str = ""
     """JSON report whose runs are judged again; empty if agents are run."""
     restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Returns a context with the environment from before the plugin's changes."""
     asked: ControllerProxy | None = None
-    """Proxy of this worker's controller; None without one."""
     _url: str = ""
     _failed: str = ""
     _open: ExitStack = field(default_factory=ExitStack)
@@ -355,7 +338,6 @@ class SharedSuiteProxy:
         return proxy.wait_ready()
 
     def close(self) -> None:
-        """Stop the proxy, if it is ours."""
         self._open.close()
 
     def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
@@ -373,7 +355,6 @@ class SharedSuiteProxy:
         return words
 
     def find_store(self, env: Mapping[str, str]) -> Path:
-        """Return the store, unless a running proxy has another."""
         known = load({}, env, self.root)
         return self.state_folder() / STORE.name if known.is_default("store") else known.settings.store
 
@@ -390,7 +371,6 @@ class SharedSuiteProxy:
         return store.with_name(f"{store.name}.state.db")
 
     def last_report_path(self) -> Path:
-        """Return the file with the events of the last test, like that of `llmproxy test`."""
         return self.state_folder() / "last-report.jsonl"
 
     def state_folder(self) -> Path:
@@ -419,24 +399,17 @@ _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_
 
 @dataclass(slots=True)
 class PluginRun:
-    """The plugin in one run of pytest."""
-
     config: pytest.Config
     taken: set[str] = field(default_factory=set)
-    """Options that another plugin has defined first."""
     shared: SharedProxy | None = None
     notes: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    """Messages found at collection."""
     asked: ControllerProxy | None = None
     proxies: ProxyServerForWorkers | None = None
-    """Proxies of the controller of xdist."""
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
     bench: SharedSuiteProxy | None = None
-    """Resources of YAML suites, once there are some."""
 
     def option(self, flag: str) -> str:
-        """Return the value of the flag, else of the ini file; empty without either."""
         name = flag.removeprefix("--").replace("-", "_")
         typed = None if flag in self.taken else getattr(self.config.known_args_namespace, name, None)
         return str(typed or self.config.getini(name) or "")
@@ -446,7 +419,6 @@ class PluginRun:
         return SharedSuiteProxy(self.config.rootpath, self.choose_mode(), folder, update=update)
 
     def choose_mode(self, marker: str = "") -> str:
-        """Return the mode of a run, or of a test whose marker names one."""
         typed = None if MODE in self.taken else getattr(self.config.known_args_namespace, "llmproxy_mode", None)
         modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
         updates = {update.value: mode.value for update, mode in modes.items()}
@@ -465,7 +437,6 @@ class PluginRun:
             )
 
     def list_stores(self) -> dict[Path, Path | None]:
-        """Return the stores of this run's tests and suites with their cassette folders; none of a running proxy."""
         said, usual = self.option(CASSETTE_DIR), self.config.rootpath / CASSETTES
         found = {
             self.find_store(suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
@@ -474,11 +445,9 @@ class PluginRun:
         return {store: folder for store, folder in found.items() if store is not None and store.exists()}
 
     def has_recording_options(self) -> bool:
-        """Return whether a mode or update of recordings is set."""
         return bool(self.option(MODE) or read_update_option(self.config) or os.environ.get("LLMPROXY_MODE"))
 
     def read_options(self, item: pytest.Item) -> SessionOptions:
-        """Return the options of marker and command line. Raises ValueError."""
         marker = item.get_closest_marker(FIXTURE)
         given: dict[str, Any] = dict(marker.kwargs) if marker else {}
         if marker and marker.args:
@@ -505,7 +474,6 @@ class PluginRun:
 
 
 def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
-    """Return injected faults of the nearest markers: test, class or module. Raises ValueError."""
     placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
     if not placed:
         return None

@@ -99,7 +99,6 @@ class SuiteFile(pytest.File):
             raise SuiteError(self._broken[key])
 
     def teardown(self) -> None:
-        """Run the suites' teardown, once after their scenarios, and close the stores."""
         run_context, self._run_context = self._run_context, None
         begun, self._begun = self._begun, {}
         try:
@@ -126,7 +125,6 @@ class SuiteItem(pytest.Item):
     parent: SuiteFile
 
     def __init__(self, *, case: SuiteCase, **node: Any) -> None:
-        """Set the scenario's tags as marks."""
         super().__init__(**node)
         self.case = case
         for tag in case.scenario.tags:
@@ -195,7 +193,6 @@ class SuiteItem(pytest.Item):
         raise SuiteFailure("\n".join(lines))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the failed assertions, without our traceback."""
         if isinstance(excinfo.value, (SuiteFailure, LLMProxyError)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -239,7 +236,6 @@ _TAGS = pytest.StashKey[set[str]]()
 
 
 def _format_as_suite_console(events: Sequence[Event]) -> str:
-    """Return the output of `llmproxy test` for a run."""
     lines: list[str] = []
     console = SecretHider(SuiteConsole(lines.append))
     for event in events:

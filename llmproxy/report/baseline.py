@@ -43,8 +43,6 @@ def _describe_suite_mismatch(rows: Collection[str]) -> str:
 
 
 class BaselineComparisonHandler(ImmediateHandler):
-    """Shows the differences from an earlier test at the end."""
-
     def __init__(
         self, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object], selected: Sequence[str]
     ) -> None:
@@ -75,7 +73,6 @@ def _format_not_run_count(number: int) -> list[str]:
 
 
 def format_rows_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines: worse, missing, new and better scenarios, and the number of unchanged ones."""
     rows = {str(row.get("scenario")): row for row in now}
     changed = [_describe_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
     told = sorted((each for each in changed if each), key=lambda each: _ORDER.index(each[0]))

@@ -43,7 +43,6 @@ class ChangeGroup:
     told: Change | None = None
     calls: int = 0
     cassettes: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
-    """Cassettes with the whole segments seen there."""
 
     @property
     def change(self) -> Change:
@@ -64,9 +63,7 @@ class RerecordCost(NamedTuple):
     """Cost of recording again: US dollars of each call, None if unknown."""
 
     costs: Sequence[float | None]
-    """Costs of the changed calls."""
     after: Sequence[float | None]
-    """Costs of later calls in their recordings."""
     seconds: float
     follows: float
     """Expected number of calls in `after` that are sent again."""
@@ -93,13 +90,11 @@ class RerecordCost(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ChangeSummary:
     groups: Sequence[ChangeGroup]
-    """Acceptable changes, by origin."""
     refused: Sequence[ChangeGroup]
     counts: Mapping[str, int]
     """Calls, changed, carried under accepted changes; cassettes, changed; tests that pass, pass carried, fail."""
     bill: RerecordCost | None
     is_of_command: bool = False
-    """Whether all calls are those of one command, not of tests."""
 
     @property
     def has_changes(self) -> bool:
@@ -151,7 +146,6 @@ class ChangeSummary:
         return [f"next: {format_command(f'review{where}', shown_path(store))}"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; an unknown price is None."""
         rows = {name: [each.to_json() for each in getattr(self, of)] for name, of in _ROWS.items()}
         return rows | {"counts": dict(self.counts), "bill": self.bill and self.bill.to_json()}
 
@@ -189,7 +183,6 @@ Recordings = Callable[[TrialSessionResult], Mapping[int, RowSummary]]
 
 
 def describe_accepted_changes(store: Path, names: Sequence[str], today: date) -> list[str]:
-    """Return the dates of accepted changes that carried answers, and those that expire soon."""
     if not names or not store_exists(store):
         return []
     with open_store(store, writable=False, now=time.time) as database:

@@ -23,7 +23,6 @@ from llmproxy.report.events import Event, Handler, ImmediateHandler
 _log = logging.getLogger(__name__)
 
 HandlerLike = Handler | Callable[[Event], object]
-"""A handler, or a function that takes events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +71,13 @@ _KNOWN, _NAME = 1024, 120
 
 
 class SecretHider:
-    """Passes events on without their secrets."""
-
     def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:
-        """Redact events for `inner`; keys of `env` (by default the process's) are known."""
         self._inner, self._env = inner, os.environ if env is None else env
 
     def handle(self, event: Event) -> None:
         self._inner.handle(cast("Event", redact_plain_data(event, self._redact)))
 
     def close(self) -> None:
-        """Close the inner handler, and pass its exceptions on."""
         self._inner.close()
 
     @cached_property
@@ -95,7 +90,6 @@ class SecretHider:
 
 
 def redact_plain_data(value: object, text: Callable[[str], str]) -> object:
-    """Return plain data with redacted texts; unchanged objects are reused."""
     if type(value) is str:
         shown = text(value)
         return value if shown == value else shown

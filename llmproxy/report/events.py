@@ -19,8 +19,6 @@ from llmproxy.amount_formatting import sum_if_all_known
 
 
 class Status(StrEnum):
-    """Outcome of a run, a step or an assertion."""
-
     PASSED = "passed"
     FAILED = "failed"
     AGENT_ERROR = "agent_error"
@@ -34,8 +32,6 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """A judge's finding about one criterion."""
-
     id: str
     text: str
     status: str
@@ -44,7 +40,6 @@ class Criterion:
     """Quoted from the conversation."""
     reason: str = ""
     votes: Sequence[str] = ()
-    """Status by each judge, if there were several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +84,6 @@ class PartyUse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
     title: str
-    """Name of the suite or of the batch."""
     scenarios: int
     runs: int
     """Total executions over all scenarios."""
@@ -118,7 +112,6 @@ class Started:
     cassette: str = ""
     mode: str = ""
     rerun: str = ""
-    """Command that reruns only this scenario."""
     place: str = ""
     """File and line: ``tasks.suite.yaml:12``, relative to the working directory; empty if unknown."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -195,11 +188,9 @@ class Finished:
     bound: int | None = None
     """Hits with this run's values (folder, day, ids) in place of recorded ones; None if unknown."""
     bound_names: Sequence[str] = ()
-    """Names of the bound variables and fields."""
     carried: int = 0
     """Hits on recordings of changed requests, by accepted changes."""
     carried_names: Sequence[str] = ()
-    """Names of these changes."""
     stale: int = 0
     """Hits on recordings older than their max age."""
     dealt: int = 0
@@ -211,7 +202,6 @@ class Finished:
     xfail: bool = False
     """Whether it was expected to fail, and failed or passed: `reasoning` begins with which."""
     error: str = ""
-    """Text of the error, if any."""
     rerun: str = ""
     """Command that reruns it, with the mode that requests failed answers again; empty: its start's."""
     labels: Sequence[str] = ()
@@ -223,8 +213,6 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """End of the test."""
-
     exit_code: int
     seconds: float
     notes: Sequence[str] = ()

@@ -16,7 +16,6 @@ _LONGEST = 300
 
 
 def show_value(value: Any) -> str:
-    """Return a value on one line, cut to a readable length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}… ({len(text)} characters)"
 
@@ -40,7 +39,6 @@ def explain_bad_test_end(ended: Completed | None) -> str:
 
 
 def format_content(message: Mapping[str, Any]) -> str:
-    """Return a message's text; other parts are named."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""

@@ -22,18 +22,14 @@ _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
 
 class GitHubAnnotator:
-    """Writes a workflow command for each failed run, and the summary if there is a file for it."""
-
     def __init__(self, write: Callable[[str], object], summary: Path | None = None, root: Path | None = None) -> None:
         """Write commands with `write`; `summary` is GITHUB_STEP_SUMMARY's file, `root` the checkout."""
         self._write, self._summary, self._root, self._run_tree = write, summary, root, RunTree()
         self._marked = False
-        """Whether any error was written."""
         self._waiting: list[Run] = []
         """Runs whose scenario has no result yet."""
 
     def handle(self, event: Event) -> None:
-        """Annotate an ended run; one of several at the end of the test."""
         self._run_tree.add_event(event)
         if isinstance(event, Finished) and (run := self._run_tree.runs.get(event.run_id)):
             if run.started.runs > 1:
@@ -65,7 +61,6 @@ class GitHubAnnotator:
 
 
 def make_annotator(path: Path | None) -> GitHubAnnotator:
-    """Return the annotator of this job; `path`: the file of the summary, by default the job's own."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
@@ -74,7 +69,6 @@ def make_annotator(path: Path | None) -> GitHubAnnotator:
 
 
 def build_run_annotations(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
-    """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` the severity."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
     title = f"{run.started.scenario}: {run.status.value.replace('_', ' ')}"
@@ -93,7 +87,6 @@ def _format_annotation(title: str, text: str, root: Path | None, *places: str, l
 
 
 def _path_in_checkout(file: str, root: Path | None) -> str:
-    """Return a file relative to the checkout, wherever the tests were started."""
     if root is None:
         return file
     try:

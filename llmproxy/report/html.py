@@ -33,12 +33,10 @@ from llmproxy.ui.page import render_page
 MOST = 8 << 20
 """Maximum bytes of recordings in one report; a page three times as large opens slowly, and mail rejects it."""
 _NAMED = 5
-"""Maximum omitted recordings named."""
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
 def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
-    """Return data for a report's page: recordings, the omitted ones, and the trend."""
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
@@ -62,7 +60,6 @@ def _collect_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, 
 
 
 def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
-    """Yield omitted recordings with the command that shows them."""
     for each in cassettes:
         if each["rows"] and each["left"]:
             name = canonical_name(f"{each['name']}~{each['sample']}")
@@ -75,11 +72,9 @@ def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str)
 
 
 MARK = "llmproxy report"
-"""Kind of the page's data."""
 
 
 def render_report(run_tree: RunTree, store: Path | None = None) -> str:
-    """Return a run tree as an HTML document, with the recordings in `store`."""
     found = {"cassettes": []} | collect_recordings_and_trend(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}

@@ -103,7 +103,6 @@ def _choose_outcome_element_name(scenario: ScenarioRuns, run: Run) -> str | None
 
 
 def _list_failure_reasons(run: Run) -> Iterator[str]:
-    """Yield reasons of a failure, the most informative first."""
     failed = run.failed_assertions
     if run.reason and not failed:
         yield run.reason

@@ -95,7 +95,6 @@ class ScenarioRunStartedEventMetadata:
     description: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Additional metadata from the user."""
 
     def to_dict(self) -> dict[str, Any]:
         own = {"name": self.name, "description": self.description} | ({"fields": self.fields} if self.fields else {})
@@ -150,8 +149,6 @@ class ScenarioMessageSnapshotEvent(ScenarioEvent):
 
 @dataclass(kw_only=True)
 class ScenarioRunFinishedEvent(ScenarioEvent):
-    """The end of a run; the last event of its stream."""
-
     type_: ClassVar[str] = "SCENARIO_RUN_FINISHED"
     status: ScenarioRunFinishedEventStatus
     results: ScenarioRunFinishedEventResults | None = None
@@ -159,8 +156,6 @@ class ScenarioRunFinishedEvent(ScenarioEvent):
 
 @dataclass(eq=False)
 class Subscription:
-    """A subscriber, until `dispose` is called."""
-
     on_next: Callable[[Any], None] | None = None
     on_error: Callable[[Exception], None] | None = None
     on_completed: Callable[[], None] | None = None
@@ -217,8 +212,6 @@ class Stream:
 
 
 class LangWatchEvents(ImmediateHandler):
-    """A handler that passes the events of one run to a stream in LangWatch's form."""
-
     def __init__(self, stream: Stream, run: Any, fields: Mapping[str, Any]) -> None:
         """`run` has `messages`, without withdrawn ones that events have contained, and the `outcome` at its end."""
         self._stream, self._run, self._fields = stream, run, fields
@@ -261,8 +254,6 @@ class LangWatchEvents(ImmediateHandler):
 
 
 class EventReporter:
-    """Client of one endpoint's protocol."""
-
     def __init__(self, endpoint: str | None = None, api_key: str | None = None) -> None:
         """Post to `endpoint`, else to LANGWATCH_ENDPOINT; the key is `api_key`, else LANGWATCH_API_KEY."""
         self.endpoint = (endpoint or os.environ.get("LANGWATCH_ENDPOINT") or "").rstrip("/")
@@ -298,8 +289,6 @@ class EventReporter:
 
 
 class ScenarioEventBus:
-    """Posts the events of subscribed streams, in order, each up to `max_retries` times."""
-
     def __init__(self, event_reporter: Any = None, max_retries: int = 3) -> None:
         """Post by the `post_event` of a reporter, whose exceptions cause retries, or to the environment's endpoint."""
         self._reporter: Any = event_reporter or EventReporter()
@@ -331,7 +320,6 @@ class ScenarioEventBus:
         return self._worker is not None
 
     def is_completed(self) -> bool:
-        """Return whether the stream ended and no event is pending."""
         return self._completed and self._events.empty()
 
     def _queue_event(self, event: ScenarioEvent) -> None:

@@ -27,7 +27,6 @@ from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
 from llmproxy.ui.queries import read_int
 
 RUNNING = "running"
-"""Status of an unfinished run or scenario."""
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
 
 
@@ -35,7 +34,6 @@ class LiveTestReportReader:
     """Reads the new part at each call. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Follow the report at `path`, which may not exist yet, and is created anew by each test."""
         self._path, self._alone = path, Lock()
         self._restart_reading(b"")
 
@@ -43,7 +41,6 @@ class LiveTestReportReader:
         self._first, self._read, self._count = first, 0, 0
         self._run_tree = RunTree()
         self._changed: dict[str, int] = {}
-        """Run -> the number of its last event."""
 
     def read_state(self, test: str, after: int) -> dict[str, Any]:
         """Return the state, or changes after `test`'s event `after`, and whether it is running. Raises
@@ -75,7 +72,6 @@ class LiveTestReportReader:
             }
 
     def _read_new_lines(self) -> None:
-        """Read complete new lines; from the beginning if the file was replaced."""
         try:
             with self._path.open("rb") as file:
                 first = file.readline()

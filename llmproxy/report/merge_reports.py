@@ -23,7 +23,6 @@ from llmproxy.report.json_report import FORMAT
 from llmproxy.report.run_tree import Run, RunTree, deserialize_event, to_plain
 
 _LISTED = 5
-"""Maximum scenarios of a missing shard that are named."""
 _ORDERS: Mapping[str, tuple[int, ...]] = {
     "test": (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING),
     "pytest": (3, 4, 1, 5),
@@ -35,7 +34,6 @@ _TIMES = frozenset(
 )
 """Members of a report that differ between any two runs of a shard."""
 _HEAD = 4096
-"""Bytes that determine the kind of a report."""
 
 Advise = Callable[[Sequence[str], Mapping[str, Any], bool], str]
 """Unrecorded scenarios, split, whether others of their runs are recorded -> note with the command that records them."""
@@ -50,14 +48,12 @@ class ShardReport:
 
     @property
     def number(self) -> int:
-        """Number of the shard, from 1."""
         return int(self.shard["number"])
 
     def get_item_name_of_run(self, run: Run) -> str:
         return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
 
     def to_plain(self) -> list[Any]:
-        """Return its whole content as plain values, independent of the file format."""
         runs = [[run.started, *run.parts, run.finished] for run in self.run_tree.runs.values()]
         return [[[to_plain(each) for each in run] for run in runs], to_plain(self.run_tree.completed)]
 
@@ -129,7 +125,6 @@ class MergedReport:
     events: Sequence[Event]
     exit_code: int
     missing: Sequence[str]
-    """Description of missing shards; empty if there are none."""
 
 
 def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = None) -> MergedReport:
@@ -269,7 +264,6 @@ def _describe_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
 
 
 def _describe_interruption(part: ShardReport) -> str:
-    """Describe that a shard was interrupted or is incomplete; empty otherwise."""
     ended = part.run_tree.completed
     if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
         return ""

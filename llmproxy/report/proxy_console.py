@@ -40,7 +40,6 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def get_width_if_terminal(stream: TextIO) -> int | None:
-    """Return the width of the terminal at `stream`, None if it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
     except (OSError, ValueError):
@@ -50,14 +49,12 @@ def get_width_if_terminal(stream: TextIO) -> int | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyStarted:
     url: str
-    """Its address, ``http://127.0.0.1:8080``."""
     mode: Mode
     store: str
     cassette: str
     upstreams: tuple[tuple[str, str, object], ...] = ()
     """Providers with another address than in the table: name, base URL, source."""
     live: tuple[Channel, ...] = ()
-    """Live channels in mode replay."""
     ca: str = ""
     """Certificate of the authority that intercepted clients must trust; empty without interception."""
     ca_bundle: str = ""
@@ -100,11 +97,9 @@ class Console:
             self._later(_TOGETHER, self.flush)
 
     def note(self, text: str) -> None:
-        """Print a one-line message that belongs to no single request."""
         self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
-        """Print the totals; `unused`: number of unused recordings, None if unknown."""
         first, *others = format_totals(totals, unused, self._store)
         self._write_lines(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
@@ -112,7 +107,6 @@ class Console:
         self._write_lines()
 
     def _write_lines(self, *lines: str) -> None:
-        """Write complete lines at once, after pending lines of calls."""
         calls, self._waiting = self._waiting, []
         if self._gone:
             return

@@ -35,7 +35,6 @@ class BufferedReport:
         self._run_tree.add_event(event)
 
     def close(self) -> None:
-        """Write the document. Raises OSError."""
         self._write_document()
 
     def _write_document(self) -> None:
@@ -64,11 +63,8 @@ class ReportKind(NamedTuple):
     handler: Callable[..., Handler]
     """Takes the file, None if not given; with `recordings` also the store."""
     example: str
-    """Example of a file name."""
     alone: bool = False
-    """Whether it needs no file."""
     recordings: bool = False
-    """Whether it includes recordings, and so needs the store."""
 
 
 KINDS: Mapping[str, ReportKind] = {
@@ -78,10 +74,8 @@ KINDS: Mapping[str, ReportKind] = {
     "jsonl": ReportKind(JsonLines, "report.jsonl"),
     "github": ReportKind(make_annotator, "summary.md", alone=True),
 }
-"""By name, as ``--report`` takes it."""
 *_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())
 CHOICES = f"{', '.join(_MOST)} or {_LAST}"
-"""Syntax of all kinds: ``junit=FILE, ... or github``."""
 
 
 def make_report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:

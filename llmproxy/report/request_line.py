@@ -19,11 +19,9 @@ from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.proxy_calls import Call
 
 _BORDERS = " /:,-"
-"""Preferred places to break a long name."""
 
 
 def count_cells(text: str) -> int:
-    """Return the display width of a printable text."""
     return len(text) if text.isascii() else sum(map(_count_char_cells, text))
 
 
@@ -79,7 +77,6 @@ _COLOURS = {
     "REPLAY": "32", "REPLAY~": "32", "CARRIED": "33", "STUB": "36", "RECORD": "36", "PASS": "33", "REFUSE": "31",
     "MISS": "1;31", "FAULT": "35", "note": "33", "dim": "2",
 }  # fmt: skip
-"""ANSI attributes by word."""
 _LONGEST = 100
 """Maximum characters shown of a name from the wire."""
 _NOTE = 300
@@ -104,7 +101,6 @@ class _Column(NamedTuple):
     right: bool = False
 
     def is_shown(self, room: int | None) -> bool:
-        """Return whether a terminal of `room` cells, None for a pipe, shows it."""
         return room is None or room >= self.since
 
 
@@ -209,7 +205,6 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
 
 
 def describe_request_handling(call: Call) -> list[str]:
-    """Return the steps of a request's handling, for verbose output."""
     what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
     times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""
     found = f"recording #{call.interaction}" if call.decision is Decision.REPLAY and call.interaction else ""
@@ -230,7 +225,6 @@ def describe_request_handling(call: Call) -> list[str]:
 
 
 def escape(text: str, longest: int | None = _LONGEST) -> str:
-    """Return untrusted text on one line without control characters."""
     shown = text
     if not text.isprintable():
         shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -24,9 +24,7 @@ from llmproxy.report.run_tree import Run
 from llmproxy.report.scenario_rows import format_case_table
 
 _LINES = 5
-"""Maximum lines printed of a tool's arguments or result."""
 _NAMED = 2
-"""Verbosity from which each line has the scenario's name."""
 _COLOURS = {"green": "32", "blue": "34", "magenta": "35", "yellow": "33", "red": "31"}
 
 
@@ -34,7 +32,6 @@ class ScenarioConsole:
     """Prints to a stream, with colours on a terminal; lines name their run if several, at verbose 2 the scenario."""
 
     def __init__(self, verbose: int = 1, stream: TextIO | None = None) -> None:
-        """Print to `stream`, by default standard output at that time."""
         self._verbose = verbose
         self._stream = stream
         self._prefix = ""
@@ -253,7 +250,6 @@ class SuiteConsole:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Make unprintable characters visible, except our own colours."""
     pieces = re.split(r"(\x1b\[(?:32|31|35|33|0)m)", text)
     return "".join(
         piece if at % 2 else _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", piece) for at, piece in enumerate(pieces)

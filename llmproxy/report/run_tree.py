@@ -41,7 +41,6 @@ _WORST = (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.FAILED, Status.SK
 class Run:
     started: Started
     parts: list[Message | Step | Verdict] = field(default_factory=list)
-    """Events in order."""
     finished: Finished | None = None
 
     @property
@@ -54,7 +53,6 @@ class Run:
 
     @property
     def rerun(self) -> str:
-        """Command that reruns it; empty if unknown."""
         return (self.finished.rerun if self.finished else "") or self.started.rerun
 
     @property
@@ -72,7 +70,6 @@ class Run:
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
-        """The judge's last findings."""
         if self.finished and self.finished.criteria:
             return tuple(self.finished.criteria)
         found = [part.criteria for part in self.parts if isinstance(part, Verdict) and part.criteria]
@@ -101,12 +98,9 @@ class ScenarioRuns:
 
 @dataclass(slots=True)
 class RunTree:
-    """All events so far."""
-
     selected: Selected | None = None
     completed: Completed | None = None
     runs: dict[str, Run] = field(default_factory=dict)
-    """Runs by run_id, in the order of their start."""
 
     def add_event(self, event: Event) -> None:
         """Add an event. One of a run that never started is dropped."""
@@ -170,7 +164,6 @@ _SCALARS: Mapping[str, Callable[[Any], bool]] = {
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST,
     "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST,
 }
-"""Type check by annotation of a field."""
 _MOST = 1 << 53
 """Maximum of a number in a report; NaN fails the comparison too."""
 LATEST = 253_402_300_800
@@ -193,7 +186,6 @@ def value_has_annotated_type(value: object, kind: str) -> bool:
 
 
 def _check_fields[T: DataclassInstance](made: T) -> T:
-    """Return an object if all its fields have the declared types. Raises TypeError."""
     for each in fields(made):
         value = getattr(made, each.name)
         right = value_has_annotated_type(value, str(each.type))

@@ -64,7 +64,6 @@ _KINDS = {
     "scenario": "str", "status": "str", "runs": "int | None", "passed": "int | None", "rate": "float | None",
     "cost_usd": "str | None", "latency_ms": "float | None",
 }  # fmt: skip
-"""Types of a stored row's values."""
 
 
 def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -83,16 +82,13 @@ def _read_cost(row: Mapping[str, Any]) -> Decimal | None:
 
 
 _SHOWN = 30
-"""Maximum lines of one scenario; the report files have all."""
 _WORD = 30
-"""Maximum characters of an axis's value."""
 _GOOD = (Status.PASSED.value, Status.SKIPPED.value)
 _COUNTED = tuple(each.value for each in (Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.FLAKY))
 """Statuses of cells that say something about the agent."""
 
 
 def format_case_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines for the rows of `Completed.scenarios` of each scenario with several cases."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for row in rows:
         name, bracket, rest = str(row.get("scenario", "")).partition("[")

@@ -21,7 +21,6 @@ from llmproxy.files import read_bounded_text
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 MOST = 10_000
-"""Maximum number of shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,6 @@ def weigh_items(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, 
 
 
 def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
-    """Return the shard, from 1, of each item."""
     load = [0] * of
     held = [0] * of
     found: dict[str, int] = {}

@@ -27,9 +27,7 @@ from llmproxy.report.scenario_rows import validate_row
 from llmproxy.sqlite_file import ErrorTexts, FileState, open_connection, read_state, translate_errors, write_transaction
 
 KEPT = 200
-"""Maximum tests kept."""
 SHOWN = 10
-"""Maximum tests shown."""
 BUSY_SECONDS = 2.0
 _TABLES = (
     (
@@ -146,7 +144,6 @@ def tests_to_page_columns(tests: Sequence[PastTestRun], names: AbstractSet[str])
 
 
 def format_trend(tests: Sequence[PastTestRun], only: Callable[[str], bool] = lambda _name: True) -> list[str]:
-    """Return a table of tests, oldest first: a line for each scenario, regressions first."""
     names = list(dict.fromkeys(name for test in reversed(tests) for name in test.rows if only(name)))
     if not names:
         return []

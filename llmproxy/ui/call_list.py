@@ -12,7 +12,6 @@ from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, decode_sql_text, to_sql, to_summary
 
 MOST = 1000
-"""Maximum rows of a window."""
 DRAWN = 3000
 """Maximum calls in the timeline; above, the list's own bars must do."""
 USER, ANSWER = 240, 400
@@ -37,7 +36,6 @@ class CallFilter:
     """Whether to select calls without a complete successful answer."""
     model: str = ""
     ids: tuple[int, ...] = ()
-    """Only these; all if empty."""
 
     def to_sql(self) -> tuple[str, tuple[object, ...]]:
         parts: list[tuple[str, tuple[object, ...]]] = [
@@ -58,7 +56,6 @@ class CallFilter:
 
 
 def read_row_window(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
-    """Return rows in the order of their requests, from `offset` on, at most MOST."""
     where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
     return [row_to_json(to_summary(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
@@ -85,7 +82,6 @@ def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
 
 
 def summarize_cassettes(store: Readable) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return models, cost, and number of failed calls of each cassette and sample."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     sql = (
         "SELECT cassette, sample, model, sum(cost_usd), sum(status >= 400 OR ending <> 'complete')"
@@ -116,7 +112,6 @@ def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
 
 
 def count_rows_before(store: Readable, wanted: CallFilter, started_at: float, id_: int) -> int:
-    """Return the number of rows before a call."""
     where, values = wanted.to_sql()
     sql = f"SELECT count(*) FROM interactions WHERE {where} AND (started_at, id) < (?, ?)"
     return int(store.query(sql, (*values, started_at, id_))[0][0])

@@ -39,7 +39,6 @@ from llmproxy.trace.reading.decoded_exchange import (
 CHUNKS = 2000
 """Maximum chunks listed one by one; above, neighbours are combined."""
 CHANGES = 60
-"""Maximum differences listed between two requests."""
 _CONVERSATIONS = ("messages", "contents", "input")
 
 
@@ -59,10 +58,8 @@ class LinkedExchange:
     known: int = 0
     """Number of the request's messages that were sent before."""
     previous: DecodedExchange | None = None
-    """The call that this one continues."""
     retry: bool = False
     results: Sequence[ReportedToolResult] = ()
-    """Results of tools called by earlier answers."""
 
 
 @dataclass(slots=True)
@@ -169,7 +166,6 @@ def _tool_call_to_json(call: ToolCall) -> dict[str, Any]:
 
 
 def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
-    """Return images and sounds by the message that contains them."""
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
@@ -236,7 +232,6 @@ _FORMATS = {
 }  # fmt: skip
 _DEPTH = 12
 _MOST = 40
-"""Maximum pieces of one message."""
 
 Medium = dict[str, str]
 """``{"type": "image/png", "data": base64}``."""
@@ -282,7 +277,6 @@ _WORTH = 512
 
 
 def body_to_json(data: bytes) -> dict[str, Any]:
-    """Return a body as plain values: ``text`` or ``base64``."""
     text = decode_utf8_or_none(data)
     return {"base64": b64encode(data).decode()} if text is None else {"text": text}
 

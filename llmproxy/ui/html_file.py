@@ -107,7 +107,6 @@ class _ValuePool:
     numbers: dict[str, int] = field(default_factory=dict)
     values: list[Any] = field(default_factory=list)
     size: int = 0
-    """Total characters."""
 
     def add(self, value: Any) -> int:
         name = json.dumps(value)
@@ -130,7 +129,6 @@ class PageDataBuilder:
     """Number of other requests needed to restore a request."""
 
     size: int = 0
-    """Characters of calls and bodies."""
 
     def add_cassette(self, store: Readable, info: CassetteInfo) -> Iterator[Interaction]:
         """Add a cassette and sample, with the calls that fit, each party's conversations separately."""
@@ -169,7 +167,6 @@ class PageDataBuilder:
 
 
 def choose_cassettes(store: Readable, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
-    """Yield the selected cassettes; all if none is named."""
     for info in store.cassettes():
         if info.live and cassette in (None, info.name) and sample in (None, info.sample):
             yield info

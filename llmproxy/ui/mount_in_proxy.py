@@ -53,12 +53,10 @@ class Viewer:
     engine: Engine
     watch: CallLog
     opened: Callable[[], Iterable[Exchange]]
-    """Returns the unfinished exchanges."""
     token: str = ""
     page_token: str = ""
     """Token embedded in the page for its queries; new with each proxy."""
     tests: Callable[[Mapping[str, str]], Any] | None = None
-    """Handler for the last or running test of this folder."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
     def answer_request(self, asked: ControlRequest) -> Future[PageAnswer]:

@@ -26,7 +26,6 @@ _NO_SCRIPT = "This page needs JavaScript, which is switched off here."
 
 
 def render_page(data: dict[str, Any], title: str = "llmproxy", *, served: bool = False) -> str:
-    """Return the page with its data; `served` allows requests to its server."""
     style, code = read_static("style.css"), build_page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -73,7 +72,6 @@ def to_visible(text: str) -> str:
 
 MAIN = "main.js"
 VENDORED = {"preact": "vendor/preact.js"}
-"""Import names of vendored modules."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _IMPORT = re.compile(r"""^import\s*(\{[^}]*\}|\w+)\s*from\s*["']([^"']+)["'];?""", re.MULTILINE)
@@ -90,7 +88,6 @@ START = (
 
 
 def build_page_scripts() -> list[str]:
-    """Return the scripts of the page in order: the module loader, the modules, and the start of the first one."""
     return [START, *(wrap_js_module(name) for name in _list_module_and_imports(MAIN)), f'use("{MAIN}");']
 
 
@@ -107,7 +104,6 @@ def read_static(name: str) -> str:
 
 
 def _list_module_and_imports(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
-    """Yield a module and its imports, each once."""
     seen = {} if seen is None else seen
     if name in seen:
         return

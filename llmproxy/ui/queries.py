@@ -26,12 +26,10 @@ from llmproxy.ui.calls import ExchangeLinker, attach_results, body_to_json, call
 from llmproxy.ui.conversation_steps import summarize_recorded_steps
 
 Json = Any
-"""Plain JSON values."""
 Query = Mapping[str, str]
 
 MAX_RUN_CALLS = 200
 MAX_RUN_BYTES = 24 << 20
-"""Maximum bytes of a run read at once."""
 BEFORE, AFTER = 24, 12
 """Calls before and after one that are read for repeated content, and for the results of its tools."""
 AROUND_BYTES = 6 << 20
@@ -55,7 +53,6 @@ def answer_question(store: Readable, question: str, query: Query) -> Json:
 
 
 def read_int(query: Query, name: str, default: int | None, most: int) -> int:
-    """Return an integer parameter. Raises BadQuestion."""
     text = query.get(name, "")
     if not text and default is not None:
         return default
@@ -78,7 +75,6 @@ def read_call_filter(query: Query) -> CallFilter:
 
 
 def answer_cassettes(store: Readable, _query: Query) -> Json:
-    """Return every cassette and sample with its fork origin and first prompt."""
     children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     return {
         "store": store.path.name if find_server_of_copy(store.path) is None else show_store(store.path),
@@ -100,7 +96,6 @@ NO_CHILD = {"fork": None, "parent": None}
 
 
 def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
-    """Return the fork point and parent's name of each recording that is a fork."""
     return {
         (each.cassette, each.sample): {
             "fork": each.describe_origin(),
@@ -133,7 +128,6 @@ def answer_call_place(store: Readable, query: Query) -> Json:
 
 
 def answer_steps(store: Readable, query: Query) -> Json:
-    """Return the steps of a recording from its beginning on."""
     which = read_call_filter(query)
     listed = call_list.read_row_window(store, which, 0, call_list.MOST)
     rows = [row for row in listed if row["party"] == AGENT] or listed  # without simulators and judges

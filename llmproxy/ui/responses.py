@@ -72,5 +72,4 @@ def refusal_answer(status: int, code: str, message: str, hint: str = "") -> Page
 
 
 def redirect_to_page() -> PageAnswer:
-    """Redirect a browser from the root to the page."""
     return PageAnswer(302, "text/plain", b"", (("location", UI_PREFIX),))

@@ -35,7 +35,6 @@ from llmproxy.ui.responses import (
 _DATA = "data/"
 _LABEL = "label"
 _MOST = 1 << 20
-"""Maximum bytes that a page may write."""
 Put = Callable[[dict[str, str]], Any]
 """Converts the page's input to plain values; raises LLMProxyError."""
 

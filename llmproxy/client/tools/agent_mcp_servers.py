@@ -39,20 +39,16 @@ _STRICT = "--strict-mcp-config"
 _SUBCOMMANDS = frozenset(
     {"mcp", "config", "doctor", "update", "install", "plugin", "auth", "login", "logout", "features"}
 )
-"""Subcommands with which the agent does not run."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 """Pattern of names for a dotted key of TOML."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTools:
-    """An agent's servers, and how to replace them in its command."""
-
     config: ParsedMcpConfig
     place: Callable[[Mapping[str, Any], Path], tuple[str, ...]]
     """Takes the run's configuration and a folder that lives as long; returns the command."""
     notes: tuple[str, ...] = ()
-    """Messages about the servers."""
 
 
 def find_agent_mcp_servers(
@@ -77,7 +73,6 @@ def find_agent_mcp_servers(
 
 
 def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
-    """Return a known agent's servers; an agent in a shell's text gets its arguments there."""
     if (inside := parse_shell_command(command)) is not None:
         found = _find_agent_mcp_servers((inside.program, *inside.words), env, cwd)
         if found is None:
@@ -243,7 +238,6 @@ AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundToo
     "claude": _find_claude_mcp_servers,
     "codex": _find_codex_tools,
 }
-"""Agents by program."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _RUNS = re.compile(r"-[a-z]*c")
 _ELSEWHERE = r"(?!(?:HOME|CODEX_HOME|CLAUDE_CONFIG_DIR)=)"
@@ -256,8 +250,6 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A program with its words inside a shell's command."""
-
     program: str
     words: tuple[str, ...]
     """Words after it, to the end of the text, with variables unexpanded."""
@@ -267,7 +259,6 @@ class ShellCommand:
     _after: tuple[str, ...]
 
     def add_words(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the shell's command with these words right after the program."""
         added = shlex.join([self.program, *words])
         return (*self._shell, f"{self._before}{added}{self._rest}", *self._after)
 

@@ -30,7 +30,6 @@ PATIENCE = 600.0
 LONGEST = 60_000
 """Maximum characters of an answer, which a model reads."""
 _WIDTH = "200"
-"""Columns of tables."""
 
 
 class ToolFailed(LLMProxyError):
@@ -98,7 +97,6 @@ def _describe_tool(tool: McpTool) -> dict[str, Any]:
 async def answer_tool_call(
     tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: McpServeOptions
 ) -> tuple[str, bool]:
-    """Run a tool; return the text for the model, and whether it failed."""
     try:
         if (tool := tools.get(name)) is None:
             raise unknown_tool_error(name, serving)

@@ -37,9 +37,7 @@ class McpServeOptions:
     store: str = ""
     """Path; empty: from the settings."""
     cassette: str = ""
-    """Default cassette."""
     write: bool = False
-    """Whether tools may change recordings."""
     agent: tuple[str, ...] = ()
     """The command to replay; the client cannot choose one."""
     other_store: str = ""
@@ -70,14 +68,12 @@ class McpTool:
 
 
 def _get_asked_cassette(asked: Arguments, serving: McpServeOptions) -> str:
-    """Return the requested cassette. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
         return _refuse_leading_dash(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
 def _refuse_leading_dash(word: str) -> str:
-    """Return a word unless it is an option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
     return word
@@ -166,13 +162,11 @@ TOOLS = (
         writes=True,
     ),
 )  # fmt: skip
-"""In the order of the list."""
 LONGEST_WORD = 100_000
 """Maximum characters of a text in a command; systems allow 131,072 bytes a word."""
 
 LARGEST = (1 << 63) - 1
 SHOWN = 100
-"""Maximum characters shown of an invalid value."""
 
 
 def _is_valid_command_word(value: object) -> bool:
@@ -194,7 +188,6 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def check_arguments(tool: McpTool, asked: Arguments) -> None:
-    """Check arguments against the tool's schema. Raises SettingsError."""
     takes = f"{tool.name} takes {', '.join(tool.properties)}"
     if unknown := sorted(set(asked) - set(tool.properties)):
         raise SettingsError(f"{takes}; not {unknown[0][:100]!r}.")

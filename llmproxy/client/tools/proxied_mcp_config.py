@@ -32,9 +32,7 @@ _REMOTE = frozenset({"http", "streamable-http", "streamableHttp"})
 class ParsedMcpConfig:
     values: Mapping[str, Any]
     table: str
-    """The member with the servers."""
     names: Mapping[str, str]
-    """Recorded name by server name."""
     upstreams: Mapping[str, str] = field(default_factory=dict)
     """Upstreams for the proxy: name -> origin."""
 

@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
 SHORTEST_SECRET = 8
-"""Least characters of a value that is treated as a secret."""
 
 
 class ShimOptions(NamedTuple):
     command: tuple[str, ...]
-    """The server's command."""
     name: str = ""
     proxy: str = ""
     session: str = ""

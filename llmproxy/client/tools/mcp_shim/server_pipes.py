@@ -93,7 +93,6 @@ class ToolServer:
         return read_lines(lambda size: os.read(out, size))
 
     def end(self, *, at_once: bool = False) -> int:
-        """Let it exit, or kill it; return its exit code."""
         if self._child.stdin is not None:
             with suppress(OSError):
                 self._child.stdin.close()
@@ -111,14 +110,12 @@ class ToolServer:
             self._child.stdout.close()
 
     def wait(self, seconds: float) -> int | None:
-        """Return its exit code; None if it still runs after that time."""
         with suppress(subprocess.TimeoutExpired):
             return self._child.wait(seconds)
         return None
 
 
 def _make_parent_death_hook() -> Callable[[], None]:
-    """Return a function for the child that makes it end when we are killed."""
     prctl = ctypes.CDLL(None).prctl
 
     def die() -> None:
@@ -165,7 +162,6 @@ def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[
 
 
 def wait_until_read(fd: int, patience: float) -> None:
-    """Wait until the other side has read all bytes, or READING has passed."""
     for _ in range(int(patience / LOOK)):
         if (left := _count_unread(fd)) is None:
             sleep(BLIND)
@@ -176,7 +172,6 @@ def wait_until_read(fd: int, patience: float) -> None:
 
 
 def _count_unread(fd: int) -> int | None:
-    """Return the number of unread bytes; None if unknown."""
     try:
         from fcntl import ioctl
         from termios import FIONREAD, TIOCOUTQ

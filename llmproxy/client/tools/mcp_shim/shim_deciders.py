@@ -110,8 +110,6 @@ def _lines_to_json(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
 
 
 class _InProcessContext:
-    """Carries out the engine's decisions at once."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 

@@ -80,7 +80,6 @@ class StdioProxy:
     # --- the client ------------------------------------------------------------------------------------------------
 
     def serve(self, read: Callable[[int], bytes]) -> int:
-        """Serve until the client leaves; return the exit code."""
         code = 0
         try:
             for line in read_lines(read):
@@ -206,7 +205,6 @@ class StdioProxy:
     # --- the server ------------------------------------------------------------------------------------------------
 
     def _read_server(self, server: ToolServer) -> None:
-        """Forward and record the server's lines until it ends."""
         try:
             for line in server.read_lines():
                 self._on_server_line(line)
@@ -284,7 +282,6 @@ class StdioProxy:
     # --- what goes wrong -------------------------------------------------------------------------------------------
 
     def _fail_pending(self, why: str) -> None:
-        """Fail all pending calls: no answer will come."""
         with self._guard:
             waiting, self._pending = list(self._pending.values()), {}
         begun = " before it answered" if self._server is not None else ""
@@ -346,7 +343,6 @@ def get_message_id(message: dict[str, Any]) -> str | None:
 
 
 def get_progress_token(message: dict[str, Any]) -> str | None:
-    """Return the progress token of a request or a progress notification."""
     params = message.get("params")
     if not isinstance(params, dict):
         return None
