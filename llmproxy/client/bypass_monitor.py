@@ -1,12 +1,7 @@
 """Detection of traffic that bypasses the proxy: watches a process and its descendants on Linux through /proc, and host
-lookups of Python and Node.
+lookups of Python and Node (`data/watch_host_lookups.*`), which need no DNS.
 
-It samples the processes, the base URLs in their environment and the addresses they connect to. It needs no privilege,
-but a connection shorter than the sampling interval can be missed: each report is a fact, no report proves nothing.
-
-On a machine without DNS (a build container, a train) a client that bypasses the proxy never gets as far as a
-connection. So `data/watch_host_lookups.*` run inside a Python or Node child, and write a line for each host name that
-it resolves.
+It samples, without privileges, so a short connection can be missed: each report is a fact, no report proves nothing.
 """
 
 from __future__ import annotations

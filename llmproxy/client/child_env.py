@@ -1,16 +1,10 @@
-"""The environment of a child whose LLM traffic goes through the proxy: variables and certificate files.
+"""The environment of a child whose LLM traffic goes through the proxy, as a pure function of the old one. Sources:
+WIRE.md 1.1 and 4.1.
 
-The variables that SDKs read are data: base URLs and keys (in the providers' rows), proxies, certificates. A base URL is
-given as the part after ``http://HOST:PORT/s/<session>``. A provider's prefix is needed where several providers share a
-path (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. Sources: WIRE.md 1.1
-and 4.1.
-
-The child's environment is a pure function of the old one. Base URLs, proxy and certificate variables are overwritten;
-the proxy, started with the old environment, forwards to the old base URLs. NO_PROXY is merged. In replay, missing keys
-get a placeholder, or SDKs do not start.
-
-Variables such as SSL_CERT_FILE *replace* the trusted certificates, so the bundle holds certifi's authorities, the
-user's own, and the proxy's.
+The proxy, started with the old environment, forwards to the old base URLs. A base URL needs a provider's prefix where
+several share a path (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. In
+replay, missing keys get a placeholder, or SDKs do not start. Variables such as SSL_CERT_FILE *replace* the trusted
+certificates, so the bundle holds certifi's authorities, the user's own, and the proxy's.
 """
 
 from __future__ import annotations
@@ -124,18 +118,12 @@ def plan_env(
     interception: CaFiles | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
     key_names: Sequence[str] | None = None,
 ) -> EnvironmentPlan:  # fmt: skip
-    """Return the variables that a child of `env` needs.
+    """Return the variables that a child of `env` needs; `session` None: for the proxy's own cassette.
 
-    Args:
-        url: Address of the proxy, ``http://127.0.0.1:8080``.
-        session: Name for URLs and for the proxy user; None for the proxy's own cassette.
-        env: The environment that the child would get.
-        replay: Whether nothing goes to a provider, so that no key is needed.
-        base_urls: False leaves base URLs unchanged: all traffic is intercepted.
-        interception: Whether to set proxy and certificate variables too.
-        recorded: Hosts of other services that are intercepted too (``--record-host``).
-        aws_files: Whether AWS credentials are configured in files, so that no placeholder is needed.
-        key_names: The only keys that get a placeholder; None for all known ones.
+    `replay`: nothing goes to a provider, so that no key is needed. Without `base_urls` all traffic is intercepted.
+    `interception` adds proxy and certificate variables; `recorded`: hosts of other services intercepted too.
+    `aws_files`: AWS credentials are configured in files. `key_names`: the only keys that get a placeholder; None for
+    all known ones.
     """
     notes: list[str] = []
     urls = _build_base_urls(session_url(url, session), env, notes) if base_urls else {}
@@ -293,9 +281,8 @@ def combine_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
 
 
 def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> CaFiles:
-    """Write the bundle for a client of the proxy at `url`, and Java's truststore beside it.
-
-    Raises MachineError: it does not intercept (`ca` is None), or there is no certificate.
+    """Write the bundle and Java's truststore beside it. Raises MachineError: no interception (`ca` is None), no
+    certificate.
     """
     if ca is None:
         raise MachineError(

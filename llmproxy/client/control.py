@@ -1,12 +1,8 @@
 """A typed client of the control API: opens, queries, resets and closes sessions.
 
-Each call uses a short connection, or one of a `ConnectionPool`, directly to the proxy regardless of HTTP_PROXY. Answers
-are parsed leniently (other versions may have more or fewer members), errors become :class:`ControlError` with the
-proxy's message. The heaviest import is `http.client`, at the first call.
-
-A pool is for frequent calls from many threads. A connection is reused only for a short time, and only if the server
-neither closed it nor sent anything; so a request is never sent twice, and never gets another one's answer. TLS
-connections are not inspected and not pooled.
+Calls go directly to the proxy regardless of HTTP_PROXY. Answers are parsed leniently (other versions may have more or
+fewer members), errors become :class:`ControlError`. A pooled connection is reused only for a short time, and only if
+the server neither closed it nor sent anything: a request is never sent twice, and never gets another one's answer.
 """
 
 from __future__ import annotations
@@ -133,11 +129,10 @@ class Control:
     def close_session(
         self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
     ) -> Report:
-        """End a session and return its report; with `after`, also the calls that arrived after that one
-        (`Report.further`).
+        """End a session and return its report; `after`: with the calls after that one (`Report.further`).
 
-        `complete` says whether the cassette is complete, so that mode `once` adds nothing more; None: complete unless
-        something failed. `interrupted`: its run was stopped from outside, so it replaces nothing.
+        `complete`: mode `once` adds nothing more to the cassette; None: unless something failed. `interrupted`: its run
+        was stopped from outside, so it replaces nothing.
         """
         given = {"complete": complete, "after": after, "interrupted": interrupted or None}
         body = {key: value for key, value in given.items() if value is not None}
@@ -178,7 +173,6 @@ class Control:
 
     def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
         """Return the calls of an open session after number `after`, in order; waits up to 2 s for calls in progress.
-
         Raises ControlError: no such session is open, or calls before the last 20,000 are requested.
         """
         told = self._request("GET", f"calls?session={quote(session, safe='')}&after={after}")

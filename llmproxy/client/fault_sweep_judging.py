@@ -1,12 +1,7 @@
 """Fault sweeps: the same run repeated, each time with one injected fault at one call of its recording.
 
-    plan_trials(calls, kinds) -> PlannedTrial ...      the faults that apply to the calls of an undisturbed run
-    run each trial                            `cli.parts.fault_sweep` for a command; suites do it themselves
-    judge_trial(trial, went, baseline)        the agent's reaction: recovered, went on, gave up, hung ...
-    format_findings(findings)                 the table
-
-Pure: a reaction is judged by the output, the end and the calls of a run, compared with undisturbed runs. `select_kinds`
-parses the argument of `--faults sweep:`.
+Pure: `plan_trials` picks faults for the calls of an undisturbed run; `judge_trial` compares output, end and calls of a
+disturbed one (run by `cli.parts.fault_sweep` or a suite) with undisturbed ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Detection of a child's run variables: folder, user, day, branch.
+"""Detection of a child's run variables: folder, user, day, branch; in a few milliseconds, before it starts.
 
-They are gathered before the child starts, in a few milliseconds, and sent to the proxy with its session. An unknown
-value is not declared: a name that only one of two runs declares binds nothing.
+An unknown value is not declared: a name that only one of two runs declares binds nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Tables of runtimes and clients: which variables they read, and how to make them use the proxy.
-
-`RUNTIMES` is for `llmproxy doctor`: measured with clean environments (WIRE.md 4.1); entries taken from documentation
-only say "documented". `CLIENTS` read no base-URL variable, and `llmproxy run` says what to set instead: a client is
-recognised by a program in the command, or by a package that the folder's project depends on. Measured with the clients
-themselves; all advice was tried.
+"""Tables of runtimes (for `llmproxy doctor`) and of clients that read no base-URL variable (for `llmproxy run`): how to
+make them use the proxy. Measured (WIRE.md 4.1); entries taken from documentation only say "documented".
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """Processes of a command that uses the proxy: the proxy, and the command itself.
 
-The proxy is the one at LLMPROXY_URL, or one that is started for the command and stopped after it (`ensure_proxy`).
-mitmproxy pins its dependencies strictly, so the proxy often has an environment of its own, and is called by the first
-of these:
-
-1. ``LLMPROXY_COMMAND``, as a command line.
-2. This environment, if mitmproxy is installed in it.
-3. An ``llmproxy`` on PATH whose environment has mitmproxy, from ``uv tool install 'llmproxy-replay[proxy]'`` or pipx.
-   Each is asked for its version, since the first one is often this environment's own.
-4. ``uvx --offline``: a version downloaded earlier.
-5. ``uvx``, else ``pipx run``: these install it first. A message says so before, since offline they may hang.
-
-Its output goes to a file, in which a line of JSON gives the address. A small shell watches our process and stops the
-proxy if we are killed.
+The proxy is the one at LLMPROXY_URL, or one that is started for the command and stopped after it (`ensure_proxy`), by a
+small shell even if we are killed. mitmproxy pins its dependencies strictly, so the proxy often has an environment of
+its own (`find_proxy_command`). Its output goes to a file, in which a line of JSON gives the address.
 
 The command (`run_child`) uses our terminal and gets our signals; its exit code becomes ours.
 """
@@ -95,7 +85,11 @@ class MachineProbe:
 
 
 def find_proxy_command(env: Mapping[str, str], look: MachineProbe | None = None) -> ProxyCommand:
-    """Return the command of a proxy that can run, in the module's order. Raises MachineError: what to install."""
+    """Return the command of a proxy that can run: the first of LLMPROXY_COMMAND, this environment, an ``llmproxy`` on
+    PATH that has mitmproxy (each is asked: the first is often this environment's own), a version that uvx has
+    downloaded, uvx, pipx. The last two install it first, and may hang offline: a notice says so. Raises MachineError:
+    what to install.
+    """
     look = look or MachineProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
         return ProxyCommand(words, COMMAND_VARIABLE)
@@ -241,13 +235,10 @@ def begin_proxy_start(
     cwd: Path | None = None,
     started_by: str = "",
 ) -> Proxy:
-    """Start ``llmproxy start`` with `options`, on a free port unless they name one; does not wait (see
-    `Proxy.wait_ready`).
+    """Start ``llmproxy start``, on a free port unless `options` name one, without waiting. Raises MachineError.
 
     `env` is the environment before base URLs were set to the proxy: its base URLs become upstreams. `log` takes the
-    output, `started_by` is the command that would start it again. The command's notice is written to stderr first.
-
-    Raises MachineError: the command cannot be executed.
+    output, `started_by` is the command that would start it again.
     """
     if log is None:
         handle, name = tempfile.mkstemp(prefix="llmproxy-", suffix=".log")
@@ -343,9 +334,7 @@ def read_env_proxy_url(env: Mapping[str, str]) -> str:
 def ensure_proxy(
     options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
 ) -> Iterator[ProxyHandle]:
-    """Find the running proxy, or start one with `options` of ``llmproxy start`` that is stopped after the block.
-
-    `started_by` is the user's command, for the advice after a miss.
+    """Find the running proxy, or start one that is stopped after the block; `started_by`: the command, for advice.
 
     Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
@@ -409,11 +398,9 @@ def run_child(
     heard: Callable[[int], object] = lambda _signal: None,
     enter: Callable[[], object] | None = None,
 ) -> int:
-    """Run a command to its end and return its exit code, 128 + n if signal n ended it.
+    """Run a command; return its exit code, 128 + n if signal n ended it. Raises CommandNotFound.
 
     `started` gets its process id, `heard` each signal that arrived meanwhile; the child calls `enter` before exec.
-
-    Raises CommandNotFound: it cannot be executed.
     """
     popen: subprocess.Popen[bytes] | None = None
     early: list[int] = []

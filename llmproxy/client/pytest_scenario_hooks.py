@@ -1,8 +1,6 @@
 """Hooks by which a test runner observes the scenarios of this process, and decides how they are recorded.
 
-The only interface between scenarios and the pytest plugin. It is outside `llmproxy.scenario`, so that the plugin, which
-is loaded in every pytest run, need not import scenarios. Values set by `configure` belong to the user and are not
-changed.
+Outside `llmproxy.scenario`, so that the plugin, which is loaded in every pytest run, need not import scenarios.
 """
 
 from __future__ import annotations

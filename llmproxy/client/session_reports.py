@@ -1,7 +1,4 @@
-"""Reports of the control API as values: of the proxy, of a session, of each call; and their sums on a line.
-
-Parsed leniently: other versions of the proxy may have more or fewer members.
-"""
+"""Reports of the control API as values: of the proxy, of a session, of each call; and their sums on a line."""
 
 from __future__ import annotations
 
@@ -106,9 +103,8 @@ def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def describe_unreached_provider(calls: Iterable[Call]) -> str:
-    """Return which provider was unreachable and why, from calls in order; empty if none, or if a retry succeeded.
-
-    Calls to an unreachable provider may have no key: any later answer of that provider counts as the retry's.
+    """Return which provider was unreachable and why, from calls in order; empty if none, or if a retry succeeded. Calls
+    to an unreachable provider may have no key: any later answer of that provider counts as the retry's.
     """
     lost: dict[str, str] = {}
     for call in calls:
