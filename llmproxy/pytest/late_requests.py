@@ -1,10 +1,9 @@
 """Detection of requests that arrive after the end of their test, from a thread that it did not wait for.
 
-All tests of a process share one base URL, so a request belongs to the running test. A thread that outlives its test
-would ask in the name of the next one, and be recorded in its cassette. Only this process knows which thread opens a
-connection or sends over it: threads of ended tests may do neither with the proxy. Such a call belongs to no test; its
-thread and the report get an error that says so. An idle worker at the end of a test (of a pool, of an event loop) may
-be used by the next test; unfinished tasks of an event loop in its own thread stay the ended test's.
+A request belongs to the running test, so such a thread would be recorded in the next one's cassette. Only this process
+knows which thread connects or sends: threads of ended tests may do neither with the proxy, and get an error, like the
+report. A worker that is idle at the end of a test may be used by the next one; unfinished tasks of an event loop stay
+the ended test's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Options of the pytest plugin, without those that another plugin already defines.
-
-Options are added before there is a config, so skipped ones are remembered here until the plugin asks.
+"""Options of the pytest plugin, without those that another plugin already defines: there is no config yet when they are
+added, so `TAKEN` remembers them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """The pytest plugin: each test with the fixture `llmproxy` has a cassette of its own, on one shared proxy.
 
-It costs nothing if unused: importing it imports only the standard library, and a proxy is started after collection if
-tests need it. Many clients read their base URL at import, so the environment is set before conftests and test modules
-are imported, in test suites whose files mention the fixture or the marker (or with a mode set), and restored at the
-end.
-
-Runs of scenarios are reported by `llmproxy.pytest.scenario_run_listener`, YAML suites collected by
-`llmproxy.pytest.suite_items`. With xdist all workers share the proxy that their controller starts.
+Every pytest run imports it: only the standard library and our light modules. Many clients read their base URL at
+import, so the environment is set before conftests and test modules are imported, where files mention the fixture or the
+marker (or a mode is set). The proxy is started after collection, if tests need it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The proxies of a pytest run: one for each set of start options, started by the first process that needs it.
 
-xdist's workers are separate processes. Their controller starts the proxies (`ProxyServerForWorkers`), and publishes its
-address in an environment variable. A worker asks over a persistent connection (`ControllerProxy`): when it closes, the
-worker is gone, and its open session is closed. Proxies end with the controller, even if that is killed. A process
-without a controller starts its own (`OwnProxy`), and so does a worker in another folder than its controller.
+xdist's controller starts them (`ProxyServerForWorkers`) and publishes its address in an environment variable; a worker
+asks over a connection (`ControllerProxy`), whose end closes the worker's open session. A process without a controller,
+or in another folder, starts its own (`OwnProxy`). Proxies end with the controller, even if that is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The summary of a pytest run: totals of all tests' sessions. A plugin object, registered by `llmproxy.pytest.plugin`.
 
-xdist sends reports of tests from its workers to the controller; our data is attached to them as plain values: the
-report of a test's session, the scenarios that ran in it, and their events if a report needs them.
+Our data reaches xdist's controller on the reports of tests, as plain values.
 """
 
 from __future__ import annotations

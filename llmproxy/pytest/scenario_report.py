@@ -1,8 +1,7 @@
 """Report of scenarios in pytest: the table at the end, and a failed test's sections about its runs.
 
-The hooks are in `llmproxy.pytest.plugin`, which every pytest run loads; this module is imported when a scenario has
-run, or when a test uses the fixture `scenario_reporter`. Runs travel from xdist's workers to the controller as plain
-values (`pack_run`, `unpack_run`).
+Imported when a scenario has run, or a test uses the fixture `scenario_reporter`. Runs travel from xdist's workers to
+the controller as plain values (`pack_run`, `unpack_run`).
 """
 
 from __future__ import annotations
@@ -144,9 +143,8 @@ def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = 
 
 
 def build_test_row(name: str, results: Sequence[ScenarioResult], *, passed: bool) -> Mapping[str, Any]:
-    """Return the row of a case of a test in Python, ``test_weather[rome]``, from its runs.
-
-    `passed` counts, regardless of the runs: a test may expect a failure. So the rate of its runs is not the test's.
+    """Return the row of a case of a test in Python, ``test_weather[rome]``, from its runs. `passed` counts, regardless
+    of the runs: a test may expect a failure. So the rate of its runs is not the test's.
     """
     statuses = [each.status or Status.FAILED for each in results]
     bad = next((each for each in statuses if each not in (Status.PASSED, Status.SKIPPED)), Status.FAILED)

@@ -1,8 +1,7 @@
 """Listener to scenario runs: every run, whatever its outcome, is added to the report of its test.
 
-A plugin object, registered by `llmproxy.pytest.plugin`. It exists before scenarios are imported
-(`llmproxy.client.pytest_scenario_hooks`) and imports none of them until one has run. It also runs async tests that no
-other plugin claims.
+A plugin object, registered by `llmproxy.pytest.plugin`. It imports no scenarios until one has run, and also runs async
+tests that no other plugin claims.
 """
 
 from __future__ import annotations

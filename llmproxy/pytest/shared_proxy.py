@@ -1,8 +1,7 @@
 """One proxy shared by all tests of a process, started only when the first of them needs it.
 
-Its port is reserved and the environment set early, before clients read it; the process itself is started later, or
-never. The environment names a session of this process, which each test binds to a session, and so to a cassette, of its
-own.
+Its port is reserved and the environment set early, before clients read it. The environment names a session of this
+process, which each test binds to a session, and so to a cassette, of its own.
 """
 
 from __future__ import annotations
@@ -56,11 +55,8 @@ def make_cassette_name(test: str) -> str:
 
 
 def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
-    """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay.
-
+    """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay. Raises ValueError.
     In CI neither marker nor ini file can enable live requests: that takes the command line or the environment.
-
-    Raises ValueError: an invalid mode.
     """
     given = [(option, True), (marker, False), (variable, True), (ini, False)]
     modes = [(read_mode(text).value, told) for text, told in given if text]
@@ -187,8 +183,8 @@ class SharedProxy:
         return plan_env(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
 
     def _set_placeholder_keys(self, wanted: Sequence[str] | None) -> None:
-        """Set placeholders for the keys that a recorded test had, so that a program that depends on them behaves the
-        same; None: all. Variables that the test itself set or deleted are kept.
+        """Set placeholders for the keys that a recorded test had, for programs that depend on them; None: all.
+        Variables that the test itself set or deleted are kept.
         """
         made = self._plan_environment(wanted)
         for name in made.dropped:
@@ -276,9 +272,7 @@ class SharedProxy:
             self._proxy = None
 
     def wait_ready(self) -> Control:
-        """Return the control API of the serving proxy, started if needed. A failure is remembered: no test waits
-        twice.
-        """
+        """Return the control API of the serving proxy. A failure is remembered: no test waits twice."""
         if self._failed:
             raise MachineError(self._failed)
         try:

@@ -1,9 +1,8 @@
 """Suites in pytest: a file is a collector, a scenario an item, its runs sub-reports; executed by the runner of
-`llmproxy test`.
+`llmproxy test`, on the same recordings.
 
-Recordings are shared with `llmproxy test`. Suites have a proxy of their own, in addition to that of the fixture
-`llmproxy`, started with the first scenario that runs. With xdist each worker has one; scenarios that read the rows of a
-store run one at a time over all workers.
+Suites have a proxy of their own (with xdist: each worker), started with the first scenario that runs; scenarios that
+read the rows of a store run one at a time over all workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Summary of changed requests over all calls and cassettes of a suite, with their effects and costs.
 
-    trials of cassettes (`core.sessions.trial_results`) -> `group_trial_changes` -> lines, JSON, a pull request's table
-
 An unknown price is reported as such, never counted as 0. Recording again costs at least the changed calls, and at most
 these and all later calls of their recordings: a new answer may change the program's course.
 """

@@ -2,9 +2,8 @@
 
     Selected, then for each run  Started, (Message | Step | Verdict)*, Finished,  at last Completed
 
-A *run* is one execution of a scenario (a YAML scenario or `scenario.run`); `runs: N` gives N of them, distinguished by
-`sample`. Events are plain data (every field is valid JSON); unknown values are None, never 0. The engine never prints:
-handlers in this package do, one file each (`Handler`).
+A *run* is one execution of a scenario; `runs: N` gives N of them, distinguished by `sample`. Events are plain data
+(every field is valid JSON); unknown values are None, never 0. The engine never prints: handlers do (`Handler`).
 """
 
 from __future__ import annotations

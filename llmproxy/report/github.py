@@ -1,7 +1,7 @@
 """Annotations for GitHub Actions: each failed run is marked at the line of its file, and the summary page gets a table.
 
 A failed run of a scenario that passes (`minPassRate`) is a warning; if the test fails without a failed run, the test as
-a whole is an error. So the annotations agree with the exit code.
+a whole is an error: the annotations agree with the exit code.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 """

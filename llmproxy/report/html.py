@@ -1,11 +1,7 @@
 """The report as one self-contained HTML page: the viewer with embedded data (`ui/static/report.js` shows it).
 
-It sends no requests, and can be mailed, attached to a build, and opened in ten years. Texts of agents and models are
-data: they are embedded as JSON and become text nodes, and the page's own policy runs and loads nothing else.
-
 It includes the recordings of its runs and past tests. Failed runs come first, up to a size limit; omitted ones are
-counted, with the command that shows them. If the store is missing or unreadable, the report says why: a report is never
-lost because of its appendix.
+counted. If the store is missing or unreadable, the report says why: a report is never lost because of its appendix.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The event stream as JSON: a line for each event as it happens (`jsonl`), or one document at the end (`json`).
 
-{"event": "started", "run_id": ..., ...}                                  a line of `jsonl` {"format": 1, "title": ...,
-"exit_code": ..., "scenarios": [{"id", "status", "runs": [{"started", "parts", "finished"}]}]}
+{"event": "started", "run_id": ..., ...}
+{"format": 1, ..., "scenarios": [{"id", "status", "runs": [{"started", "parts", "finished"}]}]}
 """
 
 from __future__ import annotations

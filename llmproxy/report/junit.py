@@ -1,7 +1,7 @@
 """JUnit XML in the form read by Jenkins, GitLab, GitHub's actions and Azure: one `testcase` a run.
 
-A failed run has a `failure`; a crashed agent and a failed environment have an `error`, of type ``agent_error`` and
-``environment_error``, to distinguish them. Characters invalid in XML are escaped.
+A failed run has a `failure`; a crashed agent and a failed environment an `error`, of type ``agent_error`` and
+``environment_error``.
 """
 
 from __future__ import annotations

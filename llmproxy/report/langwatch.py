@@ -1,11 +1,8 @@
-"""Events of runs for a LangWatch endpoint: a handler converts ours, a stream passes them on, a bus posts them.
+"""Events of runs for a LangWatch endpoint: a handler converts ours, a stream passes them on, a bus posts them to
+``/api/scenario-events``.
 
-    Started, Message, Finished -> LangWatchEvents -> Stream -> ScenarioEventBus -> EventReporter -> POST
-    /api/scenario-events
-
-Their JSON form has camel-case names; `type_` is called ``type`` there. The scenario's id is its name. The bus posts on
-a thread of its own, so that no run waits for a server: it starts with the first event and ends with `drain`. Without
-LANGWATCH_ENDPOINT it does nothing, silently.
+Their JSON form has camel-case names. The bus posts on a thread of its own, so that no run waits for a server: it starts
+with the first event and ends with `drain`. Without LANGWATCH_ENDPOINT it does nothing, silently.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Reader of a running test's JSON-lines report, polled repeatedly.
-
-    followed = LiveTestReportReader(Path("report.jsonl"))
-    followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios":
-                                            [{"n": 0, ...}, ...]}
-    followed.read_state("9f1c", 12)         -> the same, with only the scenarios that changed since event 12
+"""Reader of a running test's JSON-lines report, polled repeatedly: ``read_state("9f1c", 12)`` returns only the
+scenarios that changed since event 12 of test 9f1c.
 
 A running test is recognised by its writer's lock, not by the file's content: that of a killed test has no end either.
 """
@@ -43,9 +39,7 @@ class LiveTestReportReader:
         self._changed: dict[str, int] = {}
 
     def read_state(self, test: str, after: int) -> dict[str, Any]:
-        """Return the state, or changes after `test`'s event `after`, and whether it is running. Raises
-        SettingsError.
-        """
+        """Return the state, or changes after `test`'s event `after`. Raises SettingsError."""
         with self._alone:
             locked = is_being_written(self._path)  # before it is read: what ends in between is told the next time
             try:
@@ -106,10 +100,8 @@ def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str
 
 
 def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
-    """Return the viewer's handler for a report, a document or one in lines; `state` has past tests.
-
-    Raises, when called:
-        SettingsError: the file is no report that this version reads.
+    """Return the viewer's handler for a report, a document or one in lines, which raises SettingsError; `state` has
+    past tests.
     """
     followed = LiveTestReportReader(report)
 
@@ -125,9 +117,7 @@ def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[st
 
 
 def read_finished_report(path: Path, known: str = "") -> dict[str, Any]:
-    """Return a JSON report in the form of a followed one; only its name if it is the `known` one. Raises
-    SettingsError.
-    """
+    """Return a report in a followed one's form; only its name if it is the `known` one. Raises SettingsError."""
     try:
         same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}
         if same["test"] == known:

@@ -1,7 +1,5 @@
 """Merging of the JSON reports of a test's shards into the events of the whole test, from which any report is rendered.
 
-    Part, Part, ... (in any order, some of them twice) -> Selected, runs in the order of their scenarios, Completed
-
 A scenario with all its repeats is in one shard, so its row (rate, interval, tokens, cost) is copied, not added. Missing
 shards are reported, with exit code 3.
 """

@@ -18,8 +18,8 @@ from llmproxy.report.run_tree import RunTree
 class BufferedReport:
     """Base of reports that are one document: keeps the events, and writes the file at the end.
 
-    It writes the document of an unfinished test at the start, which proves that the place is writable. A killed test
-    leaves that document, never an earlier run's report, and never half a file.
+    It writes the document of an unfinished test at the start, which proves that the place is writable: a killed test
+    leaves that, never an earlier run's report, and never half a file.
     """
 
     def __init__(self, path: Path, render: Callable[[RunTree], str | bytes]) -> None:
@@ -79,11 +79,8 @@ CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 
 
 def make_report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
-    """Return the handler for an argument of `--report`, behind redaction: ``junit=FILE``, ``github``.
-
-    `store` returns at the end the database with the tests' recordings; None if unknown.
-
-    Raises SettingsError: unknown kind, or no file.
+    """Return the handler for an argument of `--report`, behind redaction: ``junit=FILE``, ``github``. Raises
+    SettingsError. `store` returns at the end the database with the tests' recordings; None if unknown.
     """
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)

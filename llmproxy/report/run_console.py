@@ -1,8 +1,5 @@
 """Terminal output of runs: for a suite a line per ended run, all failures, and the totals; for a scenario in Python
-each message as it arrives, then the outcome.
-
-A terminal shows a progress bar below the lines; a pipe gets only lines. Control characters in agents' texts are made
-visible, so that an answer cannot control the terminal.
+each message as it arrives, then the outcome. Control characters in agents' texts are made visible.
 """
 
 from __future__ import annotations

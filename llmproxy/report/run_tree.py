@@ -1,8 +1,7 @@
 """The tree of runs built from events: scenarios, their runs, and the events of each.
 
-Reports that are one document (JUnit, JSON, HTML) collect the stream with :class:`RunTree`; others do not need it. A run
-that never finished (Ctrl-C, a crash) stays in the tree, without an end. `to_plain` converts an event to plain JSON
-values, and `deserialize_event` back, for events from another process.
+A run that never finished (Ctrl-C, a crash) stays in the tree, without an end. `to_plain` converts an event to plain
+JSON values, and `deserialize_event` back, for events from another process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Rows of scenarios with the results of their runs, for tables, baselines and the trend, and intervals of rates.
 
-Cases of a scenario are listed together at the end: failed ones first, with a limited number of lines.
-
     weather: 3 cases, 1 not passed; * not as most are (passed)
     * failed  rome   $0.0021  1.20 s
       passed  paris  $0.0014  0.84 s
-      passed  oslo   $0.0015  0.90 s
 
 Cost and latency are the agent's in a run, as recorded; the mean of several runs. Unknown values are left out.
 """

@@ -1,7 +1,4 @@
-"""Results of the last tests, scenario by scenario, kept in ``<store>.state.db``.
-
-    Selected, Completed -> a row for the test, a row for each of its scenarios
-    the last tests -> lines, regressions first
+"""Results of the last tests, scenario by scenario, kept in ``<store>.state.db``: regressions come first.
 
 An interrupted test says too little and is not kept. The database is no evidence: `--report json=FILE` is.
 """

@@ -2,9 +2,8 @@
 
     Interaction, Interaction, ... of a recording -> `ExchangeLinker` -> LinkedExchange -> plain values
 
-An agent sends the whole conversation again with each request. `trace.reading.conversations` finds the repeated part;
-here it is combined with the tool results that a request brings for earlier answers, and the decoded exchange. Bodies
-are queried separately (`bodies`); here is their decoded content.
+`trace.reading.conversations` finds the part of a request that repeats earlier ones; here it is combined with the tool
+results that a request brings for earlier answers, and the decoded exchange.
 """
 
 from __future__ import annotations

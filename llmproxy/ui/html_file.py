@@ -1,8 +1,7 @@
 """A shareable page with all its data embedded, so that it sends no requests.
 
-A message is stored once however often it is sent again, and a request as its difference from an earlier one; so a file
-grows only with new content. As in every file that leaves the machine, names of persons and machines are replaced
-(`cassettes.anonymized_export`).
+A message is stored once, and a request as its difference from an earlier one. As in every file that leaves the machine,
+names of persons and machines are replaced (`cassettes.anonymized_export`).
 """
 
 from __future__ import annotations
@@ -57,10 +56,7 @@ def page_data(
     most: int | None = None,
     redactor: Redactor | None = None,
 ) -> dict[str, Any]:
-    """Return cassettes as a page's data; above `most` bytes without the last and huge calls, which are counted.
-
-    `redactor` finds secrets that the recordings hold.
-    """
+    """Return cassettes as a page's data; above `most` bytes without the last and huge calls, which are counted."""
     maker = PageDataBuilder(most, redactor)
     children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     cassettes = []

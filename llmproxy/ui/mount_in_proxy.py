@@ -1,9 +1,8 @@
 """The viewer at a proxy's own port: the page, its queries about the store, and live traffic.
 
-Access follows the control API's rule (`core.control.answering.find_refusal`); only the page itself is open to every
-client that uses the proxy's name, without its token for those who need one. Answers are computed in a thread, with a
-store opened for each: a query about a large call must never delay a replay. The engine's state is taken in its own
-thread, between two of its events, and converted to plain values in the other.
+Access follows the control API's rule (`core.control.answering.find_refusal`); only the page itself, without its token
+for those who need one, is open to every client. Answers are computed in a thread, with a store opened for each: a query
+must never delay a replay. The engine's state is taken in its own thread, between two of its events.
 """
 
 from __future__ import annotations

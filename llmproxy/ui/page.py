@@ -1,7 +1,7 @@
 """The document: one style, a script for each module, and data as JSON that no HTML parser interprets.
 
-It is safe by its policy: that allows the style and each script by digest and nothing else, so injected markup runs
-nothing and loads nothing. A file may send no requests; a served page only to its server.
+Its policy allows the style and each script by digest and nothing else, so injected markup runs nothing and loads
+nothing. A file may send no requests; a served page only to its server.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The page's queries, one function each over an open store: contents of a recording, in windows.
+"""The page's queries, one function each over an open store: contents of a recording, in windows, as plain JSON values.
 
-    answer_question(store, "calls", {"cassette": "default", "offset": "0"}) -> plain JSON values
-
-An invalid query is refused with the valid values; nothing is guessed. `data/openapi.json` describes each under
-``/_llmproxy/ui/data/``, and a test checks it against QUESTIONS.
+An invalid query is refused with the valid values. `data/openapi.json` describes each under ``/_llmproxy/ui/data/``, and
+a test checks it against QUESTIONS.
 """
 
 from __future__ import annotations

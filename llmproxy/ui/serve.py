@@ -1,9 +1,8 @@
 """`llmproxy ui`: the page and its data, on loopback, protected by a token.
 
-Access is checked three times: the request must name this machine (`OriginGuard`: no other name that resolves here), it
-must not come from another page (Origin, Sec-Fetch-Site), and data requires the token in the printed address, which
-other users of this machine lack. The page itself holds no data and is open to every client that uses our name. A store
-is opened for reading for each query, and closed again.
+The request must name this machine (`OriginGuard`), it must not come from another page (Origin, Sec-Fetch-Site), and
+data requires the token in the printed address, which other users of this machine lack. The page itself holds no data. A
+store is opened for reading for each query, and closed again.
 """
 
 from __future__ import annotations
