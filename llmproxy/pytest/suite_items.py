@@ -25,8 +25,7 @@ from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
 from llmproxy.pytest.scenario_report import list_result_properties
 from llmproxy.pytest.scenario_run_listener import LISTENER
 from llmproxy.pytest.shared_proxy import SharedSuiteProxy
-from llmproxy.report.event_handlers import SecretHider
-from llmproxy.report.events import Event, Finished, PartyUse, Started, Status
+from llmproxy.report.events import Event, Finished, PartyUse, SecretHider, Started, Status
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.suite.project_settings import SuiteCommandOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites

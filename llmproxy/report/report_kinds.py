@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import replace_file
-from llmproxy.report.event_handlers import SecretHider
-from llmproxy.report.events import Event, Handler
+from llmproxy.report.events import Event, Handler, SecretHider
 from llmproxy.report.github import make_annotator
 from llmproxy.report.json_report import JsonLines, render_json_report
 from llmproxy.report.run_tree import RunTree

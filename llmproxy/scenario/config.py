@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_
 
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.report.event_handlers import HandlerLike, to_handlers
-from llmproxy.report.events import Handler
+from llmproxy.report.events import Handler, HandlerLike, to_handlers
 
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."

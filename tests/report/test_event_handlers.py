@@ -11,8 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.report.event_handlers import SecretHider, redact_plain_data, to_handlers
-from llmproxy.report.events import Event, Finished, Message
+from llmproxy.report.events import Event, Finished, Message, SecretHider, redact_plain_data, to_handlers
 from llmproxy.report.report_kinds import KINDS, make_report_handler
 from llmproxy.report.run_console import ScenarioConsole
 from llmproxy.scenario.config import ScenarioConfig

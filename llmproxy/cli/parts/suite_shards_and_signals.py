@@ -19,8 +19,7 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.options import LAST_REPORT, find_tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
-from llmproxy.report.event_handlers import SecretHider
-from llmproxy.report.events import Completed, Event, Handler, ImmediateHandler, Selected
+from llmproxy.report.events import Completed, Event, Handler, ImmediateHandler, SecretHider, Selected
 from llmproxy.report.proxy_console import wants_colour
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_console import SuiteConsole

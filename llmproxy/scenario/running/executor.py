@@ -36,8 +36,7 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.client.pytest_scenario_hooks import HOST, RunSettingsFromPytest
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import read_bounded_text, unique_members
-from llmproxy.report.event_handlers import SecretHider
-from llmproxy.report.events import Handler, Started
+from llmproxy.report.events import Handler, SecretHider, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter

@@ -23,8 +23,7 @@ from functools import partial
 from typing import Any, cast, overload
 from weakref import WeakKeyDictionary
 
-from llmproxy.report.event_handlers import HandlerLike
-from llmproxy.report.events import Status
+from llmproxy.report.events import HandlerLike, Status
 from llmproxy.scenario.config import UNSET, refuse_unsupported
 from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repeatedly
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name

@@ -27,7 +27,6 @@ from llmproxy.client.session_reports import Report
 from llmproxy.core.forks.overrides import build_unused_mocks_error
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.proxy_calls import Call
-from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import (
     Event,
     Finished,
@@ -38,6 +37,7 @@ from llmproxy.report.events import (
     Status,
     Step,
     Verdict,
+    notify_handlers,
 )
 from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller

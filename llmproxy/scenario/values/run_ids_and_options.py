@@ -28,8 +28,7 @@ from typing import Any, Protocol
 
 from llmproxy.core.forks.overrides import parse_mocks
 from llmproxy.errors import AgentError, LLMProxyError
-from llmproxy.report.event_handlers import HandlerLike, to_handlers
-from llmproxy.report.events import Status
+from llmproxy.report.events import HandlerLike, Status, to_handlers
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse

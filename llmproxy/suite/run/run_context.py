@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.report.event_handlers import notify_handlers
-from llmproxy.report.events import Event, Handler
+from llmproxy.report.events import Event, Handler, notify_handlers
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.suite.checks.answer_checks import StoredAnswerSnapshots
 from llmproxy.suite.project_settings import SuiteCommandOptions

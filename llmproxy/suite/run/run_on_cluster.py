@@ -20,8 +20,7 @@ from typing import Any
 
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
-from llmproxy.report.event_handlers import notify_handlers
-from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
+from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status, notify_handlers
 from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner
 from llmproxy.scenario.cluster.transfer_files import (

@@ -27,8 +27,7 @@ from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.proxy_calls import describe_served_failures, find_carried_or_stale_exit
-from llmproxy.report.event_handlers import to_handlers
-from llmproxy.report.events import Completed, Event, Selected, Status
+from llmproxy.report.events import Completed, Event, Selected, Status, to_handlers
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.suite.checks.entities.row_selection import add_run_number_suffix
