@@ -29,8 +29,7 @@ from llmproxy.mitm.recorder import Recorder, deny_server_connection
 from llmproxy.mitm.serve import OPTIONS, end_connections
 from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser
 from llmproxy.proxy_calls import Call, Totals
-from llmproxy.report.proxy_console import format_totals
-from llmproxy.report.request_line import format_request_line
+from llmproxy.report.proxy_console import format_request_line, format_totals
 from llmproxy.settings import Origin, Source, list_options, load
 
 log = logging.getLogger(__name__)

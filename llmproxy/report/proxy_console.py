@@ -1,9 +1,10 @@
 """The proxy's terminal output: one line per ended request, and the totals.
 
-Lines are aligned under headings, plain in a pipe (or with NO_COLOR) and coloured on a terminal, where the beginning of
-prompt and answer fills the width. Text from the wire is made printable first, so that a model's name cannot move the
-cursor. A console never raises into the proxy: after a closed pipe it is silent. Lines are collected for 20 ms and
-written together: separately, each costs more than three times as much.
+A pipe (or NO_COLOR) gets plain lines with every column. A terminal gets the columns that fit, and the beginning of
+prompt and answer in the remaining width; time, outcome, model, status, recording, session and a note are never dropped.
+Text from the wire is made printable first, so that a model's name cannot move the cursor. A console never raises into
+the proxy: after a closed pipe it is silent. Lines are collected for 20 ms and written together: separately, each costs
+more than three times as much.
 """
 
 from __future__ import annotations
@@ -12,21 +13,246 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
+from functools import lru_cache
 from shlex import quote
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
+from unicodedata import combining, east_asian_width
 
 from llmproxy.advice import format_command
-from llmproxy.amount_formatting import dollars, format_count
+from llmproxy.amount_formatting import dollars, duration, format_clock, format_count, format_tokens_in_out
 from llmproxy.core.providers.provider_table import format_base_url_assignments
-from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
-from llmproxy.report.request_line import (
-    describe_request_handling,
-    escape,
-    format_column_headings,
-    format_request_line,
-    paint,
+from llmproxy.errors import printable
+from llmproxy.protocol import (
+    AGENT,
+    BUNDLES,
+    DEFAULT_SESSION,
+    DEFAULT_STORE,
+    NODE_CA,
+    NODE_PROXY,
+    OFFLINE,
+    PROXIES,
+    Channel,
+    Decision,
+    Mode,
 )
+from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
+
+_BORDERS = " /:,-"
+
+
+def count_cells(text: str) -> int:
+    return len(text) if text.isascii() else sum(map(_count_char_cells, text))
+
+
+def clip_cells(text: str, room: int) -> str:
+    """Return the part of a text that fits into `room` cells, with a mark if cut."""
+    if count_cells(text) <= room:
+        return text
+    return text[: _count_fitting_chars(text, room - 1)].rstrip() + "…" if room > 0 else ""
+
+
+def clip_middle(text: str, room: int) -> str:
+    """Return a name cut in the middle to fit: long names often differ only at the end."""
+    if count_cells(text) <= room:
+        return text
+    front = clip_cells(text, (room + 2) // 3)
+    end = _count_fitting_chars(text[::-1], room - count_cells(front))
+    return front + text[len(text) - end :]
+
+
+def wrap_to_cells(text: str, room: int, borders: str = _BORDERS) -> list[str]:
+    """Return all lines of a text in a column of `room` cells, broken after a border if one is near."""
+    lines = []
+    while count_cells(text) > room:
+        most = max(_count_fitting_chars(text, room), 1)
+        near = max(text.rfind(border, 0, most) for border in borders) + 1
+        end = near if near > most // 2 else most
+        lines.append(text[:end])
+        text = text[end:]
+    return [*lines, text]
+
+
+def pad_cells(text: str, room: int, *, right: bool = False) -> str:
+    spaces = " " * (room - count_cells(text))
+    return spaces + text if right else text + spaces
+
+
+def _count_fitting_chars(text: str, room: int) -> int:
+    if text.isascii():
+        return min(len(text), max(room, 0))
+    taken = 0
+    for n, char in enumerate(text):
+        taken += _count_char_cells(char)
+        if taken > room:
+            return n
+    return len(text)
+
+
+def _count_char_cells(char: str) -> int:
+    return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
+
+
+_COLOURS = {
+    "REPLAY": "32", "REPLAY~": "32", "CARRIED": "33", "STUB": "36", "RECORD": "36", "PASS": "33", "REFUSE": "31",
+    "MISS": "1;31", "FAULT": "35", "note": "33", "dim": "2",
+}  # fmt: skip
+_LONGEST = 100
+"""Maximum characters shown of a name from the wire."""
+_NOTE = 300
+"""Maximum characters of a note: an address and a reason."""
+_TEXT = 60
+"""Characters of prompt and answer each in a pipe."""
+_FEWEST = 8
+"""Least useful width of a text."""
+_SESSION = 20
+"""Width reserved for a session's name before any text."""
+_REMEMBERED = 512
+"""Size of the cache of lines that differ only in time and duration."""
+
+
+class _Column(NamedTuple):
+    head: str
+    cells: int
+    narrow: int
+    """Width on a terminal narrower than `_WIDE`."""
+    since: int = 0
+    """Least terminal width that shows it."""
+    right: bool = False
+
+    def is_shown(self, room: int | None) -> bool:
+        return room is None or room >= self.since
+
+
+_WIDE = 120
+_WIDEST = 160
+_TOOK = _Column("took", 8, 8, right=True)
+_COLUMNS = (
+    _Column("time", 8, 8), _Column("what", 7, 7), _Column("provider", 9, 9, since=_WIDE), _Column("model", 24, 16),
+    _Column("operation", 16, 16, since=_WIDEST), _Column("status", 6, 6), _TOOK,
+    _Column("tokens", 12, 10, since=100, right=True),
+)  # fmt: skip
+
+
+_format_clock = lru_cache(4)(format_clock)
+
+
+def format_column_headings(room: int | None = None) -> str:
+    texts = {column.head: column.head for column in _COLUMNS}
+    head = "  ".join([*_format_columns(texts, room), "recording, session", "prompt -> answer"])
+    return head if room is None else clip_cells(head, room)
+
+
+def format_request_line(
+    call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None
+) -> str:
+    """Return the line of one request.
+
+    `zone` is the machine's own by default, `room` the terminal's width, None for a pipe.
+    """
+    before, after = _format_around_duration(call.fields_without_timing, colour, room)
+    took = duration(call.ms)
+    took = pad_cells(took if room is None else clip_cells(took, _TOOK.cells), _TOOK.cells, right=True)
+    return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
+
+
+@lru_cache(_REMEMBERED)
+def _format_around_duration(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001
+    """Return the parts of a line between time and duration, and after that, for calls that differ only in these."""
+    call = Call(*alike)
+    replayed = call.decision is Decision.REPLAY
+    word = "MISS" if call.miss and call.decision is Decision.REFUSE else call.decision.value
+    word = "CARRIED" if call.carried and replayed else "REPLAY~" if call.bound and replayed else word
+    word = "STUB" if call.stub else word
+    cells = {
+        "time": "",
+        "what": word,
+        "provider": escape(call.provider or "-"),
+        "model": escape(call.model or "-"),
+        "operation": escape(call.operation or f"{call.method} {call.target}"),
+        "status": str(call.status or "-"),
+        "took": "",
+        "tokens": format_tokens_in_out(call.input, call.output),
+    }
+    columns = list(_format_columns(cells, room))
+    left = None if room is None else room - count_cells("  ".join(columns))
+    extras = [*_list_trailing_details(call, left, key=room is None or room >= _WIDEST)]
+    plain = "  ".join([*columns, *extras])
+    said = _fit_prompt_and_answer(call, None if room is None else room - count_cells(plain) - 3)
+    columns[1] = paint(columns[1], word, colour=colour)
+    at = [column for column in _COLUMNS if column.is_shown(room)].index(_TOOK)
+    behind = [*columns[at + 1 :], *extras, *([paint(said, "dim", colour=colour)] if said else [])]
+    return "  ".join(columns[1:at]), "".join(f"  {each}" for each in behind).rstrip()
+
+
+def _format_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
+    for column in _COLUMNS:
+        if not column.is_shown(room):
+            continue
+        size = column.cells if room is None or room >= _WIDE else column.narrow
+        text = cells[column.head]
+        yield pad_cells(text if room is None else clip_cells(text, size), size, right=column.right)
+
+
+def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
+    """Yield the details after the columns, in `room` cells; `key`: also of a miss."""
+    found = f"#{call.interaction}" if call.interaction is not None else ""
+    digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
+    party = f"({escape(call.party)})" if call.party != AGENT else ""
+    near = f"nearest #{call.nearest}" if call.nearest is not None else ""
+    session = escape(call.session) if call.session != DEFAULT_SESSION else ""
+    if session and room is not None:
+        left = room - sum(count_cells(each) + 2 for each in (found or digest, party, near) if each) - 2
+        session = clip_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
+    note = escape(call.note, _NOTE) if call.note else ""
+    yield from filter(None, (found or digest, session, party, near, note))
+
+
+def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
+    """Return prompt and answer cut to `room`; a short one leaves its share to the other."""
+    texts = [printable(" ".join(text.split())) for text in (call.asked, call.answered)]
+    if not any(texts):
+        return ""
+    arrow = " -> " if texts[1] else ""
+    if room is None:
+        return arrow.join(clip_cells(text, _TEXT) for text in texts)
+    if room < _FEWEST:
+        return ""
+    half = (room - len(arrow)) // 2
+    first = max(half, room - len(arrow) - count_cells(texts[1])) if texts[1] else room
+    asked = clip_cells(texts[0], first)
+    return arrow.join([asked, clip_cells(texts[1], room - len(arrow) - count_cells(asked))])
+
+
+def describe_request_handling(call: Call) -> list[str]:
+    what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
+    times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""
+    found = f"recording #{call.interaction}" if call.decision is Decision.REPLAY and call.interaction else ""
+    near = f"nothing; recording #{call.nearest} is nearest" if call.nearest is not None else ""
+    nth = f", its arrival {call.occurrence} in this session" if call.occurrence else ""
+    first = f", first byte after {duration(call.first_ms)}" if call.first_ms is not None else ""
+    kept = f", kept as #{call.interaction}" if call.decision is Decision.RECORD and call.interaction else ""
+    rows = {
+        "came": f"{call.method} {call.target}{times}",
+        "placed": f"call {call.seq or '-'} of session {call.session}, by {call.party}: {what}",
+        "key": f"{call.key}{nth}" if call.key else "none was derived",
+        "found": found or near or ("nothing" if call.miss else ""),
+        "bound": ", ".join(call.bound),
+        "carried": ", ".join(call.carried),
+        "answer": f"{call.decision.value} {call.status or '-'}{first}, ended after {duration(call.ms)}{kept}",
+    }
+    return [f"    {name:<7} {escape(text, _NOTE)}" for name, text in rows.items() if text]
+
+
+def escape(text: str, longest: int | None = _LONGEST) -> str:
+    shown = text
+    if not text.isprintable():
+        shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return shown if longest is None or len(shown) <= longest else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def paint(text: str, what: str, *, colour: bool) -> str:
+    return f"\x1b[{_COLOURS[what]}m{text}\x1b[0m" if colour else text
+
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the column headings again."""

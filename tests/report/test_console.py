@@ -14,8 +14,14 @@ import pytest
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use
-from llmproxy.report.proxy_console import Console, ProxyStarted, format_totals, get_width_if_terminal, wants_colour
-from llmproxy.report.request_line import format_request_line
+from llmproxy.report.proxy_console import (
+    Console,
+    ProxyStarted,
+    format_request_line,
+    format_totals,
+    get_width_if_terminal,
+    wants_colour,
+)
 
 ASKED = partial(
     Call, method="POST", target="/v1/chat/completions", provider="openai", operation="chat.completions",

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.report.request_line import (
+from llmproxy.report.proxy_console import (
     clip_cells,
     clip_middle,
     count_cells,

@@ -19,7 +19,7 @@ import typer
 
 from llmproxy.amount_formatting import duration, format_count
 from llmproxy.errors import printable
-from llmproxy.report.request_line import clip_cells, count_cells, pad_cells, wrap_to_cells
+from llmproxy.report.proxy_console import clip_cells, count_cells, pad_cells, wrap_to_cells
 
 _LEAST = 24
 _NARROWEST = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.cli.parts.printing import body_text, escape_lines, format_size, format_table_lines, to_line, wrap_text
-from llmproxy.report.request_line import count_cells
+from llmproxy.report.proxy_console import count_cells
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])
