@@ -16,8 +16,7 @@ from typing import Any
 from llmproxy.amount_formatting import mean_if_all_known
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
-from llmproxy.report.formatting import describe_assertion, format_conversation
-from llmproxy.report.run_tree import Run, RunTree, to_plain
+from llmproxy.report.run_tree import Run, RunTree, describe_assertion, format_conversation, to_plain
 from llmproxy.scenario.repeats.verdicts import VerdictCounts
 from llmproxy.scenario.types import ScenarioResult
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.formatting import describe_assertion, explain_bad_test_end
-from llmproxy.report.run_tree import Run, RunTree
+from llmproxy.report.run_tree import Run, RunTree, describe_assertion, explain_bad_test_end
 
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 

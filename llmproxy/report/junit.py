@@ -12,13 +12,15 @@ from xml.etree import ElementTree as ET
 
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Status
-from llmproxy.report.formatting import (
+from llmproxy.report.run_tree import (
+    Run,
+    RunTree,
+    ScenarioRuns,
     describe_assertion,
     describe_replay_match_kinds,
     explain_bad_test_end,
     format_conversation,
 )
-from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 
 WHOLE = "the test as a whole"
 """Test case for a bad end that no run explains."""

@@ -26,8 +26,7 @@ from llmproxy.report.events import (
     Status,
     Step,
 )
-from llmproxy.report.formatting import format_content, format_run_facts, show_value
-from llmproxy.report.run_tree import Run
+from llmproxy.report.run_tree import Run, format_content, format_run_facts, show_value
 from llmproxy.report.scenario_rows import format_case_table
 
 _LINES = 5

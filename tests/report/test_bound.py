@@ -13,9 +13,9 @@ from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call, Totals, find_strict_violations
 from llmproxy.report import json_report, junit
 from llmproxy.report.events import Finished, Started, Status
-from llmproxy.report.formatting import describe_replay_match_kinds
 from llmproxy.report.proxy_console import describe_request_handling, format_request_line, format_totals
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
+from llmproxy.report.run_tree import describe_replay_match_kinds
 from llmproxy.ui.mount_in_proxy import name_call_outcome
 from tests.report import samples
 

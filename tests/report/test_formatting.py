@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.formatting import (
+from llmproxy.report.run_tree import (
     describe_assertion,
     format_content,
     format_conversation,
