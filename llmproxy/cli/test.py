@@ -50,9 +50,9 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_env_pr
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
-from llmproxy.report.baseline import BaselineComparisonHandler, read_baseline
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
+from llmproxy.report.scenario_rows import BaselineComparisonHandler, read_baseline
 from llmproxy.report.trend import format_trend, read_recent_tests
 from llmproxy.server_store_copies import find_server_of_copy, is_server, without_secrets
 

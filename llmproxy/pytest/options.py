@@ -17,9 +17,9 @@ import pytest
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
 from llmproxy.parsers import in_words
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
-from llmproxy.report.baseline import read_baseline
 from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
+from llmproxy.report.scenario_rows import read_baseline
 from llmproxy.report.sharding import parse_shard, read_test_times, shard_split_to_json, split_items, weigh_items
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"

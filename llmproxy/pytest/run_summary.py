@@ -23,11 +23,10 @@ from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
 from llmproxy.proxy_calls import Miss, describe_served_failures, find_carried_or_stale_exit
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
-from llmproxy.report.baseline import format_baseline_comparison, read_baseline
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_tree import RunTree, deserialize_event
-from llmproxy.report.scenario_rows import format_case_table
+from llmproxy.report.scenario_rows import format_baseline_comparison, format_case_table, read_baseline
 from llmproxy.settings import load
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from typing import Any
 from llmproxy.amount_formatting import align_rows, dollars, duration, format_count
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
-from llmproxy.report.baseline import compute_row_badness
 from llmproxy.report.events import Completed, Event, ImmediateHandler, Selected
 from llmproxy.report.run_tree import LATEST, value_has_annotated_type
-from llmproxy.report.scenario_rows import validate_row
+from llmproxy.report.scenario_rows import compute_row_badness, validate_row
 from llmproxy.sqlite_file import ErrorTexts, FileState, open_connection, read_state, translate_errors, write_transaction
 
 KEPT = 200

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.baseline import (
+from llmproxy.report.events import Completed
+from llmproxy.report.scenario_rows import (
     BaselineComparisonHandler,
     format_baseline_comparison,
     format_rows_comparison,
     read_baseline,
 )
-from llmproxy.report.events import Completed
 
 
 def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)) -> dict[str, Any]:

@@ -452,7 +452,7 @@ class LiveTestComparer:
     def _read_baseline_verdicts(self) -> dict[str, str]:
         if self._baseline is None:
             return {}
-        from llmproxy.report.baseline import read_baseline
+        from llmproxy.report.scenario_rows import read_baseline
 
         try:
             rows = read_baseline(self._baseline, list(self._runs))
