@@ -30,8 +30,8 @@ from llmproxy.ui.calls import (
     call_to_json,
     decode_utf8_or_none,
     encode_text_as_delta,
+    summarize_recorded_steps,
 )
-from llmproxy.ui.conversation_steps import summarize_recorded_steps
 from llmproxy.ui.queries import (
     MAX_RUN_BYTES,
     MAX_RUN_CALLS,

@@ -20,8 +20,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.server_store_copies import find_server_of_copy, show_store
 from llmproxy.ui import call_list
 from llmproxy.ui.call_list import CallFilter
-from llmproxy.ui.calls import ExchangeLinker, attach_results, body_to_json, call_to_json
-from llmproxy.ui.conversation_steps import summarize_recorded_steps
+from llmproxy.ui.calls import ExchangeLinker, attach_results, body_to_json, call_to_json, summarize_recorded_steps
 
 Json = Any
 Query = Mapping[str, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.conversation_steps import TEXT, summarize_recorded_steps
+from llmproxy.ui.calls import TEXT, summarize_recorded_steps
 from tests.support.chats import chat
 from tests.ui import samples
 
