@@ -61,8 +61,8 @@ from llmproxy.trace.comparing.diff import FailOn
 from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
 from llmproxy.trace.comparing.render import diff_to_dict, render
 from llmproxy.trace.observing.agent_activity import compare_calls_with_servers
-from llmproxy.ui.call_list import CallFilter, sum_calls
 from llmproxy.ui.calls import body_to_json, summarize_recorded_steps
+from llmproxy.ui.queries import CallFilter, sum_calls
 
 _HEAD = 12
 

@@ -20,8 +20,6 @@ from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import RowSummary, extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui import call_list
-from llmproxy.ui.call_list import CallFilter
 from llmproxy.ui.calls import (
     ExchangeLinker,
     LinkedExchange,
@@ -36,8 +34,13 @@ from llmproxy.ui.queries import (
     MAX_RUN_BYTES,
     MAX_RUN_CALLS,
     NO_CHILD,
+    CallFilter,
     count_body_bytes,
     list_fork_origins,
+    list_timeline_marks,
+    row_to_json,
+    sum_calls,
+    summarize_cassettes,
     take_until_byte_limit,
 )
 
@@ -58,7 +61,7 @@ def page_data(
 ) -> dict[str, Any]:
     """Return cassettes as a page's data; above `most` bytes without the last and huge calls, which are counted."""
     maker = PageDataBuilder(most, redactor)
-    children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
+    children, sums = list_fork_origins(store), summarize_cassettes(store)
     cassettes = []
     for info in wanted:
         found = list(maker.add_cassette(store, info))
@@ -77,8 +80,8 @@ def page_data(
                 "asked": listed[0]["asked"] if listed else "",
                 "rows": listed,
                 "left": info.live - len(found),
-                "sums": call_list.sum_calls(store, which),
-                "strip": [each for each in call_list.list_timeline_marks(store, which) if each[0] in taken],
+                "sums": sum_calls(store, which),
+                "strip": [each for each in list_timeline_marks(store, which) if each[0] in taken],
                 "steps": {"steps": summarize_recorded_steps(told), "calls": len(told), "of": info.live},
             }
         )
@@ -95,7 +98,7 @@ def page_data(
 def _build_call_row(row: RowSummary, interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: the store's contain names that are replaced here."""
     asked, answered, cost = extract_texts_and_cost(interaction)
-    return call_list.row_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
+    return row_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.call_list import CallFilter, count_rows_before, list_timeline_marks, read_row_window, sum_calls
+from llmproxy.ui.queries import CallFilter, count_rows_before, list_timeline_marks, read_row_window, sum_calls
 
 
 def test_a_window_gives_its_part_in_order(store: Store) -> None:
