@@ -62,7 +62,6 @@ from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
 from llmproxy.trace.comparing.render import diff_to_dict, render
 from llmproxy.trace.observing.agent_activity import compare_calls_with_servers
 from llmproxy.ui.calls import body_to_json, summarize_recorded_steps
-from llmproxy.ui.queries import CallFilter, sum_calls
 
 _HEAD = 12
 
@@ -293,6 +292,8 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
         for each in store.iter_interactions(cassette, sample):
             of_tools = of_tools or each.operation.startswith(MCP_PREFIX)
             yield each
+
+    from llmproxy.ui.queries import CallFilter, sum_calls  # late: it needs sessions and misses
 
     sums = sum_calls(store, CallFilter(cassette, sample))
     told = {"cassette": cassette, "sample": sample, **sums, "steps": summarize_recorded_steps(read_interactions())}
