@@ -82,7 +82,7 @@ BY_HAND = {
     "core/store/postgres/store.py": "where the server is was said with its password, which no text repeats",
     "pytest/options.py": "what options do",
     "settings.py": "what options do",
-    "ui/responses.py": "the name of the command, when the page itself broke",
+    "ui/page.py": "the name of the command, when the page itself broke",
     "trace/observing/tool_calls.py": "by what servers of tools are seen",
 }
 """File -> why its texts keep nothing."""

@@ -31,8 +31,8 @@ from llmproxy.report.merge_reports import detect_report_kind
 from llmproxy.scenario.lab.human_labels import add_or_replace_label
 from llmproxy.server_store_copies import is_server, show_store, store_exists
 from llmproxy.settings import shown_path
+from llmproxy.ui.page import Ask
 from llmproxy.ui.queries import answer_question
-from llmproxy.ui.responses import Ask
 from llmproxy.ui.serve import make_server
 
 _DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})

@@ -48,7 +48,7 @@ from llmproxy.proxy_calls import Call, CallLog
 if TYPE_CHECKING:
     from llmproxy.core.control.answering import ControlRequest
     from llmproxy.ui.mount_in_proxy import Viewer
-    from llmproxy.ui.responses import PageAnswer
+    from llmproxy.ui.page import PageAnswer
 
 log = logging.getLogger(__name__)
 

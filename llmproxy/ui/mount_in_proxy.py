@@ -26,7 +26,7 @@ from llmproxy.protocol import UI_PREFIX, Decision
 from llmproxy.proxy_calls import Call, CallLog
 from llmproxy.server_store_copies import show_store
 from llmproxy.ui import queries
-from llmproxy.ui.responses import (
+from llmproxy.ui.page import (
     PageAnswer,
     answer_query_as_json,
     error_answer,

@@ -18,7 +18,7 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
-from llmproxy.ui.responses import (
+from llmproxy.ui.page import (
     Ask,
     Headers,
     PageAnswer,

@@ -44,7 +44,7 @@ from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_res
 from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
 from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeMissed, UpgradeRequired
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
-from llmproxy.ui.responses import PageAnswer, build_headers
+from llmproxy.ui.page import PageAnswer, build_headers
 
 log = logging.getLogger(__name__)
 
