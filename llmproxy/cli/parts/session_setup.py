@@ -14,8 +14,7 @@ from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_pres
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
-from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_agent_mcp_servers
-from llmproxy.client.tools.proxied_mcp_config import rewrite
+from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_agent_mcp_servers, rewrite
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 from llmproxy.settings import Loaded, Settings, list_options

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_agent_mcp_servers, write_config_copy
-from llmproxy.client.tools.proxied_mcp_config import rewrite
+from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_agent_mcp_servers, rewrite, write_config_copy
 from llmproxy.errors import SettingsError
 
 A: dict[str, Any] = {"command": "npx", "args": ["a"], "env": {"K": "v"}}

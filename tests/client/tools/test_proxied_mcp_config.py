@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.proxied_mcp_config import (
+from llmproxy.client.tools.agent_mcp_servers import (
     build_config_from_servers,
     insert_config,
     parse_tools_config,
