@@ -89,8 +89,7 @@ def serve(
     """Serve recordings to a coding agent, as an MCP server over stdio. The tool `replay` may run the agent's command
     after --.
     """
-    from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
-    from llmproxy.client.tools.mcp_tool_commands import McpServeOptions
+    from llmproxy.client.tools.mcp_server import McpServeOptions, serve_stdio as serve_tools
 
     is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:

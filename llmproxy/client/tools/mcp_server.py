@@ -1,29 +1,244 @@
-"""An MCP server over recordings, on the official SDK: `mcp_tool_commands` defines its tools, this runs their commands.
+"""`llmproxy mcp serve`, an MCP server over recordings on the official SDK: its tools are a table, one row each.
 
-Each call is a process of its own: its output is the text for people, a failure becomes a tool error with that text, and
-nothing of it reaches the protocol's stdout.
+A tool runs the command of the same name in a process of its own and returns its output, errors included; nothing of it
+reaches the protocol's stdout. Arguments that are cassettes or numbers come after ``=`` or are checked: none of them can
+become an option.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import llmproxy
 from llmproxy.advice import install_command
-from llmproxy.client.tools.mcp_tool_commands import (
-    McpServeOptions,
-    McpTool,
-    build_llmproxy_arguments,
-    list_own_mcp_tools,
-    unknown_tool_error,
-)
-from llmproxy.errors import LLMProxyError, MachineError, ensure_prefix
+from llmproxy.errors import LLMProxyError, MachineError, SettingsError, ensure_prefix
+
+Arguments = Mapping[str, Any]
+
+_CASSETTE = {"type": "string", "description": "Name of a cassette, see `list`; NAME~2 is its second sample."}
+_EITHER = {"type": "string", "description": "Number of an interaction, or name of a cassette; `list` has both."}
+_OVERRIDES = {
+    "tool_results": {
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "description": "What a tool is to have returned, by its name; NAME#2 for its second call.",
+    },
+    "answers": {
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "description": "What the model is to answer, by the number of the agent's call, from 0.",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class McpServeOptions:
+    store: str = ""
+    """Path; empty: from the settings."""
+    cassette: str = ""
+    write: bool = False
+    agent: tuple[str, ...] = ()
+    """The command to replay; the client cannot choose one."""
+    other_store: str = ""
+    """A store that is not served, but may hold the recordings that the client looks for."""
+    options: tuple[tuple[str, str | None], ...] = ()
+    """Options of that command: flags of `replay` with values, None for a switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    name: str
+    description: str
+    properties: Mapping[str, Any]
+    words: Callable[[Arguments, McpServeOptions], Sequence[str]]
+    """The command's words after ``llmproxy``. Raises SettingsError."""
+    required: tuple[str, ...] = ()
+    writes: bool = False
+    runs_agent: bool = False
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": dict(self.properties),
+            "required": list(self.required),
+            "additionalProperties": False,
+        }
+
+
+def _get_asked_cassette(asked: Arguments, serving: McpServeOptions) -> str:
+    if named := str(asked.get("cassette") or serving.cassette):
+        return _refuse_leading_dash(named)
+    raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
+
+
+def _refuse_leading_dash(word: str) -> str:
+    if not word or word.startswith("-"):
+        raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
+    return word
+
+
+def _build_llmproxy_ls_command(asked: Arguments, serving: McpServeOptions) -> Sequence[str]:
+    named = asked.get("cassette") or serving.cassette
+    channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
+    return ["ls", *([_refuse_leading_dash(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
+
+
+def _build_llmproxy_replay_words(asked: Arguments, serving: McpServeOptions) -> Sequence[str]:
+    results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
+    answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
+    named = asked.get("cassette") or serving.cassette
+    run = [flag if value is None else f"{flag}={value}" for flag, value in serving.options]
+    return ["replay", *([f"--cassette={_refuse_leading_dash(named)}"] if named else []), *run, *results, *answers]
+
+
+TOOLS = (
+    McpTool(
+        "list",
+        "List the cassettes (recorded runs of an agent) and the last interactions in them: calls of models, of MCP "
+        "tools, of HTTP services.",
+        {
+            "cassette": _CASSETTE,
+            "channel": {"type": "string", "enum": ["llm", "mcp", "http"], "description": "Only calls of this kind."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many at most; 50."},
+        },
+        _build_llmproxy_ls_command,
+    ),
+    McpTool(
+        "show",
+        "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
+        "conversation.", {"what": _EITHER},
+        lambda asked, serving: [
+            "show", _refuse_leading_dash(str(asked.get("what") or _get_asked_cassette(asked, serving))),
+        ],
+    ),
+    McpTool(
+        "why",
+        "Say why the last requests were refused in replay: the nearest recording, where it differs, and what to do "
+        "about it.",
+        {"number": {"type": "integer", "minimum": 1, "maximum": 100, "description": "The last so many; 1."}},
+        lambda asked, _: ["why", "-n", str(asked.get("number", 1))],
+    ),
+    McpTool(
+        "diff",
+        "Say where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, "
+        "cost, time and requests.", {"old": _EITHER, "new": _EITHER},
+        lambda asked, _: ["diff", _refuse_leading_dash(asked["old"]), _refuse_leading_dash(asked["new"])],
+        ("old", "new"),
+    ),
+    McpTool(
+        "learn",
+        "List the values of tools that vary from run to run of a cassette, which could be volatile fields; nothing is "
+        "written.", {"cassette": _CASSETTE}, lambda asked, serving: ["learn", _get_asked_cassette(asked, serving)],
+    ),
+    McpTool(
+        "replay",
+        "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
+        "leaves the recording. The agent's command was chosen by whoever started this server. No model is asked.",
+        {"cassette": _CASSETTE, **_OVERRIDES}, _build_llmproxy_replay_words, runs_agent=True,
+    ),
+    McpTool(
+        "fork", "Make a new cassette that begins like another one.",
+        {
+            "cassette": _CASSETTE,
+            "at": {"type": "integer", "minimum": 1, "description": "Take its first so many interactions; all."},
+            "name": {"type": "string", "description": "Of the new cassette; CASSETTE@fork-N."},
+        },
+        lambda asked, serving: [
+            "fork", _get_asked_cassette(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
+            *([f"--as={_refuse_leading_dash(asked['name'])}"] if "name" in asked else []),
+        ],
+        writes=True,
+    ),
+    McpTool(
+        "learn_accept",
+        "Make volatile fields of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
+        {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
+        lambda asked, serving: [
+            "learn", _get_asked_cassette(asked, serving),
+            *([f"--take={each}" for each in asked["take"]] if asked.get("take") else ["--accept"]),
+        ],
+        writes=True,
+    ),
+)  # fmt: skip
+LONGEST_WORD = 100_000
+"""Maximum characters of a text in a command; systems allow 131,072 bytes a word."""
+
+LARGEST = (1 << 63) - 1
+SHOWN = 100
+
+
+def _is_valid_command_word(value: object) -> bool:
+    """Return whether a value can be a word of a command: a text without characters that systems refuse."""
+    return (
+        isinstance(value, str)
+        and len(value.encode("utf-8", "surrogatepass")) <= LONGEST_WORD
+        and not re.search(r"[\0\ud800-\udfff]", value)
+    )
+
+
+_IS: Mapping[str, Callable[[Any], bool]] = {
+    "string": _is_valid_command_word,
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict) and all(map(_is_valid_command_word, (*value, *value.values()))),
+    "array": lambda value: isinstance(value, list) and all(map(_is_valid_command_word, value)),
+}
+"""Check by schema type. The members of objects and arrays are texts."""
+
+
+def check_arguments(tool: McpTool, asked: Arguments) -> None:
+    takes = f"{tool.name} takes {', '.join(tool.properties)}"
+    if unknown := sorted(set(asked) - set(tool.properties)):
+        raise SettingsError(f"{takes}; not {unknown[0][:100]!r}.")
+    if missing := [name for name in tool.required if name not in asked]:
+        raise SettingsError(f"{takes}; {missing[0]} is missing.")
+    for name, value in asked.items():
+        schema = tool.properties[name]
+        within = not isinstance(value, int) or schema.get("minimum", 0) <= value <= schema.get("maximum", LARGEST)
+        if not (_IS[schema["type"]](value) and value in schema.get("enum", [value]) and within):
+            raise SettingsError(f"{name} of {tool.name} cannot be {_shorten_json(value)}: it is {json.dumps(schema)}.")
+
+
+def _shorten_json(value: object) -> str:
+    try:
+        text = json.dumps(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        return "this"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def list_own_mcp_tools(serving: McpServeOptions) -> list[McpTool]:
+    return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
+
+
+def unknown_tool_error(name: str, serving: McpServeOptions) -> SettingsError:
+    """Return the error for a tool that is not offered: unknown, or not allowed at the server's start."""
+    offered = ", ".join(each.name for each in list_own_mcp_tools(serving))
+    known = next((each for each in TOOLS if each.name == name), None)
+    if known is None:
+        return SettingsError(f"there is no tool {name[:SHOWN]!r}. There is: {offered}.")
+    more = "--write" if known.writes else "-- AGENT, the command that is to be replayed"
+    hint = f"Only a person can: llmproxy mcp serve ... {more}. There is: {offered}."
+    return SettingsError(f"{name} is not offered: this server was started without it.", hint=hint)
+
+
+def build_llmproxy_arguments(tool: McpTool, asked: Arguments, serving: McpServeOptions) -> list[str]:
+    """Return the words after ``llmproxy`` for one call. Raises SettingsError."""
+    asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
+    check_arguments(tool, asked)
+    words = list(tool.words(asked, serving))
+    store = [f"--store={serving.store}"] if serving.store else []
+    return [words[0], *store, *words[1:], *(["--", *serving.agent] if tool.runs_agent else [])]
+
 
 PATIENCE = 600.0
 """Timeout of a command in seconds."""

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.mcp import choose_store_to_serve
-from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
-from llmproxy.client.tools.mcp_tool_commands import (
+from llmproxy.client.tools.mcp_server import (
+    LONGEST,
     TOOLS,
     McpServeOptions,
     McpTool,
     build_llmproxy_arguments,
     list_own_mcp_tools,
+    shorten_output,
 )
 from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.errors import SettingsError
