@@ -25,7 +25,7 @@ def run() -> int:
 
 def _try_mcp_shim(words: list[str]) -> int | None:
     """Run the MCP shim if the arguments ask for it, without further imports; None: parse the command line instead."""
-    from llmproxy.client.tools.mcp_shim.command import parse_shim_words, run_shim
+    from llmproxy.client.tools.mcp_shim import parse_shim_words, run_shim
     from llmproxy.errors import print_final_error
 
     if (asked := parse_shim_words(words)) is None:

@@ -1,8 +1,7 @@
 """``llmproxy mcp -- SERVER ARGS...`` replaces the command of an MCP server over stdio; ``mcp serve`` is an MCP server
 over recordings.
 
-`__main__` parses plain calls itself (`client.tools.mcp_shim.command`); this module handles the rest: help, completion,
-errors.
+`__main__` parses plain calls itself (`client.tools.mcp_shim`); this module handles the rest: help, completion, errors.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typer.core import TyperGroup
 
 from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_given_run_options, load_settings
 from llmproxy.cli.parts.store_arguments import STORE
-from llmproxy.client.tools.mcp_shim.command import ShimOptions, run_shim
+from llmproxy.client.tools.mcp_shim import ShimOptions, run_shim
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
 from llmproxy.server_store_copies import is_server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.mcp_shim import server_pipes
-from llmproxy.client.tools.mcp_shim.shim_deciders import EngineShimBackend
-from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
+from llmproxy.client.tools.mcp_shim import EngineShimBackend
+from llmproxy.client.tools.stdio_proxy import StdioProxy, make_client_line_writer, read_lines, split_notification_runs
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode, ToolLineReply
 from llmproxy.settings import Settings
@@ -322,7 +322,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_to_its_client() -> None:
 def test_a_line_is_put_together_however_it_came() -> None:
     """Borders of reads are none of lines; an endless line is refused."""
     reads = iter([b"a", b"b\nc\n\nd", b"", b""])
-    assert list(server_pipes.read_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
+    assert list(read_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
 
 
 def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:
@@ -332,7 +332,7 @@ def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> N
     note = tmp_path / "pid"
     nap = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = (
-        "import os, sys; from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer; import time;"
+        "import os, sys; from llmproxy.client.tools.stdio_proxy import ToolServer; import time;"
         f"ToolServer([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
@@ -413,3 +413,71 @@ def test_a_late_answer_lets_others_pass() -> None:
     client.answer(9)
     client.close()
     assert answers[0] not in client.written
+
+
+PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n'
+RESULT_LINE = RESULT.encode() + b"\n"
+ASKED = b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}\n'
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [RESULT_LINE],
+        [RESULT_LINE + RESULT_LINE],
+        [PROGRESS + PROGRESS],
+        [PROGRESS + PROGRESS, RESULT_LINE],
+        [RESULT_LINE + PROGRESS, ASKED + PROGRESS, RESULT_LINE],
+        [b'{"id":1,"result":{"text":"a \\"method\\": \\"notifications/x\\""}}\n' + RESULT_LINE],
+    ],
+)
+def test_what_follows_a_notification_is_a_part_of_its_own(parts: list[bytes]) -> None:
+    """Nothing else is cut, and not a byte is lost."""
+    assert split_notification_runs(b"".join(parts)) == parts
+
+
+def pipe() -> tuple[int, Callable[[], bytes], Callable[[], None]]:
+    """Make a pipe: where to write, what reads all that is there, what closes both."""
+    read, write = os.pipe()
+
+    def close() -> None:
+        os.close(read)
+        os.close(write)
+
+    return write, lambda: os.read(read, 65536), close
+
+
+def pair() -> tuple[int, Callable[[], bytes], Callable[[], None]]:
+    """Make a pair of sockets, which Node gives its children."""
+    ours, theirs = socket.socketpair()
+
+    def close() -> None:
+        ours.close()
+        theirs.close()
+
+    return ours.fileno(), lambda: theirs.recv(65536), close
+
+
+@pytest.mark.parametrize("made", [pipe, pair])
+def test_a_result_waits_until_its_progress_was_read(
+    made: Callable[[], tuple[int, Callable[[], bytes], Callable[[], None]]],
+) -> None:
+    """Whoever reads all that is there gets the one, then the other."""
+    fd, read, close = made()
+    write = make_client_line_writer(fd, patience=60)
+    for before, at_once in ((b"", PROGRESS + RESULT_LINE), (PROGRESS, RESULT_LINE)):
+        write(before)
+        writer = threading.Thread(target=write, args=(at_once,))
+        writer.start()
+        assert [read(), read()] == [PROGRESS, RESULT_LINE]
+        writer.join(20)
+    close()
+
+
+def test_a_client_that_is_gone_is_no_error() -> None:
+    """Nobody reads: nothing is raised."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    make_client_line_writer(ours.fileno())(PROGRESS + RESULT_LINE)
+    ours.close()
