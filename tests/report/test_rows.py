@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from llmproxy.report.scenario_rows import format_case_table
+import pytest
+
+from llmproxy.errors import SettingsError
+from llmproxy.report.events import Completed
+from llmproxy.report.scenario_rows import (
+    BaselineComparisonHandler,
+    format_baseline_comparison,
+    format_case_table,
+    format_rows_comparison,
+    read_baseline,
+)
 
 
 def row(name: str, status: str = "passed", runs: int = 1, passed: int = 1) -> dict[str, Any]:
@@ -83,3 +95,91 @@ def test_a_cell_that_says_nothing_about_the_agent_is_in_no_interval() -> None:
     ]
     found = format_case_table(cells)[6:]
     assert found == ["  model=a  1 of 2 cells passed", "  model=b  2 of 3 cells passed (95 % interval 9% to 91%)"]
+
+
+def row_with_rate(
+    name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)
+) -> dict[str, Any]:
+    status = status or ("passed" if passed == runs else "failed")
+    counts = {"runs": runs, "passed": passed, "rate": passed / runs}
+    return {"scenario": name, "status": status, **counts, "interval": interval}
+
+
+def test_worse_comes_first() -> None:
+    """Then what is gone, what is new, what got better; the rest is counted."""
+    before = {
+        each["scenario"]: each
+        for each in (row_with_rate("a"), row_with_rate("b", 0), row_with_rate("same"), row_with_rate("gone"))
+    }
+    assert format_rows_comparison(
+        before, [row_with_rate("new"), row_with_rate("b"), row_with_rate("a", 0), row_with_rate("same")]
+    ) == [
+        "against the baseline: 1 worse, 1 better, 1 as before",
+        "  worse    a: passed -> failed",
+        "  missing  gone: was passed",
+        "  new      new: passed",
+        "  better   b: failed -> passed",
+    ]
+
+
+def test_a_change_that_may_be_chance_says_so() -> None:
+    (_, line) = format_rows_comparison(
+        {"a": row_with_rate("a", 9, 10, interval=(0.6, 0.98))}, [row_with_rate("a", 7, 10, interval=(0.4, 0.9))]
+    )
+    assert (
+        line
+        == "  worse    a: failed, 9 of 10 (60% to 98%) -> failed, 7 of 10 (40% to 90%); the intervals overlap: this may be chance"
+    )
+    (_, line) = format_rows_comparison(
+        {"a": row_with_rate("a", 10, 10, interval=(0.7, 1.0))}, [row_with_rate("a", 0, 10, interval=(0.0, 0.3))]
+    )
+    assert "chance" not in line
+
+
+def test_what_could_not_be_judged_is_worse() -> None:
+    """An error of the environment is no pass, whatever its rate."""
+    assert (
+        "worse"
+        in format_rows_comparison({"a": row_with_rate("a")}, [row_with_rate("a", status="environment_error")])[1]
+    )
+
+
+def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> None:
+    """No file, no report, a report of other suites."""
+    path = tmp_path / "last.json"
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_baseline(path, ["a"])
+    path.write_text("[]")
+    with pytest.raises(SettingsError, match="no JSON report"):
+        read_baseline(path, ["a"])
+    path.write_text(json.dumps({"summary": [row_with_rate("x")]}))
+    with pytest.raises(SettingsError, match="is of other suites: it has x"):
+        read_baseline(path, ["a"])
+    lines: list[str] = []
+    shown = BaselineComparisonHandler(read_baseline(path, ["x"]), lines.append, ["x"])
+    shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row_with_rate("x", 0),)))
+    assert lines == ["against the baseline: 1 worse, 0 better, 0 as before\n", "  worse    x: passed -> failed\n"]
+
+
+def test_what_is_no_more_in_the_suites_is_counted() -> None:
+    """A scenario that was taken out, or renamed, is not as it was before."""
+    lines: list[str] = []
+    shown = BaselineComparisonHandler({"x": row_with_rate("x"), "gone": row_with_rate("gone")}, lines.append, ["x"])
+    shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row_with_rate("x"),)))
+    assert lines == ["against the baseline: 0 worse, 0 better, 1 as before\n", "  1 of the baseline did not run\n"]
+
+
+def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None:
+    """Scenarios that were left out are counted, not called missing; a baseline of others is refused by its flag's name."""
+    before = {each["scenario"]: each for each in (row_with_rate("a"), row_with_rate("b"), row_with_rate("left"))}
+    assert format_baseline_comparison(
+        before, [row_with_rate("a", 0), row_with_rate("b")], tmp_path / "x.json", "--scenario-baseline"
+    ) == [
+        "against the baseline: 1 worse, 0 better, 1 as before",
+        "  worse    a: passed -> failed",
+        "  1 of the baseline did not run",
+    ]
+    with pytest.raises(
+        SettingsError, match=r"--scenario-baseline x.json is of other suites: it has a, b, left, and none"
+    ):
+        format_baseline_comparison(before, [row_with_rate("c")], Path("x.json"), "--scenario-baseline")
