@@ -11,17 +11,27 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Self
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command
+from llmproxy.client.proxy_process import (
+    TOKEN_VARIABLE,
+    Proxy,
+    ProxyCommand,
+    begin_proxy_start,
+    find_proxy_command,
+    read_env_proxy_url,
+)
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, UPDATE_VARIABLE
+from llmproxy.files import make_ignored
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, Update
+from llmproxy.server_store_copies import find_server_of_copy
+from llmproxy.settings import load
 
 RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"
 """Variable with the address of this worker's controller, as JSON."""
@@ -181,3 +191,101 @@ class ControllerProxy:
     def end(self) -> None:
         if self._lines is not None:
             self._lines.close()
+
+
+CASSETTES = Path("tests") / "cassettes"
+STORE = Path(".llmproxy") / "llmproxy.db"
+LOCK = "suite.lock"
+
+
+@dataclass(slots=True)
+class SharedSuiteProxy:
+    """Resources shared by all suites of a pytest process: the mode, and a proxy once the first scenario runs."""
+
+    root: Path
+    mode: str
+    cassette_dir: str = ""
+    update: str = ""
+    rejudge: str = ""
+    """JSON report whose runs are judged again; empty if agents are run."""
+    restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
+    asked: ControllerProxy | None = None
+    _url: str = ""
+    _failed: str = ""
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def ensure_proxy(self, env: Mapping[str, str]) -> str:
+        """Return the address of the running or newly started proxy. Raises MachineError; a failure is final."""
+        if self._failed:
+            raise MachineError(self._failed)
+        if not self._url:
+            try:
+                self._url = self._start_proxy(env)
+            except MachineError as error:
+                self._failed = str(error)
+                raise
+        return self._url
+
+    def _start_proxy(self, env: Mapping[str, str]) -> str:
+        if url := read_env_proxy_url(env):
+            Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
+            return url
+        words = self._proxy_options(env)
+        proxy = self.asked.with_options(words) if self.asked is not None else OwnProxy(dict(env), self.root)
+        self._open.callback(proxy.end)
+        proxy.start(words, update=self.update)
+        return proxy.wait_ready()
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
+        """Return the start options of the proxy, like `llmproxy test`, unless the project sets others."""
+        known = load({}, env, self.root)
+        on_server = find_server_of_copy(known.settings.store) is not None
+        words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
+        live = self.mode not in OFFLINE or self.update == Update.CHANGED
+        words += ["--allow-live"] if live else []
+        if known.is_default("store"):
+            words.append(f"--store={self.find_store(env)}")
+        folder = self.root / (self.cassette_dir or CASSETTES)
+        if self.cassette_dir or (known.is_default("cassette_dir") and not on_server and (live or folder.is_dir())):
+            words.append(f"--cassette-dir={folder}")
+        return words
+
+    def find_store(self, env: Mapping[str, str]) -> Path:
+        known = load({}, env, self.root)
+        return self.state_folder() / STORE.name if known.is_default("store") else known.settings.store
+
+    def find_store_and_cassette_dir(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
+        """Return store and cassette folder; None for a running proxy, or a server's store."""
+        known = load({}, env, self.root)
+        if read_env_proxy_url(env) or find_server_of_copy(known.settings.store) is not None:
+            return None
+        said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
+        return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
+
+    def state_database_path(self, env: Mapping[str, str]) -> Path:
+        store = self.find_store(env)
+        return store.with_name(f"{store.name}.state.db")
+
+    def last_report_path(self) -> Path:
+        return self.state_folder() / "last-report.jsonl"
+
+    def state_folder(self) -> Path:
+        return make_ignored(self.root / STORE.parent)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Wait until no other worker uses the stores' rows."""
+        try:
+            import fcntl
+        except ImportError:  # nothing to lock with here
+            yield
+            return
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            yield
+            return
+        with (self.state_folder() / LOCK).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

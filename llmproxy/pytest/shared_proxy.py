@@ -2,6 +2,10 @@
 
 Its port is reserved and the environment set early, before clients read it. The environment names a session of this
 process, which each test binds to a session, and so to a cassette, of its own.
+
+A request belongs to the running test. A thread for which an ended test did not wait would be recorded in the next one's
+cassette, and only this process knows which thread connects or sends: so such threads may do neither with the proxy
+(`LateRequestGuard`).
 """
 
 from __future__ import annotations
@@ -10,13 +14,18 @@ import hashlib
 import os
 import re
 import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import wraps
+from pathlib import Path, PurePath
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
 
@@ -27,18 +36,158 @@ from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError
-from llmproxy.files import make_ignored
 from llmproxy.parsers import read_channels, read_mode, read_name_patterns, read_unknown_tool
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, Update
 from llmproxy.proxy_calls import Call, Miss
-from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
-from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy, ProxyServerForWorkers
-from llmproxy.server_store_copies import find_server_of_copy
+from llmproxy.pytest.run_proxies import CASSETTES, ControllerProxy, OwnProxy, ProxyServerForWorkers, SharedSuiteProxy
 from llmproxy.settings import load
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+
     from llmproxy.core.cassettes.folder import CassetteDir
+
+SHOWN = 5
+_STARTED = ("_thread.start_new_thread", "_thread.start_joinable_thread")
+_SENDS = ("send", "sendall", "sendmsg")
+"""Sending methods of a socket: they raise no audit event, and a kept-alive connection is opened only once."""
+_WAITING = frozenset({"queue.py", "selectors.py", "concurrent/futures/thread.py", "multiprocessing/pool.py"})
+"""Ends of the names of files in which an idle worker waits."""
+
+
+class LateRequestGuard:
+    """Refuses calls of threads and event-loop tasks of ended tests; an idle worker may be used by the next test."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        self._of: WeakKeyDictionary[threading.Thread, str] = WeakKeyDictionary()
+        self._tasks: WeakKeyDictionary[Task[Any], str] = WeakKeyDictionary()
+        self._before: frozenset[threading.Thread] = frozenset()
+        self._tasks_before: WeakSet[Task[Any]] = WeakSet()
+        self._guarded: list[str] = []
+        """Methods installed in `socket.socket` while late threads exist."""
+        self._address: Callable[[], tuple[str, int] | None] = lambda: None
+        self._hooked = False
+
+    def on_test_start(self) -> None:
+        self._before = frozenset(threading.enumerate())
+        self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))
+        self._patch_or_unpatch_send()
+
+    def watch_leftover_threads_and_tasks(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
+        frames = sys._current_frames()
+        new = [each for each in threading.enumerate() if each not in self._before]
+        late = [each for each in new if not is_waiting_worker_thread(frames.get(each.ident or 0))]
+        for thread in late:
+            self._of.setdefault(thread, test)
+        others = [frame for ident, frame in frames.items() if ident != threading.get_ident()]
+        for task in _list_unfinished_tasks(others):
+            if task not in self._tasks_before:
+                self._tasks.setdefault(task, test)
+        self._address = address
+        self._patch_or_unpatch_send()
+        if (late or self._tasks) and not self._hooked:  # never taken out again, so put in only where it is needed
+            self._hooked = True
+            sys.addaudithook(self._audit_connect)
+
+    def _audit_connect(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event != "socket.connect" and event not in _STARTED:
+            return
+        test = self._find_test(threading.get_ident())
+        if test is None:
+            return
+        if event in _STARTED:  # what it starts is the ended test's as well
+            started = getattr(arguments[0], "__self__", None)
+            if isinstance(started, threading.Thread):
+                self._of[started] = test
+            return
+        where = arguments[1]
+        if isinstance(where, tuple) and tuple(where[:2]) == self._address():
+            self._refuse_late_request(test)
+
+    def _refuse_late_request(self, test: str) -> None:
+        said = f"a thread of {test} asked after its end; its call belongs to no test and was refused"
+        if len(self.refused) < SHOWN and said not in self.refused:
+            self.refused.append(said)
+        raise ConnectionRefusedError(f"llmproxy: {said}. Wait for your threads before the test returns.")
+
+    def _find_test(self, ident: int) -> str | None:
+        if self._tasks and (task := _current_task()) is not None and (test := self._tasks.get(task)) is not None:
+            return test
+        return next(
+            (test for thread, test in list(self._of.items()) if thread.ident == ident and thread.is_alive()), None
+        )
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _patch_or_unpatch_send(self) -> None:
+        wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
+        if wanted and not self._guarded:
+            self._guarded = [
+                name for name in _SENDS if name not in vars(socket.socket) and hasattr(socket.socket, name)
+            ]
+            for name in self._guarded:
+                setattr(socket.socket, name, self._guard_send(getattr(socket.socket, name)))
+        elif not wanted and self._guarded:
+            for name in self._guarded:
+                delattr(socket.socket, name)
+            self._guarded = []
+
+    def _guard_send(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(send)
+        def send_guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:
+            test = self._find_test(threading.get_ident())
+            if test is not None and _peer_address(connection) == self._address():
+                self._refuse_late_request(test)
+            return send(connection, *given, **named)
+
+        return send_guarded
+
+    def close(self) -> None:
+        self._of.clear()
+        self._tasks.clear()
+        self._patch_or_unpatch_send()
+
+
+def _peer_address(connection: socket.socket) -> tuple[Any, ...] | None:
+    try:
+        where = connection.getpeername()
+    except OSError:
+        return None
+    return tuple(where[:2]) if isinstance(where, tuple) else None
+
+
+def _list_unfinished_tasks(frames: Iterable[FrameType]) -> list[Task[Any]]:
+    if (asyncio := sys.modules.get("asyncio")) is None:
+        return []
+    found: list[Task[Any]] = []
+    for each in frames:
+        frame: FrameType | None = each
+        while frame is not None:
+            loop: AbstractEventLoop | None = (
+                frame.f_locals.get("self") if frame.f_code.co_name == "run_forever" else None
+            )
+            if isinstance(loop, asyncio.AbstractEventLoop):
+                found += asyncio.all_tasks(loop)
+                break
+            frame = frame.f_back
+    return found
+
+
+def _current_task() -> Task[Any] | None:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return None if asyncio is None else asyncio.current_task()
+    except RuntimeError:
+        return None  # no loop runs in this thread
+
+
+def is_waiting_worker_thread(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename == threading.__file__:
+        frame = frame.f_back
+    return frame is not None and any(PurePath(frame.f_code.co_filename).match(each) for each in _WAITING)
+
 
 SLUG = 90
 """Characters of a generated name before its hash."""
@@ -286,104 +435,6 @@ class SharedProxy:
             self._failed = str(error)
             raise
         return self._control
-
-
-CASSETTES = Path("tests") / "cassettes"
-STORE = Path(".llmproxy") / "llmproxy.db"
-LOCK = "suite.lock"
-
-
-@dataclass(slots=True)
-class SharedSuiteProxy:
-    """Resources shared by all suites of a pytest process: the mode, and a proxy once the first scenario runs."""
-
-    root: Path
-    mode: str
-    cassette_dir: str = ""
-    update: str = ""
-    rejudge: str = ""
-    """JSON report whose runs are judged again; empty if agents are run."""
-    restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
-    asked: ControllerProxy | None = None
-    _url: str = ""
-    _failed: str = ""
-    _open: ExitStack = field(default_factory=ExitStack)
-
-    def ensure_proxy(self, env: Mapping[str, str]) -> str:
-        """Return the address of the running or newly started proxy. Raises MachineError; a failure is final."""
-        if self._failed:
-            raise MachineError(self._failed)
-        if not self._url:
-            try:
-                self._url = self._start_proxy(env)
-            except MachineError as error:
-                self._failed = str(error)
-                raise
-        return self._url
-
-    def _start_proxy(self, env: Mapping[str, str]) -> str:
-        if url := read_env_proxy_url(env):
-            Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
-            return url
-        words = self._proxy_options(env)
-        proxy = self.asked.with_options(words) if self.asked is not None else OwnProxy(dict(env), self.root)
-        self._open.callback(proxy.end)
-        proxy.start(words, update=self.update)
-        return proxy.wait_ready()
-
-    def close(self) -> None:
-        self._open.close()
-
-    def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
-        """Return the start options of the proxy, like `llmproxy test`, unless the project sets others."""
-        known = load({}, env, self.root)
-        on_server = find_server_of_copy(known.settings.store) is not None
-        words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
-        live = self.mode not in OFFLINE or self.update == Update.CHANGED
-        words += ["--allow-live"] if live else []
-        if known.is_default("store"):
-            words.append(f"--store={self.find_store(env)}")
-        folder = self.root / (self.cassette_dir or CASSETTES)
-        if self.cassette_dir or (known.is_default("cassette_dir") and not on_server and (live or folder.is_dir())):
-            words.append(f"--cassette-dir={folder}")
-        return words
-
-    def find_store(self, env: Mapping[str, str]) -> Path:
-        known = load({}, env, self.root)
-        return self.state_folder() / STORE.name if known.is_default("store") else known.settings.store
-
-    def find_store_and_cassette_dir(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
-        """Return store and cassette folder; None for a running proxy, or a server's store."""
-        known = load({}, env, self.root)
-        if read_env_proxy_url(env) or find_server_of_copy(known.settings.store) is not None:
-            return None
-        said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
-        return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
-
-    def state_database_path(self, env: Mapping[str, str]) -> Path:
-        store = self.find_store(env)
-        return store.with_name(f"{store.name}.state.db")
-
-    def last_report_path(self) -> Path:
-        return self.state_folder() / "last-report.jsonl"
-
-    def state_folder(self) -> Path:
-        return make_ignored(self.root / STORE.parent)
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Wait until no other worker uses the stores' rows."""
-        try:
-            import fcntl
-        except ImportError:  # nothing to lock with here
-            yield
-            return
-        if "PYTEST_XDIST_WORKER" not in os.environ:
-            yield
-            return
-        with (self.state_folder() / LOCK).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 FIXTURE = "llmproxy"

@@ -22,9 +22,9 @@ import pytest
 from llmproxy.client.child_env import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
+from llmproxy.pytest.run_proxies import SharedSuiteProxy
 from llmproxy.pytest.scenario_report import list_result_properties
 from llmproxy.pytest.scenario_run_listener import LISTENER
-from llmproxy.pytest.shared_proxy import SharedSuiteProxy
 from llmproxy.report.events import Event, Finished, PartyUse, SecretHider, Started, Status
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.suite.project_settings import SuiteCommandOptions, read_project_table

@@ -13,11 +13,11 @@ from llmproxy.client.control import session_url
 from llmproxy.core.sessions.journal import IN_MEMORY
 from llmproxy.errors import MachineError
 from llmproxy.proxy_calls import KEPT_MISSES
+from llmproxy.pytest.run_proxies import SharedSuiteProxy
 from llmproxy.pytest.run_summary import read_reported_misses
 from llmproxy.pytest.shared_proxy import (
     SessionOptions,
     SharedProxy,
-    SharedSuiteProxy,
     choose_mode,
     choose_test_live_channels,
     make_cassette_name,
@@ -205,7 +205,7 @@ def test_workers_take_turns(tmp_path: Path) -> None:
     """Two processes never hold it at the same time."""
     code = f"""
 import pathlib, time
-from llmproxy.pytest.shared_proxy import SharedSuiteProxy
+from llmproxy.pytest.run_proxies import SharedSuiteProxy
 root = pathlib.Path({str(tmp_path)!r})
 for _ in range(20):
     with SharedSuiteProxy(root, "replay").lock():
