@@ -24,32 +24,8 @@ from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import LLMProxyError, ensure_prefix
 from llmproxy.protocol import OFFLINE, Update
-from llmproxy.pytest.options import (
-    DEBUG,
-    MODE,
-    REJUDGE,
-    REPORT,
-    SHARD,
-    SHARD_TIMES,
-    TAKEN,
-    UPDATE,
-    add_options,
-    build_rerun_command,
-    make_report_handlers,
-    make_sharding,
-    read_baseline_option,
-    read_update_option,
-    runs_tests_in_workers,
-)
+from llmproxy.pytest import options, run_summary
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, ProxyServerForWorkers
-from llmproxy.pytest.run_summary import (
-    ATTRIBUTE,
-    RunSummaryPlugin,
-    build_miss_sections,
-    expand_quoted_misses,
-    hide_library_frames,
-    read_reported_misses,
-)
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PluginRun, choose_mode
 
@@ -145,7 +121,7 @@ _PASSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add_options(parser)
+    options.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -161,10 +137,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
     config.addinivalue_line("markers", "asyncio: pytest-asyncio's; a test marked agent_test runs without it")
     _set_up_run(config)
-    debug = bool(config.getoption(DEBUG, default=False))
-    if debug and (runs_tests_in_workers(config) or hasattr(config, "workerinput")):
-        raise pytest.UsageError(f"{DEBUG} needs the terminal, which workers of xdist do not have: leave -n out")
-    run, keep = config.stash[_RUN], bool(config.getoption(REPORT, default=[]))
+    debug = bool(config.getoption(options.DEBUG, default=False))
+    if debug and (options.runs_tests_in_workers(config) or hasattr(config, "workerinput")):
+        raise pytest.UsageError(f"{options.DEBUG} needs the terminal, which workers of xdist do not have: leave -n out")
+    run, keep = config.stash[_RUN], bool(config.getoption(options.REPORT, default=[]))
     if debug:
         from llmproxy.scenario.config import ScenarioConfig
 
@@ -172,22 +148,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LISTENER] = ScenarioRunPlugin(run, keep_events=keep, debug=debug)
     config.pluginmanager.register(config.stash[LISTENER], "llmproxy-scenarios")
     sharding = None
-    if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):
-        sharding = make_sharding(config)
+    if config.getoption(options.SHARD, default=None) or config.getoption(options.SHARD_TIMES, default=None):
+        sharding = options.make_sharding(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
-    handlers = make_report_handlers(config, lambda: run.find_store(suites=bool(collector.rows)))
-    keeps_results = not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None))
-    collector = RunSummaryPlugin(handlers, run if keeps_results else None)
-    collector.baseline, collector.sharding = read_baseline_option(config), sharding
+    handlers = options.make_report_handlers(config, lambda: run.find_store(suites=bool(collector.rows)))
+    keeps_results = not (hasattr(config, "workerinput") or config.getoption(options.REJUDGE, default=None))
+    collector = run_summary.RunSummaryPlugin(handlers, run if keeps_results else None)
+    collector.baseline, collector.sharding = options.read_baseline_option(config), sharding
     config.pluginmanager.register(collector, "llmproxy-summary")
 
 
 def _set_up_run(config: pytest.Config) -> None:
     if _RUN in config.stash:
         return
-    run = config.stash[_RUN] = PluginRun(config, taken=set(TAKEN))
+    run = config.stash[_RUN] = PluginRun(config, taken=set(options.TAKEN))
     run.notes += [
-        f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(TAKEN)
+        f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*"
+        for flag in sorted(options.TAKEN)
     ]
     try:
         mode = run.choose_mode()
@@ -195,7 +172,7 @@ def _set_up_run(config: pytest.Config) -> None:
         raise pytest.UsageError(ensure_prefix(f"mode {error}")) from error
     run.asked = ControllerProxy.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
-    if not runs_tests_in_workers(config):
+    if not options.runs_tests_in_workers(config):
         if wanted:
             run.prepare_proxy(mode)
     elif not read_env_proxy_url(os.environ):
@@ -245,7 +222,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
         run.bench = run.make_resources()
-        run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
+        run.bench.rejudge = str(config.getoption(options.REJUDGE, default=None) or "")
         run.bench.asked = run.asked
         run.bench.restored_env = run.shared.restored_env if run.shared is not None else nullcontext
     return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
@@ -285,9 +262,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             and (typed := getattr(config.known_args_namespace, "llmproxy_mode", None))
         ):
             run.found.append(
-                f"{MODE} {typed}: none of these tests uses the fixture `{FIXTURE}` or has the marker `{AGENT_TEST}`,"
-                " so nothing is recorded or replayed, and a client made at import reaches nobody;"
-                " mark them, or give the fixture to every test: -o llmproxy_autouse=true"
+                f"{options.MODE} {typed}: none of these tests uses the fixture `{FIXTURE}` or has the marker "
+                f"`{AGENT_TEST}`, so nothing is recorded or replayed, and a client made at import reaches nobody; mark "
+                "them, or give the fixture to every test: -o llmproxy_autouse=true"
             )
         return
     if run.shared is None:
@@ -299,7 +276,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             asked = [config.stash[LISTENER].read_options(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
-            run.shared.start(live=live or read_update_option(config) == Update.CHANGED)
+            run.shared.start(live=live or options.read_update_option(config) == Update.CHANGED)
             HOST.ready = run.shared.wait_ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
@@ -359,15 +336,15 @@ def pytest_runtest_makereport(
     test_session = item.stash.get(_SESSION, None)
     missed = None
     if test_session is not None and call.excinfo is not None and call.when == "call":
-        missed = read_reported_misses(test_session)
+        missed = run_summary.read_reported_misses(test_session)
         if missed and not any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb")):
-            hide_library_frames(call.excinfo.value)
+            run_summary.hide_library_frames(call.excinfo.value)
     report = yield
     if test_session is None:
         return report
     if report.when == "teardown":
         if test_session.closed is not None:
-            setattr(report, ATTRIBUTE, test_session.closed.to_json())
+            setattr(report, run_summary.ATTRIBUTE, test_session.closed.to_json())
         del item.stash[_SESSION]
         item.stash.setdefault(_PASSED, False)
         del item.stash[_PASSED]
@@ -376,10 +353,10 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[_PASSED] = report.passed
     if report.failed:
-        anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
-        missed = read_reported_misses(test_session) if missed is None else missed
-        expand_quoted_misses(report, missed)
-        report.sections += build_miss_sections(test_session, missed, report.longreprtext, anew)
+        anew = options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
+        missed = run_summary.read_reported_misses(test_session) if missed is None else missed
+        run_summary.expand_quoted_misses(report, missed)
+        report.sections += run_summary.build_miss_sections(test_session, missed, report.longreprtext, anew)
     return report
 
 

@@ -15,17 +15,7 @@ from typing import TextIO
 
 from llmproxy.amount_formatting import format_count, format_seconds
 from llmproxy.lazy_regex import late
-from llmproxy.report.events import (
-    Completed,
-    Event,
-    Finished,
-    ImmediateHandler,
-    Message,
-    Selected,
-    Started,
-    Status,
-    Step,
-)
+from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.run_tree import Run, format_content, format_run_facts, show_value
 from llmproxy.report.scenario_rows import format_case_table
 
@@ -34,7 +24,7 @@ _NAMED = 2
 _COLOURS = {"green": "32", "blue": "34", "magenta": "35", "yellow": "33", "red": "31"}
 
 
-class ScenarioConsole(ImmediateHandler):
+class ScenarioConsole:
     """Prints to a stream, with colours on a terminal; lines name their run if several, at verbose 2 the scenario."""
 
     def __init__(self, verbose: int = 1, stream: TextIO | None = None) -> None:
@@ -63,6 +53,9 @@ class ScenarioConsole(ImmediateHandler):
                 # A run by itself raises its error: a miss is explained there, over many lines.
                 short = bool(event.misses) and self._alone
                 self._print("red", "Error:", event.error.partition("\n")[0] if short else event.error)
+
+    def close(self) -> None:
+        """Do nothing: no output is buffered."""
 
     def _print_message(self, event: Message) -> None:
         said = event.message

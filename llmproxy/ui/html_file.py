@@ -20,6 +20,7 @@ from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import RowSummary, extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
+from llmproxy.ui import queries
 from llmproxy.ui.calls import (
     ExchangeLinker,
     LinkedExchange,
@@ -29,19 +30,6 @@ from llmproxy.ui.calls import (
     decode_utf8_or_none,
     encode_text_as_delta,
     summarize_recorded_steps,
-)
-from llmproxy.ui.queries import (
-    MAX_RUN_BYTES,
-    MAX_RUN_CALLS,
-    NO_CHILD,
-    CallFilter,
-    count_body_bytes,
-    list_fork_origins,
-    list_timeline_marks,
-    row_to_json,
-    sum_calls,
-    summarize_cassettes,
-    take_until_byte_limit,
 )
 
 MARK = "llmproxy recording"
@@ -61,27 +49,27 @@ def page_data(
 ) -> dict[str, Any]:
     """Return cassettes as a page's data; above `most` bytes without the last and huge calls, which are counted."""
     maker = PageDataBuilder(most, redactor)
-    children, sums = list_fork_origins(store), summarize_cassettes(store)
+    children, sums = queries.list_fork_origins(store), queries.summarize_cassettes(store)
     cassettes = []
     for info in wanted:
         found = list(maker.add_cassette(store, info))
-        which = CallFilter(info.name, info.sample)
+        which = queries.CallFilter(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
-        told = list(take_until_byte_limit(islice(own, MAX_RUN_CALLS), MAX_RUN_BYTES))
+        told = list(queries.take_until_byte_limit(islice(own, queries.MAX_RUN_CALLS), queries.MAX_RUN_BYTES))
         stored = {row.id: row for row in store.list_summaries(info.name, info.sample, superseded=True)}
         listed = [_build_call_row(stored[each.id], each) for each in found if each.id in stored]
         cassettes.append(
             {
                 **asdict(info),
                 "holder": None,
-                **children.get((info.name, info.sample), NO_CHILD),
+                **children.get((info.name, info.sample), queries.NO_CHILD),
                 **sums[info.name, info.sample],
                 "asked": listed[0]["asked"] if listed else "",
                 "rows": listed,
                 "left": info.live - len(found),
-                "sums": sum_calls(store, which),
-                "strip": [each for each in list_timeline_marks(store, which) if each[0] in taken],
+                "sums": queries.sum_calls(store, which),
+                "strip": [each for each in queries.list_timeline_marks(store, which) if each[0] in taken],
                 "steps": {"steps": summarize_recorded_steps(told), "calls": len(told), "of": info.live},
             }
         )
@@ -98,7 +86,7 @@ def page_data(
 def _build_call_row(row: RowSummary, interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: the store's contain names that are replaced here."""
     asked, answered, cost = extract_texts_and_cost(interaction)
-    return row_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
+    return queries.row_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
 
 
 @dataclass(slots=True)
@@ -135,7 +123,7 @@ class PageDataBuilder:
         for each in store.iter_interactions(info.name, info.sample):
             if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
                 return
-            if self.most is None or count_body_bytes(each) <= self.most // _ONE:
+            if self.most is None or queries.count_body_bytes(each) <= self.most // _ONE:
                 taken = anonymize_interaction(self.redactor.interaction(each) if self.redactor else each)
                 self._add_call(readers.setdefault(taken.party, ExchangeLinker()).read(taken))
                 yield taken

@@ -25,15 +25,7 @@ from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX, Decision
 from llmproxy.proxy_calls import Call, CallLog
 from llmproxy.server_store_copies import show_store
-from llmproxy.ui import queries
-from llmproxy.ui.page import (
-    PageAnswer,
-    answer_query_as_json,
-    error_answer,
-    page_answer,
-    redirect_to_page,
-    refusal_answer,
-)
+from llmproxy.ui import page, queries
 
 _DATA = UI_PREFIX + "data/"
 MOST = 500
@@ -58,45 +50,45 @@ class Viewer:
     tests: Callable[[Mapping[str, str]], Any] | None = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
-    def answer_request(self, asked: ControlRequest) -> Future[PageAnswer]:
+    def answer_request(self, asked: ControlRequest) -> Future[page.PageAnswer]:
         """Answer a request asynchronously. Must be called in the engine's thread."""
         target = urlsplit(asked.target)
         path, refusing = target.path, find_refusal(asked, self.token, self.page_token)
         if path == "/":
-            answer = redirect_to_page()
+            answer = page.redirect_to_page()
         elif asked.method not in ("GET", "HEAD"):
-            answer = refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX)
+            answer = page.refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX)
         elif path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
             answer = self._answer_page(asked, refusing)
         elif refusing is not None:
-            answer = error_answer(refusing)
+            answer = page.error_answer(refusing)
         elif not path.startswith(_DATA):
-            answer = refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
+            answer = page.refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
         else:
             question, query = path.removeprefix(_DATA), dict(parse_qsl(target.query, keep_blank_values=True))
             try:
                 return self._thread.submit(
-                    answer_query_as_json, self._choose_answerer(question, query), question, query
+                    page.answer_query_as_json, self._choose_answerer(question, query), question, query
                 )
             except LLMProxyError as error:
-                answer = error_answer(error)
-        made: Future[PageAnswer] = Future()
+                answer = page.error_answer(error)
+        made: Future[page.PageAnswer] = Future()
         made.set_result(answer)
         return made
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
+    def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> page.PageAnswer:
         """Return the page; with its token only for clients that need none, and never for a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
         typed = find_refusal(_drop_same_origin_headers(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
-            return error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
+            return page.error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
         store = self.engine.config.shown or show_store(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
-        return page_answer({**start, "store": store, "store_words": format_store_option(store)})
+        return page.page_answer({**start, "store": store, "store_words": format_store_option(store)})
 
     def _choose_answerer(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return the function that answers a query; the engine's state is taken now."""

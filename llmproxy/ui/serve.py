@@ -18,18 +18,7 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
-from llmproxy.ui.page import (
-    Ask,
-    Headers,
-    PageAnswer,
-    answer_query_as_json,
-    build_headers,
-    error_answer,
-    json_answer,
-    page_answer,
-    redirect_to_page,
-    refusal_answer,
-)
+from llmproxy.ui import page
 
 _DATA = "data/"
 _LABEL = "label"
@@ -41,49 +30,49 @@ Put = Callable[[dict[str, str]], Any]
 def answer_ui_request(
     method: str,
     target: str,
-    headers: Headers,
+    headers: page.Headers,
     token: str,
-    ask: Ask,
+    ask: page.Ask,
     start: dict[str, Any],
     put: Put | None = None,
     body: bytes = b"",
-) -> PageAnswer:
+) -> page.PageAnswer:
     """Answer one request of `llmproxy ui`; `put` handles input from the page, if it may write."""
     # Origin form: nothing else names what is here, and `urlsplit` raises for `http://[`.
     path, _, asked = target.partition("?")
     if path == "/":
-        return redirect_to_page()
+        return page.redirect_to_page()
     try:
         OriginGuard().require_admitted(SeenHead(headers))
     except RefusedError as error:
-        return error_answer(error)
+        return page.error_answer(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
     if method not in ("GET", "HEAD") and not writes:
-        return refusal_answer(405, "llmproxy_method", "llmproxy: this is for reading.")
+        return page.refusal_answer(405, "llmproxy_method", "llmproxy: this is for reading.")
     if path == UI_PREFIX:
-        return page_answer(start)
+        return page.page_answer(start)
     if not path.startswith(UI_PREFIX + _DATA) and not writes:
-        return refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
+        return page.refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
     given = next((value for name, value in headers if name.lower() == TOKEN_HEADER), "")
     if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
         told = "llmproxy: this page has no token."
         hint = "Open the address that `llmproxy ui` printed, whole."
-        return refusal_answer(403, "llmproxy_forbidden", told, hint)
+        return page.refusal_answer(403, "llmproxy_forbidden", told, hint)
     if put is not None and writes:
         return _store_page_input(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
-    return answer_query_as_json(ask, path.removeprefix(UI_PREFIX + _DATA), query)
+    return page.answer_query_as_json(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def _store_page_input(put: Put, body: bytes) -> PageAnswer:
+def _store_page_input(put: Put, body: bytes) -> page.PageAnswer:
     said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
-        return refusal_answer(400, "llmproxy_question", told)
+        return page.refusal_answer(400, "llmproxy_question", told)
     try:
-        return json_answer(200, put(said))
+        return page.json_answer(200, put(said))
     except LLMProxyError as error:
-        return error_answer(error)
+        return page.error_answer(error)
 
 
 def _parse_content_length(said: str) -> int | None:
@@ -92,7 +81,9 @@ def _parse_content_length(said: str) -> int | None:
     return int(said) if plain and int(said) <= _MOST else None
 
 
-def make_server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | None = None) -> ThreadingHTTPServer:
+def make_server(
+    port: int, token: str, ask: page.Ask, start: dict[str, Any], put: Put | None = None
+) -> ThreadingHTTPServer:
     """Return a server on loopback that is not serving yet. Raises OSError: the port is taken."""
 
     class PageHandler(BaseHTTPRequestHandler):
@@ -108,7 +99,7 @@ def make_server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put
                 self.close_connection = True  # its body is not read
             answer = answer_ui_request(self.command, self.path, headers, token, ask, start, put, body)
             self.send_response_only(answer.status)
-            for name, value in (*build_headers(answer), ("content-length", str(len(answer.body)))):
+            for name, value in (*page.build_headers(answer), ("content-length", str(len(answer.body)))):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
