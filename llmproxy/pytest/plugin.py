@@ -21,13 +21,13 @@ import pytest
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.gather_run_variables import build_path_variable
 from llmproxy.client.proxy_process import read_env_proxy_url
-from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import LLMProxyError, ensure_prefix
 from llmproxy.protocol import OFFLINE, Update
 from llmproxy.pytest import options, run_summary
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, ProxyServerForWorkers
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PluginRun, choose_mode
+from llmproxy.report.events import HOST
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter

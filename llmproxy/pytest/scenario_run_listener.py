@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.client.session_reports import Report
 from llmproxy.protocol import Mode, ReplayScope
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
-from llmproxy.report.events import Event, ImmediateHandler, Started
+from llmproxy.report.events import HOST, Event, ImmediateHandler, Started
 from llmproxy.report.run_tree import RunTree, to_plain
 
 if TYPE_CHECKING:

@@ -335,3 +335,40 @@ def redact_plain_data(value: object, text: Callable[[str], str]) -> object:
         same = all(one is other for one, other in zip(made, value, strict=True))
         return value if same else (tuple(made) if isinstance(value, tuple) else made)
     return value
+
+
+class ScenarioRunListener(Handler, Protocol):
+    """Gets every scenario run of this process and its events, from any thread."""
+
+    # An executor and its result: this layer is below scenarios.
+    def on_run_end(self, scenario: Any, result: Any) -> None:
+        """Handle the end of a run, once, also after an exception."""
+
+
+@dataclass(slots=True)
+class RunSettingsFromPytest:
+    """What a test runner sets: how scenarios are recorded. Here, since the plugin is loaded in every pytest run."""
+
+    listener: ScenarioRunListener | None = None
+    mode: str = ""
+    """Mode of sessions of runs that set none; empty: the proxy's."""
+    place: Callable[[str], str] | None = None
+    """Returns a recording's name at the current place (in a test) from its own name."""
+    faults: Any = None
+    """Injected faults for sessions of runs, as plain values; None: the proxy's."""
+    session: str = ""
+    """Session of the running test, for calls outside an agent's turn. Empty: none."""
+    ready: Callable[[], object] | None = None
+    """Waits until the environment's proxy serves; called in a thread before a session opens. Raises MachineError."""
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        return () if self.listener is None else (self.listener,)
+
+    def emit_scenario_run_end(self, scenario: Any, result: Any) -> None:
+        if self.listener is not None:
+            self.listener.on_run_end(scenario, result)
+
+
+HOST = RunSettingsFromPytest()
+"""The test runner's settings in this process; values set by `configure` belong to the user and are not changed."""

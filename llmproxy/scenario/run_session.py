@@ -25,12 +25,11 @@ from typing import Any, Self
 from llmproxy.client.child_env import find_upstreams
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_env_proxy_url
-from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, SHOWN_KEY
 from llmproxy.proxy_calls import Call, Miss
-from llmproxy.report.events import PartyUse
+from llmproxy.report.events import HOST, PartyUse
 from llmproxy.scenario.turn_taking import (
     bind_service,
     env_without_turn,

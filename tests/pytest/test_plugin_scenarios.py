@@ -86,7 +86,7 @@ def test_beside_the_fixture(llmproxy):
     assert result.success, result.reasoning
     assert result.usage["agent"].calls == 1
     assert llmproxy.report().calls == 0       # the run has a session of its own
-    from llmproxy.client.pytest_scenario_hooks import HOST
+    from llmproxy.report.events import HOST
     assert HOST.session == llmproxy.name         # where an agent's calls land that it makes too late
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.pytest.scenario_run_listener import ScenarioRunPlugin
+from llmproxy.report.events import HOST
 from tests.scenario.people import Agent
 from tests.support.pytest_run import run, write
 

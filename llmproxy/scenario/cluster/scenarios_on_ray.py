@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import llmproxy
-from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
-from llmproxy.report.events import Handler, Status, notify_handlers
+from llmproxy.report.events import HOST, Handler, Status, notify_handlers
 from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_ray_connection
 from llmproxy.scenario.cluster.transfer_files import (

@@ -33,10 +33,9 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.client.pytest_scenario_hooks import HOST, RunSettingsFromPytest
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import read_bounded_text, unique_members
-from llmproxy.report.events import Handler, SecretHider, Started
+from llmproxy.report.events import HOST, Handler, RunSettingsFromPytest, SecretHider, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter

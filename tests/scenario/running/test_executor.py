@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.pytest_scenario_hooks import HOST, RunSettingsFromPytest
+from llmproxy.report.events import HOST, RunSettingsFromPytest
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
 from llmproxy.scenario.running.executor import choose_cassette_name

@@ -22,9 +22,8 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.client.control import Control
-from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import MachineError, MissError, SettingsError, UpstreamError
-from llmproxy.report.events import Message, Status
+from llmproxy.report.events import HOST, Message, Status
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import LateCallsError

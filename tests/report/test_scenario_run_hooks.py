@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy import scenario
-from llmproxy.client.pytest_scenario_hooks import HOST, RunSettingsFromPytest
-from llmproxy.report.events import Event, Finished
+from llmproxy.report.events import HOST, Event, Finished, RunSettingsFromPytest
 from tests.scenario.people import Agent
 
 
