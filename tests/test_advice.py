@@ -52,7 +52,7 @@ BY_HAND = {
     "cli/maintenance.py": "the store stands in {store}; paths of files in its way of writing",
     "client/control.py": "whoever asks a proxy that is not there has named no store",
     "cli/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
-    "client/known_clients.py": "what `run` can do for a language",
+    "client/bypass_monitor.py": "what `run` can do for a language",
     "client/tools/agent_mcp_servers.py": "the name of the command that starts the agent already, and how it is given tools",
     "client/proxy_process.py": "how a command is written as words",
     "core/faults/parsing.py": "how faults are written; a rule was refused before anything ran",

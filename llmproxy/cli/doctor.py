@@ -27,10 +27,12 @@ from llmproxy.cli.parts.options import (
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.client.bypass_monitor import (
+    OTHER,
     Address,
     MonitoredProcess,
     ProcessMonitor,
     find_lookup_bypasses,
+    find_runtime,
     make_lookup_reporting_env,
     read_lookups,
 )
@@ -43,7 +45,6 @@ from llmproxy.client.child_env import (
     is_proxy_url,
 )
 from llmproxy.client.control import ControlError
-from llmproxy.client.known_clients import OTHER, find_runtime
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, run_child
 from llmproxy.client.session_reports import Report, format_counts, sum_reports
 from llmproxy.errors import Exit, MachineError, SettingsError

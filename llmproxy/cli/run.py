@@ -34,7 +34,7 @@ from llmproxy.cli.parts.session_setup import (
     redirect_tools,
     refuse_start_only_flags,
 )
-from llmproxy.client.known_clients import list_bypass_warnings
+from llmproxy.client.bypass_monitor import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 

@@ -19,9 +19,9 @@ from llmproxy.amount_formatting import name_some
 from llmproxy.cli.parts.options import format_record_command
 from llmproxy.cli.parts.printing import to_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_from_recorded_runs, open_given
+from llmproxy.client.bypass_monitor import PROJECTS, find_clients, is_configured_in_command
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
-from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, MachineError
