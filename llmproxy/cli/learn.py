@@ -34,7 +34,7 @@ from llmproxy.cli.parts.store_arguments import (
     learn_from_recorded_runs,
     open_given,
 )
-from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables
+from llmproxy.client.child_env import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.client.session_reports import list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables

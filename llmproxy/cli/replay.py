@@ -36,8 +36,8 @@ from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
 from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, open_given, validate_cassette_name
+from llmproxy.client.child_env import gather_run_variables
 from llmproxy.client.control import CONFLICT, ControlError
-from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.core.forks.fork_rows import fork_cassette

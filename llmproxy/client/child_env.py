@@ -1,21 +1,30 @@
-"""The environment of a child whose LLM traffic goes through the proxy, as a pure function of the old one. Sources:
-WIRE.md 1.1 and 4.1.
+"""The environment of a child whose LLM traffic goes through the proxy, as a pure function of the old one, and the
+child's run variables: folder, user, day, branch. Sources: WIRE.md 1.1 and 4.1.
 
 The proxy, started with the old environment, forwards to the old base URLs. A base URL needs a provider's prefix where
 several share a path (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. In
 replay, missing keys get a placeholder, or SDKs do not start. Variables such as SSL_CERT_FILE *replace* the trusted
 certificates, so the bundle holds certifi's authorities, the user's own, and the proxy's.
+
+An unknown run variable is not declared: a name that only one of two runs declares binds nothing.
 """
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import platform
 import shutil
+import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
@@ -27,9 +36,12 @@ from llmproxy.core.providers.upstreams_and_rates import (
     read_copilot_provider,
     read_env_upstreams,
 )
-from llmproxy.errors import MachineError
+from llmproxy.errors import MachineError, SettingsError, remove_prefix
 from llmproxy.files import replace_file
-from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
+from llmproxy.protocol import API_KEYS, BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +53,11 @@ class BaseURL:
 
 
 BASE_URLS = tuple(
-    sorted(
-        (
-            BaseURL(name, provider.prefix + path, name in provider.only_if_set)
-            for provider in PROVIDERS.values()
-            for name, path in provider.env.items()
-        ),
-        key=lambda variable: variable.preset_only,
-    )
+    BaseURL(name, provider.prefix + path, preset_only)
+    for preset_only in (False, True)
+    for provider in PROVIDERS.values()
+    for name, path in provider.env.items()
+    if (name in provider.only_if_set) == preset_only
 )
 
 AZURE = ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE")
@@ -64,7 +73,6 @@ AWS_CREDENTIALS = (
 """Variables that mean AWS credentials exist, which a placeholder would hide from S3 and others."""
 AWS_PLACEHOLDERS = {"AWS_ACCESS_KEY_ID": PLACEHOLDER_KEY, "AWS_SECRET_ACCESS_KEY": PLACEHOLDER_KEY}
 AWS_REGION = ("AWS_REGION", "AWS_DEFAULT_REGION")
-AWS_FIRST_REGION = "us-east-1"
 AWS_IGNORES = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 
 QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1"}
@@ -140,9 +148,8 @@ def plan_env(
     if interception:
         others |= _build_proxy_env(url, session, env, interception)
     local = any(host in LOOPBACK for host in recorded)  # a service on this machine is to be intercepted too
-    others |= _rebuild_no_proxy(
-        url, env, intercepted=interception is not None, loopback=base_urls and not local, recorded=recorded
-    )
+    bare = base_urls and not local
+    others |= _rebuild_no_proxy(url, env, intercepted=interception is not None, loopback=bare, recorded=recorded)
     dropped = () if key_names is None else tuple(name for name, value in env.items() if value == PLACEHOLDER_KEY)
     env = {name: value for name, value in env.items() if name not in dropped}
     keys = _build_key_placeholders(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
@@ -166,10 +173,7 @@ def find_upstreams(env: Mapping[str, str], url: str) -> dict[str, str]:
 
 def _build_base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str, str]:
     found = {each.name: base + each.path for each in BASE_URLS if not each.preset_only or env.get(each.name)}
-    azure_alone = any(env.get(name) for name in AZURE) and not any(
-        env.get(name) for name in (*OPENAI, "OPENAI_API_KEY")
-    )
-    if azure_alone:
+    if any(map(env.get, AZURE)) and not any(map(env.get, (*OPENAI, "OPENAI_API_KEY"))):
         for name in OPENAI:
             del found[name]
         notes.append(
@@ -207,7 +211,7 @@ def _build_key_placeholders(
     is_aws = wanted is None or any(name in wanted for name in AWS_CREDENTIALS)
     if is_aws and not aws_files and not any(name in env for name in AWS_CREDENTIALS):
         found |= AWS_PLACEHOLDERS
-        region = next((env[name] for name in AWS_REGION if env.get(name)), AWS_FIRST_REGION)
+        region = next((env[name] for name in AWS_REGION if env.get(name)), "us-east-1")
         found |= {name: region for name in AWS_REGION if not env.get(name)}
     return found
 
@@ -218,14 +222,10 @@ def _build_proxy_env(url: str, session: str | None, env: Mapping[str, str], how:
     user = f"{quote(session, safe='')}:{PROXY_PASSWORD}@" if session else ""
     found = dict.fromkeys(PROXIES, f"http://{user}{place}")
     found |= dict.fromkeys(BUNDLES, how.bundle) | {NODE_CA: how.ca, NODE_PROXY: "1"}
-    found[NODE_OPTIONS] = " ".join(
-        filter(None, [env.get(NODE_OPTIONS, "").replace(NODE_PRELOAD, "").strip(), NODE_PRELOAD])
-    )
-    java = [
-        f"-D{kind}.proxy{what}"
-        for kind in ("https", "http")
-        for what in (f"Host={parts.hostname}", f"Port={parts.port}")
-    ]
+    node = env.get(NODE_OPTIONS, "").replace(NODE_PRELOAD, "").strip()
+    found[NODE_OPTIONS] = " ".join(filter(None, [node, NODE_PRELOAD]))
+    places = (f"Host={parts.hostname}", f"Port={parts.port}")
+    java = [f"-D{kind}.proxy{what}" for kind in ("https", "http") for what in places]
     java.append("-Dhttp.nonProxyHosts=localhost|127.*|[::1]")
     if how.truststore:
         java += [f"-Djavax.net.ssl.trustStore={how.truststore}", f"-Djavax.net.ssl.trustStorePassword={JAVA_PASSWORD}"]
@@ -256,7 +256,6 @@ def _exempts_provider(word: str, hosts: Iterable[str]) -> bool:
 
 
 Which = Callable[[str], str | None]
-_KEYTOOL_TIME = 60.0
 
 
 def list_preset_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
@@ -322,7 +321,7 @@ def make_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
         shutil.copyfile(known, part)
     command = [keytool, "-importcert", "-noprompt", "-alias", "llmproxy", "-file", str(ca), "-keystore", str(part)]
     try:
-        subprocess.run([*command, "-storepass", JAVA_PASSWORD], check=True, capture_output=True, timeout=_KEYTOOL_TIME)
+        subprocess.run([*command, "-storepass", JAVA_PASSWORD], check=True, capture_output=True, timeout=60)
         part.replace(target)
     except (OSError, subprocess.SubprocessError):
         part.unlink(missing_ok=True)
@@ -332,3 +331,123 @@ def make_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
 
 def in_ci(env: Mapping[str, str]) -> bool:
     return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
+
+
+Declared = list[dict[str, str]]
+
+
+def gather_run_variables(
+    env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
+) -> Declared:
+    """Return the run variables of a child in `cwd`; `now`: aware time, default now; `git` adds git's."""
+    here = (now or datetime.now(UTC)).astimezone(_read_tz_variable(env))
+    day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
+    found: Declared = [build_path_variable("cwd", _find_logical_cwd(cwd, env))]
+    found.append(build_path_variable("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
+    found.append(build_path_variable("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
+    found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
+    words = {
+        "user": env.get("USER") or env.get("LOGNAME") or _find_user_name(),
+        "host": socket.gethostname(),
+        "timezone": env.get("TZ") or here.tzname() or "",
+        "shell": env.get("SHELL", "").rpartition("/")[2],
+        "os_version": f"{platform.system()} {platform.release()}",
+        API_KEYS: " ".join(list_set_api_keys(env)) or "none",
+    }
+    found += [{"name": name, "value": value} for name, value in words.items() if value]
+    told = [each for each in found if each["value"].strip("/\\.")]  # the root is in every path
+    return [*told, *(_read_git_state(cwd) if git else [])]
+
+
+def list_set_api_keys(env: Mapping[str, str]) -> list[str]:
+    """Return the names, never the values, of providers' key variables that are set."""
+    known = {name for key in KEYS for name in (key.name, *key.instead)} | {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"}
+    return sorted(name for name in known if env.get(name) not in (None, "", PLACEHOLDER_KEY))
+
+
+def _read_tz_variable(env: Mapping[str, str]) -> ZoneInfo | None:
+    if not env.get("TZ"):
+        return None
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(env["TZ"].removeprefix(":"))
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # ``EST5EDT,M3.2.0`` and the like: the C library knows
+        return None
+
+
+def _find_logical_cwd(cwd: Path, env: Mapping[str, str]) -> Path:
+    """Return the folder as the shell names it, with its symbolic links, if PWD agrees."""
+    with suppress(OSError):
+        said = Path(env.get("PWD", ""))
+        if said.is_absolute() and said.samefile(cwd):
+            return said
+    return cwd
+
+
+def build_path_variable(name: str, path: Path) -> dict[str, str]:
+    plain, real = os.path.abspath(path), os.path.realpath(path)  # noqa: PTH100 - Path.resolve follows links
+    return {"name": name, "value": plain} | ({"other": real} if real != plain else {})
+
+
+def _find_user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container may run under a number without a name
+        return ""
+
+
+def _read_git_state(cwd: Path) -> Declared:
+    if not any((folder / ".git").exists() for folder in (cwd, *cwd.parents)):
+        return []
+    status = _run_git(cwd, "status", "--short")
+    who = _run_git(cwd, "var", "GIT_AUTHOR_IDENT")  # Ann Smith <ann@example.com> 1795000000 +0000
+    found = {
+        "git_user": who and " ".join(who.split(" ")[:-2]),
+        "git_branch": _run_git(cwd, "branch", "--show-current"),
+        "git_status": None if status is None else status or "(clean)",
+        "git_commits": _run_git(cwd, "log", "--oneline", "-n", "5"),
+    }
+    return [{"name": name, "value": value[:10_000]} for name, value in found.items() if value]
+
+
+def _run_git(cwd: Path, *words: str) -> str | None:
+    try:
+        command, env = ["git", "-c", "core.fsmonitor=false", *words], {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=2.0, check=False, env=env, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip("\n") if done.returncode == 0 else None
+
+
+def parse_var_option_dicts(given: list[str]) -> Declared:
+    """Parse arguments of the form ``NAME=VALUE``. Raises SettingsError."""
+    from llmproxy.core.bindings.run_variables import BadRunVariable, parse_run_variable
+
+    found = []
+    for each in given:
+        name, mark, value = each.partition("=")
+        if not mark or not name or not value:
+            raise SettingsError(f"--var {each!r}: it is NAME=VALUE, as in task=1007.")
+        try:
+            parse_run_variable(name, value)
+        except BadRunVariable as error:
+            raise SettingsError(f"--var {each!r}: {remove_prefix(error)}") from error
+        found.append({"name": name, "value": value})
+    return found
+
+
+_ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
+"""Zones 26 hours apart: one of them has another date than any given one."""
+
+
+def find_zone_with_other_date(day: str, now: datetime | None = None) -> str:
+    """Return a time zone with another date than ``2026-11-22``, so another hour too; empty if none is known."""
+    moment = now or datetime.now(UTC)
+    for name in _ZONES:
+        zone = _read_tz_variable({"TZ": name})
+        if zone is not None and moment.astimezone(zone).strftime("%Y-%m-%d") != day:
+            return name
+    return ""

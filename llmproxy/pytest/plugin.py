@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from llmproxy.client.child_env import in_ci
-from llmproxy.client.gather_run_variables import build_path_variable
+from llmproxy.client.child_env import build_path_variable, in_ci
 from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.errors import LLMProxyError, ensure_prefix
 from llmproxy.protocol import OFFLINE, Update

@@ -30,9 +30,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import pytest
 
 from llmproxy.advice import PYTEST_MODE
-from llmproxy.client.child_env import EnvironmentPlan, in_ci, plan_env
+from llmproxy.client.child_env import EnvironmentPlan, gather_run_variables, in_ci, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
-from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError

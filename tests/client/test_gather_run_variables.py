@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables, parse_var_option_dicts
+from llmproxy.client.child_env import find_zone_with_other_date, gather_run_variables, parse_var_option_dicts
 from llmproxy.core.bindings import parse_run_variable
 from llmproxy.errors import SettingsError
 

@@ -20,7 +20,7 @@ from typer.main import get_command
 from llmproxy import protocol
 from llmproxy.advice import StartCommand, quote_word
 from llmproxy.cli.parts.completion import complete_cassettes, make_word_completer
-from llmproxy.client.gather_run_variables import gather_run_variables, parse_var_option_dicts
+from llmproxy.client.child_env import gather_run_variables, parse_var_option_dicts
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded, Option, format_value, list_options, load, shown_path

@@ -233,7 +233,7 @@ class EngineShimBackend:
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be stored. Raises LLMProxyError."""
         from llmproxy.advice import StartCommand
-        from llmproxy.client.gather_run_variables import gather_run_variables
+        from llmproxy.client.child_env import gather_run_variables
         from llmproxy.core.bindings import parse_run_variable
         from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient
         from llmproxy.core.engine.engine import Engine
