@@ -116,9 +116,8 @@ class Control:
         return self._request("GET", path) if given is None else self._request("POST", path, given)
 
     def declare_run_variables(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
-        return Report.from_json(
-            self._request("POST", _session_path(name, "run_variables"), {"run_variables": list(run_variables)})
-        )
+        body = {"run_variables": list(run_variables)}
+        return Report.from_json(self._request("POST", _session_path(name, "run_variables"), body))
 
     def report(self, name: str) -> Report:
         return Report.from_json(self._request("GET", _session_path(name)))
@@ -140,9 +139,8 @@ class Control:
 
     def bind_session_name(self, name: str, session: str, party: str = AGENT) -> None:
         """Route requests under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""
-        self._request(
-            "POST", _session_path(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party})
-        )
+        body = {"session": session} | ({} if party == AGENT else {"party": party})
+        self._request("POST", _session_path(name, "bind"), body)
 
     def unbind_session_name(self, name: str) -> None:
         self._request("POST", _session_path(name, "unbind"), {})
@@ -203,9 +201,8 @@ class Control:
             host, port = parts.hostname or "", parts.port
             connection = self._pool.take(host, port, timeout) if self._pool else kind(host, port, timeout=timeout)
             try:
-                connection.request(
-                    method, parts.path + CONTROL_PREFIX + path, None if body is None else json.dumps(body), headers
-                )
+                text = None if body is None else json.dumps(body)
+                connection.request(method, parts.path + CONTROL_PREFIX + path, text, headers)
                 answer = connection.getresponse()
                 status, content = answer.status, answer.read()
             except BaseException:

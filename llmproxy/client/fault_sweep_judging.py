@@ -62,24 +62,17 @@ def select_kinds(asked: str) -> list[FaultKind]:
 
 
 def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[PlannedTrial]:
-    found = [
-        (each, build_fault_target(made))
-        for each in calls
-        if each.party == AGENT and each.decision == Decision.REPLAY and each.key
-        if (made := read_call_recording(each)) is not None
-    ]
-    return [
-        PlannedTrial(
-            kind,
-            number,
-            each.key or "",
-            each.occurrence or 1,
-            {"kind": kind.name, **(kind.sweep or {}), "recording": each.interaction, "call": 1},
-        )
-        for kind in kinds
-        for number, each, call in _number_eligible_calls(kind, found)
-        if kind.do(call, kind.defaults | dict(kind.sweep or {})) is not None
-    ]
+    replayed = [each for each in calls if each.party == AGENT and each.decision == Decision.REPLAY and each.key]
+    made = [(each, read_call_recording(each)) for each in replayed]
+    found = [(each, build_fault_target(recording)) for each, recording in made if recording is not None]
+    trials = []
+    for kind in kinds:
+        sweep = dict(kind.sweep or {})
+        for number, each, call in _number_eligible_calls(kind, found):
+            if kind.do(call, kind.defaults | sweep) is not None:
+                rule = {"kind": kind.name, **sweep, "recording": each.interaction, "call": 1}
+                trials.append(PlannedTrial(kind, number, each.key or "", each.occurrence or 1, rule))
+    return trials
 
 
 def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
@@ -197,11 +190,8 @@ def _describe_calls_agent_omitted(trial: PlannedTrial, mine: Sequence[Call], bef
     served.add((trial.key, trial.occurrence))
     models = [call for call in before if call.channel is not Channel.MCP]
     lacking = [str(n) for n, call in enumerate(models, 1) if (call.key, call.occurrence) not in served]
-    tools = [
-        call.operation.removeprefix(MCP_PREFIX)
-        for call in before
-        if is_tool_call(call.operation) and (call.key, call.occurrence) not in served
-    ]
+    gone = [call for call in before if is_tool_call(call.operation) and (call.key, call.occurrence) not in served]
+    tools = [call.operation.removeprefix(MCP_PREFIX) for call in gone]
     said = [f"call{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"] if lacking else []
     return f"ended well, without {' and '.join([*said, *tools])}" if said or tools else ""
 

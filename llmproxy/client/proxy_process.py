@@ -244,17 +244,10 @@ def begin_proxy_start(
         handle, name = tempfile.mkstemp(prefix="llmproxy-", suffix=".log")
         os.close(handle)
         log = Path(name)
-    words = [
-        *command.words,
-        "start",
-        *(() if any(each.startswith("--port") for each in options) else ("--port", "0")),
-        *options,
-        "--no-quiet",
-        "--announce",
-    ]
-    clean = {
-        name: value for name, value in env.items() if name not in (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
-    }
+    port = () if any(each.startswith("--port") for each in options) else ("--port", "0")
+    words = [*command.words, "start", *port, *options, "--no-quiet", "--announce"]
+    own = (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
+    clean = {name: value for name, value in env.items() if name not in own}
     clean |= {STARTED_BY_VARIABLE: started_by, SUMMARY_VARIABLE: str(_summary_file(log).absolute())}
     for word in [word for word in words if is_server(word.removeprefix("--store="))]:
         words.remove(word)  # everybody on the machine may read a command line, and it may hold a password
@@ -284,13 +277,8 @@ def _spawn_watchdog(pid: int) -> subprocess.Popen[bytes] | None:
     shell = shutil.which("sh")
     if os.name != "posix" or shell is None:
         return None
-    return subprocess.Popen(
-        [shell, "-c", f"read _; kill -TERM {pid}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    command, null = [shell, "-c", f"read _; kill -TERM {pid}"], subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
@@ -422,9 +410,8 @@ def run_child(
         try:
             popen = subprocess.Popen(command, env=dict(env), preexec_fn=enter)  # noqa: PLW1509 - one thread
         except OSError as error:
-            raise _build_command_not_found(
-                command[0], NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-            ) from error
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            raise _build_command_not_found(command[0], code) from error
         for number in early:
             popen.send_signal(number)
         started(popen.pid)

@@ -130,10 +130,8 @@ def _rewrite_server(
         return {**server, "command": words[0], "args": words[1:]}, "over stdio, behind `llmproxy mcp`"
     if _server_origin(server):
         if is_proxy_url(server["url"], url):
-            return (
-                server,
-                "LEFT AS IT IS: its address is the proxy's own, and what it asks is in the session that this names",
-            )
+            why = "its address is the proxy's own, and what it asks is in the session that this names"
+            return server, f"LEFT AS IT IS: {why}"
         parts = urlsplit(server["url"])
         place = f"{url}/s/{quote(session, safe='')}/{config.names[name]}{parts.path or '/'}"
         return {**server, "url": place + (f"?{parts.query}" if parts.query else "")}, "over HTTP, behind the proxy"
@@ -161,10 +159,8 @@ def insert_config(command: Sequence[str], file: str, copy: str) -> tuple[str, ..
         return made
     if command[0].replace("\\", "/").rpartition("/")[2] in ("claude", "claude.exe", "claude.cmd"):
         return (*command, "--mcp-config", copy, "--strict-mcp-config")
-    hint = (
-        f"Write it where the agent takes its configuration, as in: llmproxy run --mcp-config {file} -- ./agent --mcp "
-        f"{file}"
-    )
+    typed = f"llmproxy run --mcp-config {file} -- ./agent --mcp {file}"
+    hint = f"Write it where the agent takes its configuration, as in: {typed}"
     raise SettingsError(f"--mcp-config {file}: the command does not name this file.", hint=hint)
 
 
@@ -196,9 +192,8 @@ def find_agent_mcp_servers(
         try:
             text = read_bounded_text(cwd / asked)
         except (OSError, ValueError) as error:
-            why = (
-                "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
-            )
+            unreadable = getattr(error, "strerror", None) or error
+            why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else unreadable
             raise SettingsError(f"--mcp-config {asked} cannot be read: {why}.") from error
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
@@ -214,11 +209,9 @@ def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd:
         if found is None:
             return None
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
-            note = (
-                f"{inside.program}: LEFT AS IT IS: {_CLAUDE} in a shell's words; let `llmproxy run` start it without "
-                "the shell"
-            )
-            return FoundTools(build_config_from_servers({}), lambda *_: tuple(command), (note,))
+            why = f"{_CLAUDE} in a shell's words; let `llmproxy run` start it without the shell"
+            notes = (f"{inside.program}: LEFT AS IT IS: {why}",)
+            return FoundTools(build_config_from_servers({}), lambda *_: tuple(command), notes)
         behind = len(inside.words)
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
@@ -256,9 +249,8 @@ def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd
             if approved(name):
                 servers[name] = server
             else:
-                notes.append(
-                    f"{name}: LEFT OUT: nobody has approved this server of .mcp.json (claude asks, interactively)"
-                )
+                why = "nobody has approved this server of .mcp.json (claude asks, interactively)"
+                notes.append(f"{name}: LEFT OUT: {why}")
         servers |= _get_table_or_empty(local, "mcpServers")
     unread = []
     for word in given:

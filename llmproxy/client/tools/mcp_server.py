@@ -244,7 +244,6 @@ PATIENCE = 600.0
 """Timeout of a command in seconds."""
 LONGEST = 60_000
 """Maximum characters of an answer, which a model reads."""
-_WIDTH = "200"
 
 
 class ToolFailed(LLMProxyError):
@@ -336,18 +335,11 @@ def _write_instructions(tools: Mapping[str, McpTool], serving: McpServeOptions) 
 
 async def run_llmproxy_command(words: Sequence[str]) -> str:
     """Run a command of ours with output to files: a pipe may stay open for ever. Raises ToolFailed, CommandFailed."""
-    env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
+    command, env = [sys.executable, "-m", "llmproxy", *words], {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "llmproxy",
-                *words,
-                env=env,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+                *command, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err
             )
         except OSError as error:  # many words, each of which is short enough
             raise ToolFailed(f"{words[0]} cannot be started: {error.strerror or error}.") from error

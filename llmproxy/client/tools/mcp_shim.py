@@ -84,14 +84,10 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
 
 
 def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
-    secrets = [
-        value
-        for name, value in env.items()
-        if _SECRET.search(name) and len(value) >= SHORTEST_SECRET and not value.startswith(("/", "~"))
-    ]
-    flags = {
-        name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
-    }
+    found = [value for name, value in env.items() if _SECRET.search(name) and not value.startswith(("/", "~"))]
+    secrets = [value for value in found if len(value) >= SHORTEST_SECRET]
+    given = {name: getattr(asked, name) for name in ("mode", "cassette", "store", "faults")}
+    flags = {name: value for name, value in given.items() if value is not None}
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
@@ -115,9 +111,8 @@ _VERSION = re.compile(r"@[\w.^~-]+$")
 def choose_server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return a name for the server of `command`, independent of `places` (cwd, home, tmp)."""
     words = [word for word in command if not word.startswith("-")]
-    meant = next(
-        (word for word in words if _strip_path_and_version(word) not in _RUNNERS), words[0] if words else "server"
-    )
+    first = words[0] if words else "server"
+    meant = next((word for word in words if _strip_path_and_version(word) not in _RUNNERS), first)
     shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _strip_path_and_version(meant)).strip("-.") or "server"
     return f"{shown[:60]}-{_digest_command(command, places)}"
 
@@ -130,9 +125,8 @@ def _strip_path_and_version(word: str) -> str:
 
 def _digest_command(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return a digest that distinguishes commands, without the program's path and the run's folders."""
-    longest_first = sorted(
-        ((path, name) for name, path in places.items() if len(path) > 1), key=lambda pair: -len(pair[0])
-    )
+    paths = ((path, name) for name, path in places.items() if len(path) > 1)
+    longest_first = sorted(paths, key=lambda pair: -len(pair[0]))
     told = [_strip_path_and_version(command[0]) if command else ""]
     for word in command[1:]:
         for path, name in longest_first:
@@ -191,9 +185,8 @@ class ProxyShimBackend:
 
         connection = self._get_connection()
         try:
-            connection.request(
-                "POST", self._path, json.dumps({**self._about, **what}), {"content-type": "application/json"}
-            )
+            body = json.dumps({**self._about, **what})
+            connection.request("POST", self._path, body, {"content-type": "application/json"})
             answer = connection.getresponse()
             value = json.loads(answer.read())
         except (OSError, HTTPException, ValueError) as error:

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, Protocol
 
@@ -69,7 +70,8 @@ def read_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 class ToolServer:
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start it; its stderr is ours. Raises MachineError."""
-        dying = _make_parent_death_hook() if sys.platform == "linux" else None
+        linux = sys.platform == "linux"  # elsewhere it outlives us if we are killed
+        die_with_us = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM) if linux else None
         try:
             self._child = subprocess.Popen(
                 command,
@@ -77,7 +79,7 @@ class ToolServer:
                 stdout=subprocess.PIPE,
                 env=dict(env),
                 bufsize=0,
-                preexec_fn=dying,  # noqa: PLW1509 - one system call, before any thread of ours runs
+                preexec_fn=die_with_us,  # noqa: PLW1509 - one system call, before any thread of ours runs
             )
         except OSError as error:
             raise MachineError(f"{command[0]} cannot be started: {error.strerror or error}") from error
@@ -121,15 +123,6 @@ class ToolServer:
         with suppress(subprocess.TimeoutExpired):
             return self._child.wait(seconds)
         return None
-
-
-def _make_parent_death_hook() -> Callable[[], None]:
-    prctl = ctypes.CDLL(None).prctl
-
-    def die() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return die
 
 
 def split_notification_runs(data: bytes) -> list[bytes]:
@@ -228,6 +221,10 @@ class _PendingRequest:
     token: str | None
     since: float
     lines: list[tuple[int, bytes]] = field(default_factory=list)
+    """With microseconds since the request."""
+
+    def add_line(self, line: bytes) -> None:
+        self.lines.append((int((monotonic() - self.since) * MICROSECONDS), line))
 
 
 class StdioProxy:
@@ -348,10 +345,9 @@ class StdioProxy:
                 self._report_answer_left_unrecorded(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
+            host, why = self._host, self._dead
             self._call_backend_or_stop(
-                lambda: (
-                    self._host.on_server_answer(number, []) if sent else self._host.on_server_loss(number, self._dead)
-                )
+                lambda: host.on_server_answer(number, []) if sent else host.on_server_loss(number, why)
             )
         elif not sent:
             if self._reader is not None:
@@ -393,9 +389,8 @@ class StdioProxy:
         except OSError as why:
             self._dead = f"the server cannot be read: {why.strerror}"
         code = server.wait(1.0)
-        self._dead = self._dead or (
-            "the server closed its output" if code is None else f"the server ended (exit code {code})"
-        )
+        ended = "the server closed its output" if code is None else f"the server ended (exit code {code})"
+        self._dead = self._dead or ended
         self._greeted.set()
         self._fail_pending(self._dead)
 
@@ -441,7 +436,7 @@ class StdioProxy:
         if answered is not None:
             pending = self._pending.pop(answered, None)
             if pending is not None:
-                pending.lines.append((self._microseconds_since(pending), line))
+                pending.add_line(line)
             return pending
         if "method" not in message:
             return None
@@ -449,15 +444,11 @@ class StdioProxy:
         mine = (each for each in self._pending.values() if token is not None and each.token == token)
         place = next(mine, None) or next(reversed(self._pending.values()), None)
         if place is not None:
-            place.lines.append((self._microseconds_since(place), line))
+            place.add_line(line)
         elif self._unasked_bytes + len(line) <= MOST_UNASKED:
             self._unasked_bytes += len(line)
             self._unasked.append((self._last, line))
         return None
-
-    @staticmethod
-    def _microseconds_since(pending: _PendingRequest) -> int:
-        return int((monotonic() - pending.since) * MICROSECONDS)
 
     # --- what goes wrong -------------------------------------------------------------------------------------------
 
@@ -468,9 +459,7 @@ class StdioProxy:
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
                 self._write_whole(build_error_line(each.message, f"llmproxy: {why}{begun}"))
-            self._call_backend_or_stop(
-                lambda each=each: self._host.on_server_loss(each.number, why)  # type: ignore[misc]
-            )
+            self._call_backend_or_stop(partial(self._host.on_server_loss, each.number, why))
 
     def _call_backend_or_stop(self, tell: Callable[[], None]) -> bool:
         """Call the backend; False: it is lost or could not record, and serves nothing more."""
