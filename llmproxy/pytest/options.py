@@ -38,11 +38,9 @@ _AGAIN = {
 }
 """Options that select the recordings of a run, by their namespace names: suggested commands repeat them."""
 _RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
+_MODES = f"mode of tests with the fixture `llmproxy`; default {Mode.REPLAY} ({_RECORDING} need keys)"
 _TEXTS = {
-    MODE: (
-        "|".join(Mode),
-        f"mode of tests with the fixture `llmproxy`; default {Mode.REPLAY} ({_RECORDING} need keys)",
-    ),
+    MODE: ("|".join(Mode), _MODES),
     CASSETTE_DIR: ("DIR", "folder of cassette files; default: only the store, llmproxy.db"),
 }
 
@@ -60,9 +58,8 @@ def add_options(parser: pytest.Parser) -> None:
     for flag, (metavar, text) in _TEXTS.items():
         add(flag, metavar=metavar, default=None, help=text)
         parser.addini(flag.removeprefix("--").replace("-", "_"), text, default="")
-    lives = (
-        "with the fixture `llmproxy`: channels with real providers or tools in mode replay, like `llmproxy run --live`"
-    )
+    real = "channels with real providers or tools in mode replay, like `llmproxy run --live`"
+    lives = f"with the fixture `llmproxy`: {real}"
     add(LIVE, metavar="llm|mcp|http", default=None, help=lives)
     renew = "record the selected tests again (all), or only their changed requests (changed), and replace recordings"
     add(UPDATE, choices=["all", "changed"], default=None, help=renew)
@@ -71,9 +68,8 @@ def add_options(parser: pytest.Parser) -> None:
     if not _is_langwatch_plugin_installed():
         debug = "scenarios stop before each turn of the simulated user, and let you type instead"
         add(DEBUG, action="store_true", default=False, help=debug)
-    if not (
-        _is_langwatch_plugin_installed() or find_spec("seleniumbase") is not None
-    ):  # who has this option, and would fail if we had it first
+    # Either has this option, and would fail if we had it first.
+    if not (_is_langwatch_plugin_installed() or find_spec("seleniumbase") is not None):
         add(HEADLESS, action="store_true", default=False, help="accepted and ignored: scenarios open no browser")
     report = f"write a report of all scenarios: {CHOICES}; may be repeated"
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
@@ -182,9 +178,8 @@ class ShardPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        parts = split_items(
-            weigh_items({item.nodeid: _count_runs_of_item(item) for item in items}, self._times), self.shard.of
-        )
+        runs = {item.nodeid: _count_runs_of_item(item) for item in items}
+        parts = split_items(weigh_items(runs, self._times), self.shard.of)
         self.told = shard_split_to_json(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:

@@ -161,10 +161,8 @@ def _set_up_run(config: pytest.Config) -> None:
     if _RUN in config.stash:
         return
     run = config.stash[_RUN] = PluginRun(config, taken=set(options.TAKEN))
-    run.notes += [
-        f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*"
-        for flag in sorted(options.TAKEN)
-    ]
+    why = "belongs to another plugin; use the ini setting or LLMPROXY_*"
+    run.notes += [f"the option {flag} {why}" for flag in sorted(options.TAKEN)]
     try:
         mode = run.choose_mode()
     except ValueError as error:
@@ -255,11 +253,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not users:
         if run.shared is not None:
             run.shared.restore_environment()
-        if (
-            session.items
-            and run.bench is None
-            and (typed := getattr(config.known_args_namespace, "llmproxy_mode", None))
-        ):
+        typed = getattr(config.known_args_namespace, "llmproxy_mode", None)
+        if session.items and run.bench is None and typed:
             run.found.append(
                 f"{options.MODE} {typed}: none of these tests uses the fixture `{FIXTURE}` or has the marker "
                 f"`{AGENT_TEST}`, so nothing is recorded or replayed, and a client made at import reaches nobody; mark "
@@ -315,10 +310,8 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
     if passed and unfiled and in_ci(os.environ):
         pytest.fail(ensure_prefix(unfiled), pytrace=False)
     if passed and ended.unused_faults:
-        pytest.fail(
-            "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unused_faults]),
-            pytrace=False,
-        )
+        told = "llmproxy: the test passed without the faults that it asks for:"
+        pytest.fail("\n".join([told, *ended.unused_faults]), pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -360,16 +353,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    run = config.stash.get(_RUN, None)
-    for line in run.late.refused if run is not None else ():
+    for line in config.stash[_RUN].late.refused if _RUN in config.stash else ():
         terminalreporter.write_line(f"llmproxy: {line}")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    run = config.stash.get(_RUN, None)
-    return [ensure_prefix(note) for note in run.notes] if run else []
+    return [ensure_prefix(note) for note in config.stash[_RUN].notes] if _RUN in config.stash else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    run = config.stash.get(_RUN, None)
-    return [ensure_prefix(note) for note in run.found] if run else []
+    return [ensure_prefix(note) for note in config.stash[_RUN].found] if _RUN in config.stash else []

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with the report of the test's session."""
 _INTERRUPTED = 2
-"""Exit status of pytest after Ctrl-C, `pytest.ExitCode.INTERRUPTED`."""
+"""`pytest.ExitCode.INTERRUPTED`, after Ctrl-C."""
 _STDLIB, _LIBRARIES = sysconfig.get_path("stdlib"), {"site-packages", "dist-packages"}
 _SHOWN = 12
 """Maximum lines of a miss in the error of a test."""
@@ -181,14 +181,10 @@ class RunSummaryPlugin:
             terminalreporter.write_line(line)
         for lost in self._lost:
             terminalreporter.write_line(f"llmproxy: {lost}", red=True)
-        for row in self.rows:
-            if row.get("told"):
-                terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
-        for line in self._compared:
-            terminalreporter.write_line(line)
         cases = self._list_test_rows({test for test, *_ in self.runs if test.endswith("]")})
         short = [{**case, "scenario": case["scenario"].rpartition("::")[2]} for case in cases]
-        for line in format_case_table([*self.rows, *short]):
+        told = [f"{row['scenario']}: {row['told']}" for row in self.rows if row.get("told")]
+        for line in (*told, *self._compared, *format_case_table([*self.rows, *short])):
             terminalreporter.write_line(line)
         if self.runs:
             from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -201,19 +197,17 @@ class RunSummaryPlugin:
     def _write_session_lines(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.done:
             return
-        tests = len({test for test, _ in self.done})
         lines = list(self._list_remarks())
         shown = lines if terminalreporter.verbosity > 0 else lines[:_LISTED]
         if len(shown) < len(lines):
             shown.append(f"... and {len(lines) - len(shown)} more: -v")
         terminalreporter.ensure_newline()
         terminalreporter.section("llmproxy", sep="-")
-        for line in shown:
-            terminalreporter.write_line(line)
-        for line in self._list_view_commands():
-            terminalreporter.write_line(line)
         total = sum_reports(report for _, report in self.done)
-        terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {format_counts(total)}")
+        tests = len({test for test, _ in self.done})
+        told = f"{tests} {'test' if tests == 1 else 'tests'}: {format_counts(total)}"
+        for line in (*shown, *self._list_view_commands(), told):
+            terminalreporter.write_line(line)
         if total.carried and self._run is not None:
             from llmproxy.report.change_summary import describe_accepted_changes
 
@@ -239,24 +233,17 @@ class RunSummaryPlugin:
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
-            if report.unreplaced_recordings_reason:
-                yield f"{test}: {report.unreplaced_recordings_reason}"
-            if report.unfiled:
-                yield f"{test}: {report.unfiled}"
-            if failures := describe_served_failures(report, f"{MODE} auto"):
-                yield f"{test}: {failures}"
+            failures = describe_served_failures(report, f"{MODE} auto")
+            for told in filter(None, (report.unreplaced_recordings_reason, report.unfiled, failures)):
+                yield f"{test}: {told}"
             if report.dealt:
                 yield f"{test}: {report.dealt} answers to equal requests at the same time were dealt as they came"
             if report.misses and test in self.passed:
-                yield (
-                    f"{test}: passed with {format_count(report.misses, 'miss', 'misses')}: "
-                    f"{shorten_miss(report.miss_texts[0]) if report.miss_texts else ''}"
-                )
+                first = shorten_miss(report.miss_texts[0]) if report.miss_texts else ""
+                yield f"{test}: passed with {format_count(report.misses, 'miss', 'misses')}: {first}"
             if report.unused and test in self.passed:
-                rows = ", ".join(
-                    f"#{row.id} {row.model or row.operation} {shorten_miss(row.text or '')[:40]!r}"
-                    for row in report.unused[:3]
-                )
+                texts = [(row, shorten_miss(row.text or "")[:40]) for row in report.unused[:3]]
+                rows = ", ".join(f"#{row.id} {row.model or row.operation} {text!r}" for row, text in texts)
                 more = ", ..." if len(report.unused) > 3 else ""
                 yield f"{test}: {len(report.unused)} recorded but not asked for: {rows}{more}"
 
@@ -288,10 +275,8 @@ def expand_quoted_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> N
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
             for at, line in enumerate(lines):
-                found = (
-                    each.text for each in missed if is_this_miss_in_text(each, line) and len(line) > len(each.text)
-                )
-                if line.startswith("E") and (miss := next(found, "")):
+                quoted = [each.text for each in missed if is_this_miss_in_text(each, line)]
+                if line.startswith("E") and (miss := next((text for text in quoted if len(line) > len(text)), "")):
                     name, first, *more = line[1:].partition(":")[0].strip(), *_shorten_miss(miss.splitlines())
                     lines[at : at + 1] = [f"E   {name}: {first}", *(f"E     {each}" for each in more)]
                     if crash is not None:

@@ -114,18 +114,16 @@ class LateRequestGuard:
     def _find_test(self, ident: int) -> str | None:
         if self._tasks and (task := _current_task()) is not None and (test := self._tasks.get(task)) is not None:
             return test
-        return next(
-            (test for thread, test in list(self._of.items()) if thread.ident == ident and thread.is_alive()), None
-        )
+        alive = [(thread, test) for thread, test in list(self._of.items()) if thread.is_alive()]
+        return next((test for thread, test in alive if thread.ident == ident), None)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def _patch_or_unpatch_send(self) -> None:
         wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
         if wanted and not self._guarded:
-            self._guarded = [
-                name for name in _SENDS if name not in vars(socket.socket) and hasattr(socket.socket, name)
-            ]
+            own = vars(socket.socket)
+            self._guarded = [name for name in _SENDS if name not in own and hasattr(socket.socket, name)]
             for name in self._guarded:
                 setattr(socket.socket, name, self._guard_send(getattr(socket.socket, name)))
         elif not wanted and self._guarded:
@@ -164,9 +162,8 @@ def _list_unfinished_tasks(frames: Iterable[FrameType]) -> list[Task[Any]]:
     for each in frames:
         frame: FrameType | None = each
         while frame is not None:
-            loop: AbstractEventLoop | None = (
-                frame.f_locals.get("self") if frame.f_code.co_name == "run_forever" else None
-            )
+            runs = frame.f_code.co_name == "run_forever"
+            loop: AbstractEventLoop | None = frame.f_locals.get("self") if runs else None
             if isinstance(loop, asyncio.AbstractEventLoop):
                 found += asyncio.all_tasks(loop)
                 break
@@ -476,9 +473,9 @@ class PluginRun:
         with nullcontext(os.environ) if self.shared is None else self.shared.restored_env() as env:
             if read_env_proxy_url(env):
                 return None
-            return (
-                self.make_resources().find_store(env) if suites else load({}, env, self.config.rootpath).settings.store
-            )
+            if suites:
+                return self.make_resources().find_store(env)
+            return load({}, env, self.config.rootpath).settings.store
 
     def list_stores(self) -> dict[Path, Path | None]:
         said, usual = self.option(CASSETTE_DIR), self.config.rootpath / CASSETTES
@@ -539,7 +536,6 @@ def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
         said = f"{error.inner}\n{error.hint}".rstrip()
         raise ValueError(f"the marker faults: {said}") from error
     if len(seeds) > 1:
-        raise ValueError(
-            f"the markers faults say different seeds ({', '.join(map(str, seeds))}): one draws for all rules"
-        )
+        said = ", ".join(map(str, seeds))
+        raise ValueError(f"the markers faults say different seeds ({said}): one draws for all rules")
     return {"faults": rules, "seed": next(iter(seeds), 0)}

@@ -12,7 +12,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -140,18 +140,15 @@ class SuiteItem(pytest.Item):
 
     def runtest(self) -> None:
         bench, run_context = self.parent.bench, self.parent.get_run_context()
-        again = build_rerun_command(self.config, self.nodeid) + (
-            f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
-        )
+        rejudge = f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
+        again = build_rerun_command(self.config, self.nodeid) + rejudge
         scenarios = self.config.stash[LISTENER]
         scenarios.mark_as_suite_case(again)
         run_context.handlers = [scenarios]
         mode = scenarios.choose_mode_for_attempt(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
-        turn: AbstractContextManager[None] = (
-            bench.lock() if run_context.list_case_entities(self.case) else nullcontext()
-        )
-        with bench.restored_env(), turn:
+        reads_rows = bool(run_context.list_case_entities(self.case))
+        with bench.restored_env(), bench.lock() if reads_rows else nullcontext():
             ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | get_matrix_position(self.case)
         unfiled = describe_replayed_but_unfiled(run_context.files, ran)
