@@ -144,7 +144,8 @@ class ChangeSummary:
         return [f"next: {format_command(f'review{where}', shown_path(store))}"]
 
     def to_json(self) -> dict[str, Any]:
-        rows = {name: [each.to_json() for each in getattr(self, of)] for name, of in _ROWS.items()}
+        groups = {"changes": self.groups, "refused": self.refused}
+        rows = {name: [each.to_json() for each in found] for name, found in groups.items()}
         return rows | {"counts": dict(self.counts), "bill": self.bill and self.bill.to_json()}
 
     def to_markdown(self) -> Iterator[str]:
@@ -157,9 +158,6 @@ class ChangeSummary:
             yield from ("", *(self._format_effects() if self.counts["calls"] else ()))
 
 
-_ROWS = {"changes": "groups", "refused": "refused"}
-
-
 def summarize_recent_trials(store: Path, since: float = 0.0, command: str = "") -> ChangeSummary:
     """Return the results of a store's trials that ended since then (Unix time); `command`: the cassette of one."""
     trials = read_trials(store, since)
@@ -169,9 +167,8 @@ def summarize_recent_trials(store: Path, since: float = 0.0, command: str = "") 
             for trial in trials:
                 gone = list_key_digests_allowed_unused(database, trial.cassette)
                 found = sorted(database.list_summaries(*trial.cassette_and_sample), key=lambda row: row.started_at)
-                rows[trial.cassette_and_sample] = {
-                    row.id: row for row in found if digest_lookup_key(row.key) not in gone
-                }
+                kept = {row.id: row for row in found if digest_lookup_key(row.key) not in gone}
+                rows[trial.cassette_and_sample] = kept
     summary = group_trial_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
     return replace(summary, is_of_command=all(trial.cassette == command for trial in trials))
 
@@ -185,9 +182,8 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
         return []
     with open_store(store, writable=False, now=time.time) as database:
         cassettes = dict.fromkeys(info.name for info in database.cassettes())
-        found = dict.fromkeys(
-            each._replace(exactly=frozenset()) for name in cassettes for each in read_accepted_changes(database, name)
-        )
+        changes = [each for name in cassettes for each in read_accepted_changes(database, name)]
+        found = dict.fromkeys(each._replace(exactly=frozenset()) for each in changes)
     told: dict[str, list[str]] = {}
     for each in found:
         if each.name in names:

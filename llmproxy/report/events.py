@@ -279,9 +279,8 @@ def notify_handlers(handlers: Iterable[Handler], event: Event) -> None:
             name = getattr(getattr(handler, "call", handler), "__qualname__", type(handler).__name__)
             _log.exception("the handler %s failed at %s", name, type(event).__name__)
             with suppress(RuntimeWarning):  # where warnings are errors
-                warnings.warn(
-                    f"the handler {name} failed: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2
-                )
+                text = f"the handler {name} failed: {type(error).__name__}: {error}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _to_handler(given: object) -> Handler:
@@ -291,9 +290,8 @@ def _to_handler(given: object) -> Handler:
         return cast("Handler", given)
     if callable(given):
         return _FunctionHandler(cast("Callable[[Event], object]", given))
-    raise ValueError(
-        f"handlers: {given!r} hears nothing: it has no method `handle(event)`, and is no function that takes an event"
-    )
+    why = "it has no method `handle(event)`, and is no function that takes an event"
+    raise ValueError(f"handlers: {given!r} hears nothing: {why}")
 
 
 _KNOWN, _NAME = 1024, 120

@@ -55,15 +55,15 @@ def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) ->
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_choose_outcome_element_name(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
-    suite = ET.Element(
-        "testsuite",
-        name=_escape_text(name),
-        tests=str(len(runs)),
-        failures=str(kinds.count("failure")),
-        errors=str(kinds.count("error")),
-        skipped=str(sum(run.status is Status.SKIPPED for _, run in runs)),
-        time=f"{seconds:.3f}",
-    )
+    skipped = sum(run.status is Status.SKIPPED for _, run in runs)
+    counts = {
+        "tests": len(runs),
+        "failures": kinds.count("failure"),
+        "errors": kinds.count("error"),
+        "skipped": skipped,
+    }
+    about = {"name": _escape_text(name), **{key: str(number) for key, number in counts.items()}}
+    suite = ET.Element("testsuite", about, time=f"{seconds:.3f}")
     if run_tree.selected and run_tree.selected.at:
         suite.set("timestamp", datetime.fromtimestamp(run_tree.selected.at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
     suite.extend(_build_case(name, scenario, run) for scenario, run in runs)
@@ -81,15 +81,11 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
         ET.SubElement(case, "skipped", message=_escape_text(run.reason))
     elif kind := _choose_outcome_element_name(scenario, run):
         lines = list(_list_failure_reasons(run))
-        problem = ET.SubElement(
-            case, kind, type=run.status.value, message=_escape_text(lines[0] if lines else run.status.value)
-        )
+        message = _escape_text(lines[0] if lines else run.status.value)
+        problem = ET.SubElement(case, kind, type=run.status.value, message=message)
         problem.text = _escape_text("\n".join(lines))
-    bound = (
-        describe_replay_match_kinds(ended)
-        if ended and (ended.bound or ended.carried or ended.stale or ended.dealt)
-        else ""
-    )
+    partly = ended and (ended.bound or ended.carried or ended.stale or ended.dealt)
+    bound = describe_replay_match_kinds(ended) if ended and partly else ""
     labels = ended.labels if ended else ()
     if run.status in _KINDS and _choose_outcome_element_name(scenario, run) is None:
         passes = f"{run.status.value}, and the scenario passes with its other runs"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -68,11 +69,8 @@ def convert_messages_to_api_client_messages(messages: Iterable[Mapping[str, Any]
 
 def _convert_message(index: int, message: Mapping[str, Any]) -> ScenarioMessage:
     said, role = message.get("content"), str(message.get("role"))
-    made = ScenarioMessage(
-        id=str(message.get("id") or f"scenariomsg_{index}"),
-        role=role,
-        content=said if isinstance(said, str) else "" if said is None else str(said),
-    )
+    id_, text = str(message.get("id") or f"scenariomsg_{index}"), "" if said is None else str(said)
+    made = ScenarioMessage(id=id_, role=role, content=text)
     if role == "assistant":
         made.tool_calls = [_convert_call(number, call) for number, call in enumerate(message.get("tool_calls") or ())]
     elif role == "tool":
@@ -277,9 +275,8 @@ class EventReporter:
                 answer = wire.getresponse()
                 status, text = answer.status, answer.read(300)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise UpstreamError(
-                f"{self.endpoint} did not take an event: {str(error) or type(error).__name__}"
-            ) from error
+            why = str(error) or type(error).__name__
+            raise UpstreamError(f"{self.endpoint} did not take an event: {why}") from error
         if status not in _GOOD:
             raise UpstreamError(f"{self.endpoint} answered {status} to an event: {text.decode(errors='replace')}")
         _log.debug("event.posted %s", status)
@@ -298,9 +295,8 @@ class ScenarioEventBus:
     def subscribe_to_events(self, event_stream: Any) -> None:
         """Subscribe to a stream of ours, or a subject of Rx, once, if there is an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
-            self._subscription = event_stream.subscribe(
-                self._queue_event, self._log_stream_error, self._mark_stream_completed
-            )
+            log_error = partial(_log.error, "error in event stream: %s")
+            self._subscription = event_stream.subscribe(self._queue_event, log_error, self._mark_stream_completed)
 
     def drain(self, patience: float = PATIENCE) -> None:
         """Wait until everything is posted or given up; at most `patience` seconds."""
@@ -324,9 +320,6 @@ class ScenarioEventBus:
         if self._worker is None:
             self._worker = threading.Thread(target=self._post_queued, name="llmproxy-events", daemon=True)
             self._worker.start()
-
-    def _log_stream_error(self, error: Exception) -> None:
-        _log.error("error in event stream: %s", error)
 
     def _mark_stream_completed(self) -> None:
         self._completed = True

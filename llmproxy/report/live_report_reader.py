@@ -129,7 +129,6 @@ def read_finished_report(path: Path, known: str = "") -> dict[str, Any]:
     if not (isinstance(found, dict) and isinstance(found.get("scenarios"), list) and "exit_code" in found):
         raise SettingsError(f"{path} is no JSON report of tests.", hint=_HINT)
     if found.get("format", FORMAT) != FORMAT:
-        raise SettingsError(
-            f"{path} is a report of format {found.get('format')!r}; this version reads {FORMAT}.", hint=_HINT
-        )
+        what = f"a report of format {found.get('format')!r}; this version reads {FORMAT}"
+        raise SettingsError(f"{path} is {what}.", hint=_HINT)
     return same | found

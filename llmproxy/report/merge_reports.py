@@ -75,27 +75,20 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
     run_tree = RunTree()
     try:
         lines = read_bounded_text(path).splitlines() if kind == "jsonl" else ()
-        for tree in (
-            map(json.loads, lines)
-            if kind == "jsonl"
-            else _split_document_into_events(json.loads(read_bounded_bytes(path)))
-        ):
+        document = None if kind == "jsonl" else json.loads(read_bounded_bytes(path))
+        for tree in map(json.loads, lines) if kind == "jsonl" else _split_document_into_events(document):
             run_tree.add_event(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SettingsError(
-            f"{path} is no report that this version reads: {str(error) or type(error).__name__}.",
-            hint="llmproxy test --shard 1/2 --report json=FILE writes one;"
-            " all parts of a test and `merge` need one version.",
-        ) from error
+        what = "llmproxy test --shard 1/2 --report json=FILE writes one"
+        hint = f"{what}; all parts of a test and `merge` need one version."
+        why = str(error) or type(error).__name__
+        raise SettingsError(f"{path} is no report that this version reads: {why}.", hint=hint) from error
     if run_tree.selected is None:
-        raise SettingsError(
-            f"{path}: its test ended before it knew what to run, so it holds nothing.", hint="Run this part again."
-        )
+        why = "its test ended before it knew what to run, so it holds nothing."
+        raise SettingsError(f"{path}: {why}", hint="Run this part again.")
     if run_tree.selected.shard is None:
-        raise SettingsError(
-            f"{path} is the report of a whole test, not of a part of one.",
-            hint="Parts are made by llmproxy test --shard 1/10, or pytest --llmproxy-shard 1/10.",
-        )
+        hint = "Parts are made by llmproxy test --shard 1/10, or pytest --llmproxy-shard 1/10."
+        raise SettingsError(f"{path} is the report of a whole test, not of a part of one.", hint=hint)
     return ShardReport(path, run_tree, run_tree.selected.shard)
 
 
@@ -129,9 +122,8 @@ def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = No
     """Merge shards. Raises SettingsError: of several tests, or the same shard with different results."""
     _check_same_split(parts)
     _require_equal("title", [(part, part.run_tree.title) for part in parts])
-    _require_equal(
-        "mode", [(part, part.run_tree.selected.mode) for part in parts if part.run_tree.runs and part.run_tree.selected]
-    )
+    begun = [(part, part.run_tree.selected) for part in parts if part.run_tree.runs]
+    _require_equal("mode", [(part, selected.mode) for part, selected in begun if selected])
     kept = _drop_duplicate_parts(parts)
     gone = [*_describe_missing_parts(kept), *filter(None, map(_describe_interruption, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
@@ -139,9 +131,8 @@ def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = No
     placed.sort(key=lambda each: order.get(each[0].get_item_name_of_run(each[1]), len(order)))
     runs = [run for _, run in placed]
     completed = _merge_completed_events(kept, runs, advise, gone)
-    return MergedReport(
-        [_merge_into_one_selected_event(kept), *_list_run_events(runs), completed], completed.exit_code, gone
-    )
+    events = [_merge_into_one_selected_event(kept), *_list_run_events(runs), completed]
+    return MergedReport(events, completed.exit_code, gone)
 
 
 def _merge_into_one_selected_event(parts: Sequence[ShardReport]) -> Selected:
@@ -211,19 +202,17 @@ def _check_same_split(parts: Sequence[ShardReport]) -> None:
         if other := sorted(set(mine["items"]) ^ set(shard["items"])):
             which = first if other[0] in mine["items"] else name
             raise SettingsError(f"{first} and {name} are of other suites: only {which} has {other[0]}.")
-        raise SettingsError(
-            f"{first} and {name} were cut differently, so that scenarios ran twice or not at all.",
-            hint="Every part needs the same suites, --runs and --shard-times.",
-        )
+        why = "were cut differently, so that scenarios ran twice or not at all."
+        hint = "Every part needs the same suites, --runs and --shard-times."
+        raise SettingsError(f"{first} and {name} {why}", hint=hint)
 
 
 def _require_equal(what: str, values: Sequence[tuple[ShardReport, str]]) -> None:
     for part, value in values[1:]:
         first, mine = values[0]
         if value != mine:
-            raise SettingsError(
-                f"{first.path} and {part.path} are not parts of one test: {what} {mine!r} and {value!r}."
-            )
+            both = f"{first.path} and {part.path}"
+            raise SettingsError(f"{both} are not parts of one test: {what} {mine!r} and {value!r}.")
 
 
 def _drop_duplicate_parts(parts: Sequence[ShardReport]) -> list[ShardReport]:
@@ -238,10 +227,8 @@ def _drop_duplicate_parts(parts: Sequence[ShardReport]) -> list[ShardReport]:
         result = _remove_times(part.to_plain())
         before, known = kept.setdefault(part.number, (part, result))
         if known != result:
-            raise SettingsError(
-                f"{before.path} and {part.path} are both part {part.number}, with different results.",
-                hint="Leave out the one that does not count.",
-            )
+            both = f"{before.path} and {part.path} are both part {part.number}"
+            raise SettingsError(f"{both}, with different results.", hint="Leave out the one that does not count.")
     return [part for _, (part, _) in sorted(kept.items())]
 
 

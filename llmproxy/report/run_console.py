@@ -44,9 +44,8 @@ class ScenarioConsole:
             self._print_message(event)
         elif isinstance(event, Finished):
             if event.bound:
-                self._print(
-                    "yellow", "Bound:", f"{event.bound} replayed with this run's {', '.join(event.bound_names)}"
-                )
+                names = ", ".join(event.bound_names)
+                self._print("yellow", "Bound:", f"{event.bound} replayed with this run's {names}")
             if event.carried:
                 self._print("yellow", "Carried:", f"{event.carried} under {', '.join(event.carried_names)}")
             if event.error:
@@ -123,9 +122,8 @@ class SuiteConsole:
         if isinstance(event, Selected):
             self._total = event.runs
             mode = f", mode {event.mode}" if event.mode else ""
-            self._print_line(
-                f"{event.title}: {format_count(event.scenarios, 'scenario')}, {format_count(event.runs, 'run')}{mode}"
-            )
+            counts = f"{format_count(event.scenarios, 'scenario')}, {format_count(event.runs, 'run')}"
+            self._print_line(f"{event.title}: {counts}{mode}")
         elif isinstance(event, Started):
             self._runs[event.run_id] = Run(event)
         elif isinstance(event, Completed):
@@ -188,10 +186,8 @@ class SuiteConsole:
             return
         label = f" {step.label!r}" if step.label else ""
         held = len(step.assertions) - len(failed)
-        counts = f"{held} of {format_count(len(step.assertions), 'assertion')} held" if step.assertions else ""
-        self._print_line(
-            f"    step {step.index + 1} {step.kind}{label}: {step.status.value}" + (f", {counts}" if counts else "")
-        )
+        counts = f", {held} of {format_count(len(step.assertions), 'assertion')} held" if step.assertions else ""
+        self._print_line(f"    step {step.index + 1} {step.kind}{label}: {step.status.value}{counts}")
         if step.message:
             self._print_indented("      ", step.message)
         for each in step.assertions if everything else failed:
@@ -247,9 +243,8 @@ class SuiteConsole:
 
 def _escape_unprintable(text: str) -> str:
     pieces = re.split(r"(\x1b\[(?:32|31|35|33|0)m)", text)
-    return "".join(
-        piece if at % 2 else _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", piece) for at, piece in enumerate(pieces)
-    )
+    pieces[::2] = [_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", piece) for piece in pieces[::2]]
+    return "".join(pieces)
 
 
 def _format_status_count(number: int, status: str) -> str:

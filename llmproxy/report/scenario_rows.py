@@ -71,9 +71,8 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row after checking it. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
-        if not value_has_annotated_type(value, kind) or (
-            name == "cost_usd" and value is not None and not is_decimal(value)
-        ):
+        is_cost = name == "cost_usd" and value is not None
+        if not value_has_annotated_type(value, kind) or (is_cost and not is_decimal(value)):
             raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
     return row
 
@@ -144,16 +143,11 @@ def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]
     usual = usual if number * 2 > len(cases) else ""  # of more than half of the cases
     ordered = sorted(cases, key=lambda case: case[1].get("status") in _GOOD)
     shown = ordered[:_SHOWN]
-    cells = [
-        [
-            ("* " if usual and row.get("status") != usual else "  ") + str(row.get("status")).replace("_", " "),
-            case,
-            _format_pass_count(row),
-            _format_cost(row),
-            _format_latency(row),
-        ]
-        for case, row in shown
-    ]
+    cells = []
+    for case, row in shown:
+        mark = "* " if usual and row.get("status") != usual else "  "
+        status = mark + str(row.get("status")).replace("_", " ")
+        cells.append([status, case, _format_pass_count(row), _format_cost(row), _format_latency(row)])
     left = len(cases) - len(shown)
     more = [f"  ... and {format_count(left, 'more case')}"] if left else []
     others = usual and any(row.get("status") != usual for _, row in shown)
@@ -253,10 +247,8 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
-    return (
-        "worse" if order > 0 else "better",
-        f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}{chance}",
-    )
+    text = f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}{chance}"
+    return "worse" if order > 0 else "better", text
 
 
 def compute_row_badness(row: Mapping[str, Any]) -> float:

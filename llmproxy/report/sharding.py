@@ -1,10 +1,7 @@
-"""Assignment of scenarios to shards of a test.
-
-    3/10 + {id: weight} -> {id: part}
+"""Assignment of scenarios to shards of a test: ``3/10`` + {id: weight} -> {id: part}.
 
 The heaviest first, each to the lightest shard so far; equal ones in the order of their ids. So the shards depend on
-ids, on the number of runs and on the times in one named file, and on nothing that differs between machines: no clock,
-no order of files, no hash of Python's.
+nothing that differs between machines: no clock, no order of files, no hash of Python's.
 """
 
 from __future__ import annotations
@@ -43,10 +40,8 @@ def parse_shard(text: str, flag: str = "--shard") -> Shard:
     if not 1 <= shard.of <= MOST:
         raise SettingsError(f"{flag} is {text!r}: there can be 1 to {MOST:,} parts.")
     if not 1 <= shard.number <= shard.of:
-        raise SettingsError(
-            f"{flag} is {text!r}: there is no part {shard.number} of {shard.of}; they are counted 1/{shard.of} to"
-            f" {shard.of}/{shard.of}."
-        )
+        counted = f"they are counted 1/{shard.of} to {shard.of}/{shard.of}"
+        raise SettingsError(f"{flag} is {text!r}: there is no part {shard.number} of {shard.of}; {counted}.")
     return shard
 
 
@@ -59,9 +54,8 @@ def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = "llmproxy test --report json=FILE writes one, pytest --scenario-report json=FILE as well."
-        raise SettingsError(
-            f"{flag} {path} is no JSON report of a test that says how long its parts took.", hint=hint
-        ) from error
+        why = "is no JSON report of a test that says how long its parts took."
+        raise SettingsError(f"{flag} {path} {why}", hint=hint) from error
 
 
 def check_shard_split_json(shard: Any) -> None:
@@ -72,12 +66,8 @@ def check_shard_split_json(shard: Any) -> None:
         raise TypeError("it does not say which part of a test it is")
     cut = _is_list_of(items, str) and _is_list_of(parts, int) and len(parts) == len(items) == len(set(items))
     runs = shard.get("runs", {})
-    if (
-        not cut
-        or not all(1 <= part <= of for part in parts)
-        or not isinstance(runs, dict)
-        or not _is_list_of([*runs, *runs.values()], str)
-    ):
+    named = isinstance(runs, dict) and _is_list_of([*runs, *runs.values()], str)
+    if not (cut and named and all(1 <= part <= of for part in parts)):
         raise TypeError("it does not say how its test was cut")
 
 
@@ -93,8 +83,7 @@ def weigh_items(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, 
 
 
 def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
-    load = [0] * of
-    held = [0] * of
+    load, held = [0] * of, [0] * of
     found: dict[str, int] = {}
     for name in sorted(weighed, key=lambda each: (-weighed[each], each)):
         at = min(range(of), key=lambda n: (load[n], held[n], n))

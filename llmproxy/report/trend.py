@@ -35,6 +35,8 @@ _TABLES = (
         "runs INTEGER NOT NULL, passed INTEGER NOT NULL, rate REAL, cost_usd TEXT, latency_ms REAL)"
     ),
 )
+_COLUMNS = ("scenario", "status", "runs", "passed", "rate", "cost_usd", "latency_ms")
+_SELECT_ROWS = "SELECT scenario, status, runs, passed, rate, cost_usd, latency_ms FROM test_rows WHERE test = ?"
 _REMOVE = "Remove it: it holds the last misses and what --trend tells, and no recording."
 _WORDS = ErrorTexts(
     name="state database", takes="test", elsewhere="use another --store", damaged=_REMOVE, unreadable=_REMOVE
@@ -79,8 +81,7 @@ def record_test_run(path: Path, selected: Selected, completed: Completed) -> Non
             "INSERT INTO tests (at, title, mode, exit_code, seconds) VALUES (?, ?, ?, ?, ?)",
             (selected.at, selected.title, selected.mode, completed.exit_code, completed.seconds),
         ).lastrowid
-        names = ("scenario", "status", "runs", "passed", "rate", "cost_usd", "latency_ms")
-        rows = [(test, *(row.get(name) for name in names)) for row in completed.scenarios]
+        rows = [(test, *map(row.get, _COLUMNS)) for row in completed.scenarios]
         conn.executemany("INSERT INTO test_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         conn.execute("DELETE FROM tests WHERE id <= (SELECT max(id) FROM tests) - ?", (KEPT,))
         conn.execute("DELETE FROM test_rows WHERE test NOT IN (SELECT id FROM tests)")
@@ -97,19 +98,11 @@ def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
         with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             if not conn.execute("SELECT count(*) FROM sqlite_master WHERE name = 'test_rows'").fetchone()[0]:
                 return []
-            tests = conn.execute(
-                "SELECT id, at, title, exit_code FROM tests ORDER BY id DESC LIMIT ?", (limit,)
-            ).fetchall()
+            newest_first = "SELECT id, at, title, exit_code FROM tests ORDER BY id DESC LIMIT ?"
             found = []
-            for id_, at, title, code in reversed(tests):
-                rows = conn.execute(
-                    "SELECT scenario, status, runs, passed, rate, cost_usd, latency_ms FROM test_rows WHERE test = ?",
-                    (id_,),
-                )
-                names = [each[0] for each in rows.description]
-                found.append(
-                    _parse_past_test_run(path, at, title, code, [dict(zip(names, row, strict=True)) for row in rows])
-                )
+            for id_, at, title, code in reversed(conn.execute(newest_first, (limit,)).fetchall()):
+                named = [dict(zip(_COLUMNS, row, strict=True)) for row in conn.execute(_SELECT_ROWS, (id_,))]
+                found.append(_parse_past_test_run(path, at, title, code, named))
             return found
 
 
@@ -164,11 +157,8 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     told = [f"passed {good} of {len(rows)}", word]
     told.append(_format_value_with_earlier(before, last, "cost_usd", lambda value: dollars(Decimal(value))))
     told.append(_format_value_with_earlier(before, last, "latency_ms", lambda value: duration(float(value))))
-    return (
-        (0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2),
-        name,
-        "  ".join(filter(None, told)),
-    )
+    urgency = 0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2
+    return urgency, name, "  ".join(filter(None, told))
 
 
 def _format_value_with_earlier(

@@ -99,18 +99,14 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
     exchange = told.exchange
     shown = _group_media_by_message(exchange.tree, exchange.messages)
     response = exchange.interaction.response
+    tools, parameters = walk_declared_tools(exchange.tree), read_model_parameters(exchange.tree)
     return {
         **build_call_facts(exchange.interaction), "known": told.known,
         "messages": [_message_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)],
         "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
         "changes": _list_changes_since_previous(told.previous, exchange, told.known) if told.previous else [],
-        "tools": [
-            {"name": name, "about": as_str(tool.get("description"))}
-            for name, tool in walk_declared_tools(exchange.tree)
-        ],
-        "parameters": {
-            name.removeprefix("gen_ai.request."): value for name, value in read_model_parameters(exchange.tree).items()
-        },
+        "tools": [{"name": name, "about": as_str(tool.get("description"))} for name, tool in tools],
+        "parameters": {name.removeprefix("gen_ai.request."): value for name, value in parameters.items()},
         "answer": _answer_to_json(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
         "timing": _timing_to_json(exchange),
         # The messages of a WebSocket, a line each.
@@ -200,11 +196,8 @@ def _list_changes_since_previous(
     name = next((each for each in _CONVERSATIONS if isinstance(new.get(each), list)), None)
     if name is not None and known and isinstance(old.get(name), list):
         new = {**new, name: new[name][: len(old[name])]}
-    operation = exchange.interaction.operation
-    return [
-        {name: value for name, value in each._asdict().items() if name != "kind" and value is not ABSENT}
-        for each in compare_requests(operation, old, new, CHANGES)
-    ]
+    found = [each._asdict() for each in compare_requests(exchange.interaction.operation, old, new, CHANGES)]
+    return [{name: value for name, value in each.items() if name != "kind" and value is not ABSENT} for each in found]
 
 
 def _timing_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
@@ -299,13 +292,8 @@ def encode_text_as_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     back = count_common_suffix(old, text, min(len(old), len(text)) - front)
     if front + back < _WORTH:
         return {"text": text}
-    middle = text[front : len(text) - back]
-    return {
-        "of": of,
-        "prefix": _utf16_len(text[:front]),
-        "suffix": _utf16_len(text[len(text) - back :]),
-        "text": middle,
-    }
+    end = len(text) - back
+    return {"of": of, "prefix": _utf16_len(text[:front]), "suffix": _utf16_len(text[end:]), "text": text[front:end]}
 
 
 def _utf16_len(text: str) -> int:

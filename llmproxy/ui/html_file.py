@@ -74,12 +74,8 @@ def page_data(
             }
         )
     start = f"#/c/{quote(canonical_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
-    data = {
-        "calls": maker.calls,
-        "bodies": maker.bodies,
-        "messages": maker.messages.values,
-        "tools": maker.tools.values,
-    }
+    pools = {"messages": maker.messages.values, "tools": maker.tools.values}
+    data = {"calls": maker.calls, "bodies": maker.bodies, **pools}
     return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **data}
 
 
@@ -114,7 +110,6 @@ class PageDataBuilder:
     tools: _ValuePool = field(default_factory=_ValuePool)
     depth: dict[int, int] = field(default_factory=dict)
     """Number of other requests needed to restore a request."""
-
     size: int = 0
 
     def add_cassette(self, store: Readable, info: CassetteInfo) -> Iterator[Interaction]:

@@ -67,9 +67,8 @@ class Viewer:
         else:
             question, query = path.removeprefix(_DATA), dict(parse_qsl(target.query, keep_blank_values=True))
             try:
-                return self._thread.submit(
-                    page.answer_query_as_json, self._choose_answerer(question, query), question, query
-                )
+                ask = self._choose_answerer(question, query)
+                return self._thread.submit(page.answer_query_as_json, ask, question, query)
             except LLMProxyError as error:
                 answer = page.error_answer(error)
         made: Future[page.PageAnswer] = Future()
@@ -106,29 +105,16 @@ class Viewer:
     def _take_live_snapshot(self, after: int) -> dict[str, Json]:
         """Take the changes after call number `after`: plain values, except `rows`, the calls with their numbers."""
         engine = self.engine
-        sessions = [
-            {
-                "name": each.name,
-                "cassette": each.cassette,
-                "sample": each.sample,
-                "mode": str(each.settings.mode),
-                **{
-                    name: value
-                    for name, value in each.calls.totals.to_json().items()
-                    if name not in ("parties", "miss_texts")
-                },
-            }
-            for each in engine.sessions.open_sessions.values()
-        ]
-        waiting = [
-            {
-                "at": each.progress.started_at,
-                "party": each.party,
-                "operation": each.operation,
-                "model": each.identity.model,
-            }
-            for each in self.opened()
-        ]
+        sessions = []
+        for each in engine.sessions.open_sessions.values():
+            about = {"name": each.name, "cassette": each.cassette, "sample": each.sample}
+            totals = each.calls.totals.to_json()
+            shown = {name: value for name, value in totals.items() if name not in ("parties", "miss_texts")}
+            sessions.append({**about, "mode": str(each.settings.mode), **shown})
+        waiting = []
+        for one in self.opened():
+            place = {"at": one.progress.started_at, "party": one.party}
+            waiting.append({**place, "operation": one.operation, "model": one.identity.model})
         found = self.watch.since(after, MOST)
         return {
             "now": engine.now(),

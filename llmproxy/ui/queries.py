@@ -296,9 +296,8 @@ def count_body_bytes(interaction: Interaction) -> int:
 def _load_row_summary(store: Readable, id_: int) -> RowSummary:
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
     if not found:
-        raise CassetteNotFound(
-            f"There is no interaction {id_} in {store.path.name}.", hint="It may have been replaced."
-        )
+        text = f"There is no interaction {id_} in {store.path.name}."
+        raise CassetteNotFound(text, hint="It may have been replaced.")
     return to_summary(found[0])
 
 
