@@ -26,9 +26,7 @@ class KnownClient:
     name: str
     advice: str
     program: str = ""
-    """Pattern of a word of the command."""
     package: str = ""
-    """Package name on npm or PyPI, as in a project's file."""
     configured: str = ""
     """Pattern of a word of the command that shows that it is already configured."""
 

@@ -280,9 +280,7 @@ def combine_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
 
 
 def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> CaFiles:
-    """Write the bundle and Java's truststore beside it. Raises MachineError: no interception (`ca` is None), no
-    certificate.
-    """
+    """Write the bundle and Java's truststore. Raises MachineError: no interception (`ca` is None), no certificate."""
     if ca is None:
         raise MachineError(
             f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."

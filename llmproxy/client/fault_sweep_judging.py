@@ -264,7 +264,6 @@ def _format_ranges(numbers: Sequence[int]) -> str:
 
 
 def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> list[str]:
-    """Return the result of the sweep; `typed` is the command with ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
     parts = [f"{counts[outcome]} {outcome.value}" for outcome in SweepKind if counts[outcome]]

@@ -170,7 +170,6 @@ def _install_seccomp_filter() -> int:
 
 
 def _assemble_seccomp_filter(program: Sequence[Instruction]) -> tuple[ctypes.Array[ctypes.c_char], bytes]:
-    """Return the instructions, and a `sock_fprog` that points to them."""
     places = {label: at for at, (label, *_) in enumerate(program) if label}
     code = b"".join(
         struct.pack("=HBBI", code, *(places[each] - at - 1 if each else 0 for each in (yes, no)), operand)
@@ -253,7 +252,6 @@ class IsolatedNetwork:
 
     def __init__(self, reach: Sequence[Address | str]) -> None:
         self.tries: dict[str, int] = {}
-        """Other attempts as text, with their number."""
         self._places = [each for each in reach if not isinstance(each, str)]
         self._open_paths = {each for each in reach if isinstance(each, str)}
         self._hosts: dict[str, str] = {}
@@ -267,7 +265,6 @@ class IsolatedNetwork:
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._whole = False
-        """Whether monitoring was complete to the end."""
         self._end: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:

@@ -363,7 +363,6 @@ class CommandNotFound(LLMProxyError):
 
 
 def find_command_path(command: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return the path of a program. Raises CommandNotFound."""
     found = shutil.which(command[0], path=env.get("PATH"))
     if found is None:
         there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command)
@@ -426,7 +425,6 @@ def to_exit_code(returned: int) -> int:
 
 
 def _shares_terminal_signals() -> bool:
-    """Return whether a terminal's signals reach our children directly."""
     try:
         with open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)
             return os.tcgetpgrp(tty.fileno()) == os.getpgrp()

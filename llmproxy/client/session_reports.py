@@ -30,7 +30,6 @@ class Report(Totals):
     arrived: int = field(default=0, kw_only=True)
     """Number of the last call that arrived, ended or not, from which :meth:`Control.calls` can continue."""
     unused: tuple[UnusedRecording, ...] | None = field(default=None, kw_only=True)
-    """None if unknown."""
     overrides: Mapping[str, Any] | None = field(default=None, kw_only=True)
     live: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The live channels, their cassette, and unanswered calls, in the proxy's form; None without any."""

@@ -18,8 +18,6 @@ ASK = "The printer on floor 3 is broken. Please create a ticket."
 
 
 class McpClient:
-    """A server of tools over stdio."""
-
     def __init__(self, server: dict[str, Any]) -> None:
         command = [server["command"], *server["args"]]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - ours

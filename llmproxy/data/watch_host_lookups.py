@@ -34,7 +34,6 @@ if os.environ.get("LLMPROXY_DOCTOR"):
 
 
 def _run_next_sitecustomize() -> None:
-    """Run the sitecustomize that we stand in front of."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

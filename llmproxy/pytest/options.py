@@ -36,7 +36,6 @@ _AGAIN = {
     "rootdir": "--rootdir",
     "override_ini": "-o",
 }
-"""Options that select the recordings of a run, by their namespace names: suggested commands repeat them."""
 _RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
 _MODES = f"mode of tests with the fixture `llmproxy`; default {Mode.REPLAY} ({_RECORDING} need keys)"
 _TEXTS = {

@@ -179,7 +179,6 @@ def _set_up_run(config: pytest.Config) -> None:
 
 
 def _is_plugin_used(config: pytest.Config, run: PluginRun) -> bool:
-    """Return whether this test suite uses the plugin, before any of it is imported."""
     if run.has_recording_options() or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir

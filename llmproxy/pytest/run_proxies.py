@@ -51,7 +51,6 @@ class OwnProxy:
         return self._found.notice if self._found else ""
 
     def reserve(self) -> str:
-        """Return the address where it will serve; the port is reserved for it."""
         self._place = socket.socket()
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._place.bind((DEFAULT_HOST, 0))
@@ -111,7 +110,6 @@ class ProxyServerForWorkers:
                 Thread(target=self._serve_worker, args=[self._server.accept()[0]], daemon=True).start()
 
     def _serve_worker(self, connection: socket.socket) -> None:
-        """Start the proxies that a worker asks for, and close the session that it leaves open."""
         url = session = ""
         with suppress(OSError, ValueError), closing(connection), connection.makefile("rw") as lines:
             asked = json.loads(lines.readline())
@@ -174,7 +172,6 @@ class ControllerProxy:
             print(json.dumps(asked), file=self._lines, flush=True)
 
     def wait_ready(self) -> str:
-        """Return its URL. Raises MachineError."""
         if self._answer is None:
             try:
                 self._answer = json.loads(self._lines.readline())

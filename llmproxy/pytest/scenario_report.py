@@ -44,7 +44,6 @@ class ScenarioReporter:
         return {"total": total, "passed": passed, "failed": total - passed, "success_rate": rate}
 
     def print_report(self, write: Callable[[str], object] = print, *, colour: bool | None = None) -> None:
-        """Write the report line by line; nothing without scenarios. In colours on a terminal."""
         coloured = sys.stdout.isatty() if colour is None else colour
 
         def paint(text: str, name: str) -> str:
@@ -108,7 +107,6 @@ def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:
 
 
 def unpack_run(tree: Mapping[str, Any]) -> tuple[Any, ScenarioResult]:
-    """Return a scenario that has only a name, and its result without a conversation."""
     return SimpleNamespace(name=tree["name"]), ScenarioResult(messages=[], **tree["result"])
 
 

@@ -43,7 +43,6 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._run, self.keep_events, self.debug = run, keep_events, debug
         self.test = ""
         self._line = ""
-        """File and line of the test."""
         self.again = ""
         self._place = ""
         self._named: dict[str, int] = {}

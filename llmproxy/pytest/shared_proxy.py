@@ -52,7 +52,6 @@ _STARTED = ("_thread.start_new_thread", "_thread.start_joinable_thread")
 _SENDS = ("send", "sendall", "sendmsg")
 """Sending methods of a socket: they raise no audit event, and a kept-alive connection is opened only once."""
 _WAITING = frozenset({"queue.py", "selectors.py", "concurrent/futures/thread.py", "multiprocessing/pool.py"})
-"""Ends of the names of files in which an idle worker waits."""
 
 
 class LateRequestGuard:
@@ -288,7 +287,6 @@ class SharedProxy:
 
     env: MutableMapping[str, str]
     folder: Path
-    """Working directory of the proxy, where its settings and store are found."""
     replay: bool = True
     cassette_dir: str = ""
     update: str = ""
@@ -296,7 +294,6 @@ class SharedProxy:
     typed: str = "pytest"
     url: str = ""
     name: str = field(default_factory=lambda: f"pytest-{socket.gethostname()[:40]}-{os.getpid()}")
-    """Session in this process's base URLs."""
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
     _keys: Mapping[str, str] = field(default_factory=dict)
@@ -328,8 +325,8 @@ class SharedProxy:
         return plan_env(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
 
     def _set_placeholder_keys(self, wanted: Sequence[str] | None) -> None:
-        """Set placeholders for the keys that a recorded test had, for programs that depend on them; None: all.
-        Variables that the test itself set or deleted are kept.
+        """Set placeholders for keys that a recorded test had; None: all. Keep variables that the test itself set or
+        deleted.
         """
         made = self._plan_environment(wanted)
         for name in made.dropped:

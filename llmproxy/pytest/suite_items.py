@@ -216,7 +216,6 @@ def _reason_or_default(said: bool | str, default: str) -> str:  # noqa: FBT001 -
 
 
 def _add_tag_marker(item: SuiteItem, tag: str) -> None:
-    """Make a tag selectable by -m and -k; registered for --strict-markers."""
     item.extra_keyword_matches.add(tag)
     known = item.config.stash.setdefault(_TAGS, set())
     if tag.startswith("_"):  # pytest has no such marks

@@ -137,7 +137,6 @@ class ChangeSummary:
             yield str(self.bill)
 
     def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
-        """Return the next command; `folder` is the cassette folder, if no setting has it."""
         if not self.groups:  # each refused call's miss has the command that records it
             return [f"next: {format_command('why', shown_path(store))}"] if self.refused else []
         where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""

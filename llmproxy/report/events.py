@@ -41,7 +41,6 @@ class Criterion:
     status: str
     """``passed``, ``failed`` or ``inconclusive``."""
     evidence: str = ""
-    """Quoted from the conversation."""
     reason: str = ""
     votes: Sequence[str] = ()
 
@@ -90,9 +89,7 @@ class Selected:
     title: str
     scenarios: int
     runs: int
-    """Total executions over all scenarios."""
     mode: str = ""
-    """The proxy's mode; empty without one."""
     at: float = 0.0
     """Unix time, seconds."""
     shard: Mapping[str, Any] | None = None
@@ -200,7 +197,6 @@ class Finished:
     dealt: int = 0
     """Hits of equal concurrent requests with different answers, assigned in order of arrival."""
     misses: Sequence[str] = ()
-    """Texts of requests that were never recorded."""
     unrecorded: bool = False
     """Whether it was not run because it has no recordings."""
     xfail: bool = False
@@ -244,8 +240,6 @@ class Handler(Protocol):
 
 
 class ImmediateHandler:
-    """Base of handlers that keep no state until the end."""
-
     def close(self) -> None:
         """Do nothing: no output is buffered."""
 

@@ -79,7 +79,6 @@ def build_run_annotations(run: Run, root: Path | None = None, level: str = "erro
 
 
 def _format_annotation(title: str, text: str, root: Path | None, *places: str, level: str = "error") -> str:
-    """Return an annotation at the first place that is a line of a file."""
     place = next((found for each in places if (found := _PLACE.fullmatch(each))), None)
     at = f"file={_escape_property(_path_in_checkout(place['file'], root))},line={place['line']}," if place else ""
     return f"::{level} {at}title={_escape_property(title)}::{_escape_data(text)}"

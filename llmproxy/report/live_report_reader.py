@@ -100,9 +100,7 @@ def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str
 
 
 def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
-    """Return the viewer's handler for a report, a document or one in lines, which raises SettingsError; `state` has
-    past tests.
-    """
+    """Return the viewer's handler for a report, which raises SettingsError; `state` has past tests."""
     followed = LiveTestReportReader(report)
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:

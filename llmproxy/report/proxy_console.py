@@ -145,9 +145,8 @@ def format_column_headings(room: int | None = None) -> str:
 def format_request_line(
     call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None
 ) -> str:
-    """Return the line of one request.
-
-    `zone` is the machine's own by default, `room` the terminal's width, None for a pipe.
+    """Return the line of one request; `zone`: by default the machine's own, `room`: the terminal's width, None for a
+    pipe.
     """
     before, after = _format_around_duration(call.fields_without_timing, colour, room)
     took = duration(call.ms)
@@ -295,11 +294,10 @@ class Console:
         room: Callable[[], int | None] = lambda: None, zone: tzinfo | None = None,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:  # fmt: skip
-        """Write to `stream`.
+        """Write to `stream`; `quiet`: only misses, losses and the summary, `verbose`: also the steps of each request.
 
-        `quiet` shows only misses, losses and the summary, `verbose` adds the steps of each request. `room` returns the
-        terminal's current width, None for a pipe. `later` calls a function after this many seconds, so that lines of
-        requests are written together (`flush` at the end); without it they are written at once.
+        `room` returns the terminal's current width, None for a pipe. `later` calls a function after this many seconds,
+        so that lines of requests are written together (`flush` at the end); without it they are written at once.
         """
         self._later, self._waiting = later, list[Call]()
         self._stream, self._room, self._zone = stream, room, zone
@@ -377,10 +375,7 @@ def format_start_lines(info: ProxyStarted) -> list[str]:
 
 
 def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
-    """Return the totals on one line, and one more for each problem.
-
-    `unused`: number of unused recordings, None if unknown; `store` is its path for display.
-    """
+    """Return the totals on one line, and one more for each problem; `unused`: None if unknown, `store`: for display."""
     hits = describe_replay_hits(totals, lambda names: escape(names, None))
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
@@ -401,7 +396,6 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
 
 
 def _format_use(use: Use, what: str) -> str:
-    """Return what hits saved, or live calls spent; empty if there is nothing."""
     tokens = (use.input or 0) + (use.output or 0)
     amounts = [f"{format_count(tokens, 'token')}"] if tokens else []
     if use.cost is not None:

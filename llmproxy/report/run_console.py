@@ -116,7 +116,6 @@ class SuiteConsole:
         self._total = self._done = 0
         self._bar = ""
         self._errors: dict[str, str] = {}
-        """Printed errors -> the first run with each."""
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Selected):

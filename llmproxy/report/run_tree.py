@@ -242,9 +242,7 @@ def describe_assertion(assertion: Assertion) -> str:
 
 
 def explain_bad_test_end(ended: Completed | None) -> str:
-    """Describe a bad end that no run explains: the test did not end, or failed without a failed run (a broken
-    suite).
-    """
+    """Describe an end that no run explains: none, or a failure without a failed run (a broken suite); else empty."""
     if ended is None:
         return "the test did not end"
     if ended.exit_code in (Exit.OK, Exit.FAILED):
@@ -269,7 +267,6 @@ def _format_part(part: object) -> str:
 
 
 def format_tool_calls(message: Message) -> Iterator[str]:
-    """Yield a line for each tool call of a message, its own or observed ones: name, arguments, result."""
     for call in message.tool_calls:
         said = "" if call.get("result") is None else show_value(call["result"])
         yield f"  {call.get('name')}({_format_args(call.get('arguments'))})" + (f" -> {said}" if said else "")

@@ -105,8 +105,8 @@ def format_case_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return a line for each value of each axis of a matrix: passed cells, mean cost and latency.
 
-    The interval is of the share of cells: runs of different cells are never pooled, a cell counts once. Cells that say
-    nothing about the agent are left out.
+    The interval is of the share of cells: runs of different cells are never pooled. Cells that say nothing about the
+    agent are left out.
     """
     names = dict.fromkeys(name for _, row in cases for name in row.get("axes") or ())
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -127,7 +127,6 @@ def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
 
 
 def _format_pass_interval(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the interval of the share of passed cells; empty for fewer than two."""
     counted = [row.get("status") == Status.PASSED.value for row in rows if row.get("status") in _COUNTED]
     interval = wilson(sum(counted), len(counted)) if len(counted) > 1 else None
     return "" if interval is None else _format_interval((interval.low, interval.high))

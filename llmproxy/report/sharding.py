@@ -27,7 +27,6 @@ class Shard:
     of: int
 
     def __str__(self) -> str:
-        """Its option: ``3/10``."""
         return f"{self.number}/{self.of}"
 
 

@@ -124,7 +124,6 @@ def _parse_past_test_run(path: Path, at: Any, title: Any, code: Any, rows: Seque
 
 
 def tests_to_page_columns(tests: Sequence[PastTestRun], names: AbstractSet[str]) -> list[dict[str, Any]]:
-    """Return tests as columns of a page: only these scenarios, and only tests that ran one of them."""
     return [
         {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
         for test in tests

@@ -95,7 +95,6 @@ class ExchangeLinker:
 
 
 def call_to_json(told: LinkedExchange) -> dict[str, Any]:
-    """Return a call for the page; `attach_results` adds `results` of its tools from later calls."""
     exchange = told.exchange
     shown = _group_media_by_message(exchange.tree, exchange.messages)
     response = exchange.interaction.response
@@ -116,7 +115,6 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
 
 
 def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ReportedToolResult]) -> None:
-    """Add tool results to the calls that asked for them, if these are among `calls`."""
     for each in results:
         if (caller := calls.get(each.caller)) is not None:
             caller["results"][each.call] = {"text": each.text, "in": each.told_in}
@@ -191,7 +189,6 @@ def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
 def _list_changes_since_previous(
     previous: DecodedExchange, exchange: DecodedExchange, known: int
 ) -> list[dict[str, Any]]:
-    """Return a request's differences from its predecessor, except new messages."""
     old, new = (as_dict(each.tree.get("request")) or each.tree for each in (previous, exchange))
     name = next((each for each in _CONVERSATIONS if isinstance(new.get(each), list)), None)
     if name is not None and known and isinstance(old.get(name), list):
@@ -286,7 +283,6 @@ def decode_utf8_or_none(data: bytes) -> str | None:
 
 
 def encode_text_as_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
-    """Return `text` as a delta to another one, or whole if that saves nothing."""
     of, old = base
     front = count_common_prefix(old, text)
     back = count_common_suffix(old, text, min(len(old), len(text)) - front)
@@ -316,7 +312,6 @@ def summarize_recorded_steps(interactions: Iterable[Interaction]) -> list[Step]:
 @dataclass(slots=True)
 class _SpanToStepConverter:
     depth: dict[str, int] = field(default_factory=dict)
-    """Depth of agent_step spans by id."""
     of: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     """Interaction and depth by span id."""
     waiting: list[Step] = field(default_factory=list)

@@ -37,7 +37,6 @@ def answer_ui_request(
     put: Put | None = None,
     body: bytes = b"",
 ) -> page.PageAnswer:
-    """Answer one request of `llmproxy ui`; `put` handles input from the page, if it may write."""
     # Origin form: nothing else names what is here, and `urlsplit` raises for `http://[`.
     path, _, asked = target.partition("?")
     if path == "/":

@@ -109,7 +109,6 @@ def _server_origin(server: object) -> str:
 
 
 def rewrite(config: ParsedMcpConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return a run's configuration, and a description of each server's change; `shim` are the words that start one."""
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():
@@ -172,7 +171,6 @@ _SUBCOMMANDS = frozenset(
     {"mcp", "config", "doctor", "update", "install", "plugin", "auth", "login", "logout", "features"}
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
-"""Pattern of names for a dotted key of TOML."""
 
 
 @dataclass(frozen=True, slots=True)

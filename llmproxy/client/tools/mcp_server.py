@@ -178,7 +178,6 @@ SHOWN = 100
 
 
 def _is_valid_command_word(value: object) -> bool:
-    """Return whether a value can be a word of a command: a text without characters that systems refuse."""
     return (
         isinstance(value, str)
         and len(value.encode("utf-8", "surrogatepass")) <= LONGEST_WORD

@@ -124,7 +124,6 @@ def _strip_path_and_version(word: str) -> str:
 
 
 def _digest_command(command: Sequence[str], places: Mapping[str, str]) -> str:
-    """Return a digest that distinguishes commands, without the program's path and the run's folders."""
     paths = ((path, name) for name, path in places.items() if len(path) > 1)
     longest_first = sorted(paths, key=lambda pair: -len(pair[0]))
     told = [_strip_path_and_version(command[0]) if command else ""]

@@ -308,7 +308,6 @@ class StdioProxy:
             self._forward_to_server(heard.forward, message, bare)
 
     def _write_due_and_poll_later(self, heard: ToolLineReply) -> None:
-        """Write the due lines before the next call of the backend, and schedule a poll for the rest."""
         if heard.out and not heard.late:
             self._write_whole(heard.out)
         if heard.again and self._next is None:
@@ -432,7 +431,6 @@ class StdioProxy:
         return self._call_backend_or_stop(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
     def _match_answer(self, message: dict[str, Any], line: bytes, answered: str | None) -> _PendingRequest | None:
-        """Assign a message to its request; return that request if it is complete."""
         if answered is not None:
             pending = self._pending.pop(answered, None)
             if pending is not None:
