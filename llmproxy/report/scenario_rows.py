@@ -71,8 +71,7 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row after checking it. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
-        is_cost = name == "cost_usd" and value is not None
-        if not value_has_annotated_type(value, kind) or (is_cost and not is_decimal(value)):
+        if not (value_has_annotated_type(value, kind) and (name != "cost_usd" or value is None or is_decimal(value))):
             raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
     return row
 
