@@ -66,5 +66,4 @@ default_config = ScenarioConfig.default_config
 
 
 def __dir__() -> list[str]:
-    """List only the public names, imported or not."""
     return list(__all__)

@@ -59,15 +59,11 @@ class AdapterAttributes:
     criteria: Sequence[object] | None = None
     """Its criteria; None if not given, empty if it has nothing to decide."""
     declared_processing: Any = None
-    """Statements of its last answer about its history, as JSON; None without any."""
     notes: Sequence[str] = ()
-    """Notes for the run's report."""
     silence_hint: str = ""
-    """Possible cause of a missing answer; empty if unknown."""
     session_to_bind: str | None = None
     """Session that is bound to the run's while it answers; None if it can answer in parallel."""
     process_env_and_folder: tuple[Mapping[str, str], Path] | None = None
-    """Environment and folder of the process that it starts; None if it starts none."""
 
     @classmethod
     def of_adapter(cls, adapter: object) -> AdapterAttributes:
@@ -83,7 +79,6 @@ def find_session(given: AgentInput) -> RunSession | None:
 
 
 def is_conversation_unscripted(given: AgentInput) -> bool:
-    """Return whether the conversation continues by itself now, without a script that sets the next speaker."""
     return bool(getattr(_find_running_executor(given), "unscripted", False))
 
 
@@ -93,7 +88,6 @@ def get_wire_tool_calls(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
 
 
 def list_unknown_call_reasons(given: AgentInput) -> Sequence[str]:
-    """Return reasons why the agent's models may have made tool calls that are not visible on the wire."""
     return getattr(_find_running_executor(given), "wire_unknown", None) or ()
 
 

@@ -1,14 +1,9 @@
 """``@scenario.cache``: returns a function's stored result when it is called again with the same arguments.
 
-    active cache key -> key of the call -> stored? its value : call, store the result, return the stored one
-
-The active cache key is that of the running scenario, outside of one that of `configure`. Without one, with
-SCENARIO_CACHE_DIR="", and for calls and values that cannot be serialised (one warning each), the function is simply
-called. The first result goes through the file too, so that a first and a second run see the same types.
-
-Values are stored as text (`cache_store`): JSON as it is; tuples, enums, dataclasses and pydantic objects as data and
-the path of their class. Nothing is unpickled, and no code of a class runs when its object is restored; only classes are
-looked up that this process has imported, or that belong to a known SDK.
+The first result goes through the file too, so that a first and a second run see the same types. Values are stored as
+text (`cache_store`): JSON as it is; tuples, enums, dataclasses and pydantic objects as data and their class's path.
+Nothing is unpickled, and no code of a class runs when its object is restored; only classes are looked up that this
+process has imported, or that belong to a known SDK.
 """
 
 from __future__ import annotations
@@ -47,8 +42,7 @@ class CacheWarning(UserWarning):
     """A call could not be cached, or a stored value not be used."""
 
 
-class NotCacheable(Exception):
-    """A value cannot be serialised, or not be restored."""
+class NotCacheable(Exception): ...
 
 
 # -- values as JSON, and back
@@ -304,8 +298,6 @@ def _find_key_members(value: object) -> Mapping[str, object] | None:
 
 @dataclass(frozen=True)
 class CachedFunction:
-    """A cached function, and the parts of its calls that count."""
-
     function: Callable[..., Any]
     ignore: frozenset[str] = frozenset()
     state: tuple[str, ...] = ()
@@ -359,7 +351,6 @@ class CachedFunction:
         return "call:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode("ascii")).hexdigest()
 
     def find_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CacheSlot | None:
-        """Return where a call is kept; None if it is not."""
         running, configured = context_scenario.get(), ScenarioConfig.default_config
         config, sample = (configured, 1) if running is None else (running.config, running.options.sample)
         cache_key = config.cache_key if config else None
@@ -374,7 +365,6 @@ class CachedFunction:
         return _ResultSlot(store, key, self.name, cache_key, sample, self)
 
     def warn_once(self, why: object, text: str) -> None:
-        """Warn, at the line of the call, of what was not yet warned of."""
         if str(why) not in self._warned:
             self._warned.add(str(why))
             warnings.warn(text, CacheWarning, skip_file_prefixes=(_HERE,))
@@ -395,8 +385,6 @@ def _list_code_constants(code: object) -> Collection[object]:
 
 @dataclass(frozen=True)
 class _ResultSlot(CacheSlot):
-    """Place of a call's result."""
-
     of: CachedFunction
 
     def encode(self, made: Any) -> str | None:
@@ -434,13 +422,9 @@ def cache[**P, R](
 
 
 def cache(ignore: Any = (), *, state: Sequence[str] = ()) -> Any:
-    """Cache a function or method, sync or async, while a cache key is active.
+    """Cache a function or method, sync or async, while a cache key is active; also as ``@scenario.cache``.
 
-    Args:
-        ignore: parameters that do not count; `self` never does
-        state: fields of `self` that count (``["model", "config.temperature"]``)
-
-    Usable as ``@scenario.cache()`` and as ``@scenario.cache``.
+    `ignore`: parameters that do not count (`self` never does); `state`: fields of `self` that do (``["model"]``).
     """
     for name, given in (("ignore", ignore), ("state", state)):
         if isinstance(given, str):
@@ -482,7 +466,6 @@ class _JoblibMemoryStandIn:
 
     @property
     def location(self) -> str | None:
-        """The folder of the cache, None if it is off."""
         store = CacheStore.from_environment()
         return None if store is None else str(store.path.parent)
 

@@ -1,10 +1,7 @@
 """Store of cached results: texts in one table of a SQLite file, for any number of threads and processes.
 
-    <SCENARIO_CACHE_DIR or ~/.scenario/cache>/cache.db      read from the environment at every call; empty is off
-
 The file is opened for each access: so it may be removed at any time, and a forked process shares nothing. An existing
-value is never overwritten by a parallel process: the second one to store gets the stored value. A damaged file is an
-error, never an empty cache, and is not changed. SCENARIO_CACHE_MODE selects the effect of hit and miss (`CacheMode`).
+value is never overwritten by a parallel process. A damaged file is an error, never an empty cache, and is not changed.
 """
 
 from __future__ import annotations
@@ -58,14 +55,9 @@ _WORDS = sqlite_file.ErrorTexts(
 
 
 class CacheMode(StrEnum):
-    """Effect of a hit and a miss."""
-
-    AUTO = "auto"
-    """A hit is returned, a miss is called and stored."""
-    REPLAY = "replay"
-    """A hit is returned, a miss is an error."""
-    RECORD = "record"
-    """Everything is called and stored again."""
+    AUTO = "auto"  # a hit is returned, a miss is called and stored
+    REPLAY = "replay"  # a hit is returned, a miss is an error
+    RECORD = "record"  # everything is called and stored again
     OFF = "off"
 
 
@@ -73,14 +65,11 @@ class CacheMode(StrEnum):
 class CacheEntry:
     key: str
     name: str
-    """The function, or another source."""
     cache_key: str
     sample: int
-    created_at: float
-    """Unix time, seconds."""
+    created_at: float  # Unix time, seconds
     hits: int
-    size: int
-    """Bytes of the value."""
+    size: int  # bytes of the value
     value: str
 
 
@@ -104,7 +93,6 @@ class CacheStore:
         return cls((place / "cache.db").absolute(), CacheMode(said))
 
     def get(self, key: str) -> str | None:
-        """Return the text stored under a key, and count a hit; None if there is none."""
         with self._open_file() as conn:
             found = conn and conn.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
             if conn and found:
@@ -122,7 +110,6 @@ class CacheStore:
             return str(conn.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()[0])
 
     def list(self, name: str | None = None, limit: int | None = None) -> list[CacheEntry]:
-        """Return entries, newest first: all, or those with `name` in their name."""
         asked = (
             "SELECT key, name, cache_key, sample, created_at, hits, length(CAST(value AS BLOB)), value FROM entries"
             " WHERE instr(name, ?) OR ? = '' ORDER BY created_at DESC, key LIMIT ?"
@@ -133,7 +120,6 @@ class CacheStore:
         return [CacheEntry(*row) for row in rows]
 
     def clear(self, name: str | None = None, *, cache_key: str | None = None, before: float | None = None) -> int:
-        """Delete values and return their number: all, or those of a name, of a cache key, older than a time."""
         with self._open_file() as conn:
             done = conn and conn.execute(
                 "DELETE FROM entries WHERE (? IS NULL OR instr(name, ?)) AND (? IS NULL OR cache_key = ?)"
@@ -143,7 +129,6 @@ class CacheStore:
             return done.rowcount if done else 0
 
     def build_corrupt_error(self, what: object) -> CacheCorrupt:
-        """Return the error for a file with invalid content."""
         hint = _WORDS.damaged.format(typed=self.path)
         return CacheCorrupt(f"The cache {self.path} is damaged: {what}.", hint=hint)
 
@@ -202,7 +187,6 @@ class CacheSlot:
         return found
 
     def keep(self, text: str) -> str:
-        """Store a text, and return the stored one."""
         return self.store.put(self.key, text, name=self.name, cache_key=self.cache_key, sample=self.sample)
 
     def encode(self, made: Any) -> Any:
@@ -217,7 +201,6 @@ class CacheSlot:
         """Record that a stored value is returned."""
 
     def build_miss_error(self, why: str) -> MissError:
-        """Return the error of a call that may not be made: `why` the cache has no value for it."""
         where = f"in the cache {self.store.path} (key {self.key[:17]}...)"
         text = f"{self.name} has no usable value {where}, and {MODE}=replay. {why}"
         return MissError(text, hint=f"{MODE}=auto lets it be called, and keeps the answer.")
@@ -251,12 +234,9 @@ class CacheSlot:
 
 
 async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the stored value of a slot; if there is none, call `make` and store its result.
+    """Return the stored value of a slot; else call `make` and store its result (None: it cannot be stored).
 
-    None from `make` means that it cannot be stored. A concurrent caller waits once, and calls `make` itself if there
-    still is none.
-
-    Raises MissError: the mode is ``replay`` and nothing is stored.
+    A concurrent caller waits once, and calls `make` itself if there still is none. Raises MissError: ``replay``.
     """
     with slot.claim_or_find_maker() as maker:
         if maker is not None:
@@ -271,7 +251,6 @@ async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> An
 
 
 def get_or_make_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
-    """Like `get_or_make`, without an event loop."""
     with slot.claim_or_find_maker() as maker:
         if maker is not None:
             maker.result()

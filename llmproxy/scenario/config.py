@@ -1,9 +1,7 @@
-"""Defaults for all scenarios of a process.
-
-    default < configure() (successive calls accumulate) < arguments of run
+"""Defaults for all scenarios of a process: default < configure() (calls accumulate) < arguments of run.
 
 None means "not given" except for `cache_key` in `run`, where None disables the cache. To distinguish that, the default
-of such a parameter is :class:`UnsetParameter`, which prints as the documented value.
+of such a parameter is `UnsetParameter`, which prints as the documented value.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ UNSUPPORTED = {
 """Keywords of LangWatch Scenario that are refused because ignoring them could let a test pass, with reasons."""
 _CLOSE = 0.84
 """Least similarity of a misspelt keyword to one of ours: `criterion` is, `headers` is not."""
-MAX_TURNS = 10
-"""Default maximum turns; also for 0."""
+MAX_TURNS = 10  # also for 0
 
 
 class UnsetParameter:
@@ -45,7 +42,6 @@ class UnsetParameter:
     __slots__ = ("shown",)
 
     def __init__(self, shown: object = None) -> None:
-        """Print as `shown`, which is also the parameter's final default."""
         self.shown = shown
 
     def __repr__(self) -> str:
@@ -56,17 +52,13 @@ class UnsetParameter:
 
 
 UNSET: Any = UnsetParameter(None)
-"""A parameter that is documented as ``=None`` and was not given."""
 UNSET_ZERO: Any = UnsetParameter(0.0)
-"""A parameter that is documented as ``=0.0`` and was not given."""
 
 
 class ModelConfig(BaseModel):
-    """A model with its parameters; any further keyword of ``litellm.completion`` is accepted (`timeout`, `headers`,
-    `client`).
+    """A model with its parameters, and any further keyword of ``litellm.completion`` (litellm makes the call then).
 
-    With more than OpenAI's plain parameters, litellm makes the call. `base_url`, litellm's alias of `api_base`, is
-    accepted.
+    `base_url`, litellm's alias of `api_base`, is accepted.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -106,7 +98,6 @@ class ScenarioConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     default_model: str | ModelConfig | None = None
-    """Default model of simulators and judges."""
     max_turns: _Number | None = MAX_TURNS
     verbose: StrictBool | _Number | None = True
     """Whether to print the conversation; from 2 on, each line names its scenario."""
@@ -117,13 +108,10 @@ class ScenarioConfig(BaseModel):
 
     min_turns: _Number | None = None
     """Turns before a judge decides by itself; a demanded verdict may come earlier."""
-    headless: bool | None = None
-    """Accepted and ignored: no browser is opened."""
-    observability: Mapping[str, Any] | None = None
-    """Accepted and ignored: the agent's calls are observed on the wire."""
+    headless: bool | None = None  # accepted and ignored: no browser is opened
+    observability: Mapping[str, Any] | None = None  # accepted and ignored: calls are observed on the wire
 
     default_config: ClassVar[ScenarioConfig | None] = None
-    """Current result of `configure`."""
     defaults: ClassVar[tuple[str | bool | None, tuple[Handler, ...]]] = None, ()
     """Proxy and handlers of `configure`: outside the documented fields, which stay as users know them."""
 
@@ -146,8 +134,7 @@ class ScenarioConfig(BaseModel):
         """Set defaults for all scenarios that start from now on; None keeps a value.
 
         `cache_key=""` disables the cache. `proxy` is the URL of a running llmproxy, or True to start one; `handlers`
-        (functions, or objects with `handle` and `close`) get the events of every scenario (see
-        `llmproxy.report.events`), an empty tuple removes them.
+        get the events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
         """
         for name in refuse_unsupported("configure", unsupported):
             raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
@@ -165,12 +152,10 @@ class ScenarioConfig(BaseModel):
         return ScenarioConfig(**{**self.items(), **other.items()})
 
     def items(self) -> dict[str, Any]:
-        """Return the fields that are not None."""
         return {name: value for name, value in self if value is not None}
 
     @property
     def turn_limit(self) -> int:
-        """Maximum turns of a scenario: 0 and None mean the default."""
         return self.max_turns or MAX_TURNS
 
 

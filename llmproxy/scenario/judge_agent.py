@@ -1,11 +1,7 @@
 """The judge: reads the transcript, and decides criterion by criterion. It fails closed.
 
-    transcript, criteria -> one or several judges -> findings, evidence checked -> votes -> a result, or the
-    conversation continues
-
-While the conversation can continue, it ends only with a failed criterion or with all of them passed, not with an
-inconclusive one. When a verdict is demanded (the last turn, `scenario.judge()`), success means that every criterion
-passed, and nothing else does. The description of the scenario is context for the judge, not a criterion.
+While the conversation can continue, it ends only with a failed criterion or with all of them passed. When a verdict is
+demanded (the last turn, `scenario.judge()`), success means that every criterion passed, and nothing else does.
 """
 
 from __future__ import annotations
@@ -35,15 +31,11 @@ from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, mark_un
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"
-TOKENS = 8192
-"""Estimated tokens of a transcript above which a judge gets an outline; LangWatch Scenario's."""
-STEPS = 10
-"""Maximum lookups of a judge; LangWatch Scenario's."""
+TOKENS = 8192  # of a transcript above which a judge gets an outline; LangWatch Scenario's
+STEPS = 10  # lookups of a judge; LangWatch Scenario's
 
 
 class JudgeAgent(AgentAdapter):
-    """Judges a conversation by criteria."""
-
     role: ClassVar[AgentRole] = AgentRole.JUDGE
     uses_session: ClassVar[bool] = True
     raises_misses: ClassVar[bool] = True
@@ -66,25 +58,21 @@ class JudgeAgent(AgentAdapter):
     ) -> None:
         """Prepare a judge.
 
-        Args:
+        Besides the usual parameters of a model:
             criteria: Sentences that are true of a good conversation; none for a judge that is only called by
                 `scenario.judge(criteria=[...])`.
             model: Name of the model; None: the default model of `scenario.configure`.
-            api_key: Key for it.
             temperature: Of the model. The default is dropped if the model refuses it.
-            max_tokens: Limit of one answer.
-            system_prompt: Replaces the instructions about judging; criteria, scenario and transcript follow in any
-                case.
+            system_prompt: Replaces the instructions about judging; criteria, scenario and transcript follow.
             judges: Number of judges, all of this model; or the models, one for each judge.
-            vote: Combination of their votes: ``majority``, ``unanimous``, or ``confirm-on-fail``, which calls the
-                others only if the first one would fail something.
+            vote: ``majority``, ``unanimous``, or ``confirm-on-fail``, which calls the others only if the first one
+                would fail something.
             min_turns: Turns before the judge examines the conversation, unless a verdict is demanded.
             token_threshold: Estimated tokens of a transcript above which the judge gets an outline, with lookups.
-            max_discovery_steps: Maximum lookups.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
-        Raises SettingsError: no model, or an invalid number of judges or vote; a keyword of voice; TypeError: a keyword
-        similar to one of these; ValueError: criteria that are no list of texts, or an empty one.
+        Raises SettingsError: no model, an invalid number of judges or vote; TypeError: a misspelt keyword; ValueError:
+        criteria that are no list of texts, or an empty one.
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
         extra = refuse_typos(JudgeAgent, more)
@@ -109,7 +97,6 @@ class JudgeAgent(AgentAdapter):
         return self.configs
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Return the result that ends the run, or an empty list to continue."""
         asked = input.judgment_request
         forced = asked is not None
         texts = self.criteria if asked is None or asked.criteria is None else asked.criteria
@@ -196,7 +183,6 @@ class JudgeAgent(AgentAdapter):
 
 
 def list_judge_party_names(judges: int) -> tuple[str, ...]:
-    """Return the parties of this many judges."""
     return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
 
 
@@ -227,7 +213,6 @@ def _first_ruling_fails_run(ruling: Ruling, question: Question) -> bool:
 
 
 def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:
-    """Return the judges' reasonings; those of the findings if they gave none."""
     if len(rulings) == 1 and rulings[0].reasoning:
         return rulings[0].reasoning
     named = zip(list_judge_party_names(len(rulings)), rulings, strict=True)

@@ -1,19 +1,8 @@
 """Calls of judges, and interpretation of their answers.
 
-    pinned tool -> any tool -> JSON schema -> JSON by request       fallbacks, if a model refuses a form of request
-    answer -> Ruling                                                one more attempt if it is unusable
-
-Of several tool calls the first counts; if it decides, the others must agree. An answer malformed after the retry is an
-error; a missing finding is inconclusive. The order of fallbacks is the same in every run, so a replay follows it.
-
-A transcript above `token_threshold` (at four characters a token) is shown as an outline, in which the judge looks up
-messages by `expand_transcript` and `grep_transcript`. A lookup may not be larger than the outline's saving.
-
-    majority         all are called; more than half of the votes decide a criterion
-    unanimous        all are called; all must agree
-    confirm-on-fail  one is called; the others only if it would fail something, and then more than half of all decide
-
-A missing vote supports nothing, and still counts as cast.
+Of several tool calls the first counts; if it decides, the others must agree. An answer malformed after one retry is an
+error; a missing finding is inconclusive, a missing vote supports nothing and still counts as cast. The order of
+fallbacks (`_AnswerForcing`), for models that refuse a form of request, is the same in every run: a replay follows it.
 """
 
 from __future__ import annotations
@@ -38,17 +27,12 @@ from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, Finding
 # -- looking things up in a long conversation
 
 EXPAND, GREP = "expand_transcript", "grep_transcript"
-_CHARACTERS = 4
-"""Approximate characters of a token."""
-_HEAD = 120
-"""Characters of a message in the outline."""
-_LONGEST = 16_000
-"""Maximum characters of a lookup's answer."""
-_AROUND = 160
-"""Characters shown around a match."""
+_CHARACTERS = 4  # of a token, approximately
+_HEAD = 120  # characters of a message in the outline
+_LONGEST = 16_000  # characters of a lookup's answer
+_AROUND = 160  # characters shown around a match
 _MATCHES = 20
-_PATTERN = 200
-"""Maximum length of a pattern: longer ones are pasted texts."""
+_PATTERN = 200  # characters; longer patterns are pasted texts
 
 
 def estimate_tokens(text: str) -> int:
@@ -57,13 +41,10 @@ def estimate_tokens(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A conversation, message by message, as text."""
-
     entries: Sequence[str]
     """Transcript text of each message, in order; each begins with its number in brackets."""
 
     def format_outline(self) -> str:
-        """Return the beginning of every message, with instructions for lookups."""
         lines = []
         for entry in self.entries:
             first, more = entry.replace("\n", " "), len(entry) - _HEAD
@@ -75,7 +56,6 @@ class Lookup:
         return "\n".join(lines)
 
     def lookup_tools(self) -> list[dict[str, Any]]:
-        """Return the lookup tools in the form of OpenAI's chat completions."""
         indices = {
             "type": "array",
             "items": {"type": "integer"},
@@ -88,7 +68,6 @@ class Lookup:
         ]
 
     def answer_tool_call(self, name: str, arguments: str) -> str:
-        """Return the result of a lookup; an error text if it is invalid."""
         try:
             given = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
@@ -119,7 +98,6 @@ class Lookup:
 
 
 def _excerpt_around_words(entry: str, words: Sequence[str]) -> list[str]:
-    """Return the occurrences of any of the words in a message, with their surroundings."""
     number, folded = entry.partition(" ")[0], entry.casefold()
     found = []
     for word in words:
@@ -135,8 +113,7 @@ def _excerpt_around_words(entry: str, words: Sequence[str]) -> list[str]:
 CONTINUE, FINISH = "continue_test", "finish_test"
 _OBJECT = re.compile(r"(?:[^{.!?]*:)?\s*(?:```(?:json)?\s*)?(\{.*\})\s*(?:```\s*)?", re.DOTALL | re.IGNORECASE)
 """A JSON object, maybe in a fence or after a sentence with a colon; in other prose it may be an example."""
-_SHOWN = 300
-"""Maximum characters of a malformed answer quoted in an error."""
+_SHOWN = 300  # characters of a malformed answer quoted in an error
 
 
 class JudgeError(ModelError):
@@ -148,7 +125,6 @@ class JudgeError(ModelError):
 @dataclass(frozen=True, slots=True)
 class Ruling:
     goes_on: bool
-    """Whether the conversation should continue."""
     findings: Mapping[str, Finding] = field(default_factory=dict)
     """By criterion id; missing ones are inconclusive."""
     reasoning: str = ""
@@ -159,8 +135,6 @@ class Ruling:
 
 
 class _AnswerForcing(IntEnum):
-    """Form in which the answer is demanded."""
-
     PINNED = 0
     REQUIRED = 1
     SCHEMA = 2
@@ -169,8 +143,6 @@ class _AnswerForcing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Unusable(Exception):
-    """Reason why an answer is unusable, with its usable part."""
-
     problem: str
     literal: str
     partial: Ruling | None = None
@@ -182,11 +154,9 @@ class Question:
     text: str
     criteria: Criteria
     forced: bool
-    """Whether it has to decide."""
     look: Lookup | None = None
     """Lookup of the conversation that `text` shows as an outline."""
     steps: int = 0
-    """Maximum number of lookups."""
     whole: str = ""
     """`text` with the whole conversation, for a model without tools."""
 
@@ -260,7 +230,6 @@ class Question:
     async def _ask_with_fallback_form(
         self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AnswerForcing
     ) -> tuple[_AnswerForcing, Answer]:
-        """Request an answer in this form, or in the first fallback that the model accepts."""
         while True:
             try:
                 return way, await complete(
@@ -353,7 +322,6 @@ def _function_tool(name: str, description: str, parameters: dict[str, Any]) -> d
 
 
 def _parse_json_or_keep_text(arguments: str) -> object:
-    """Return parsed arguments; the text itself if it is no JSON."""
     if not arguments.strip():
         return {}
     found = _load_json_or_none(arguments)
@@ -368,7 +336,7 @@ def _load_json_or_none(text: str) -> object:
 
 
 def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object from members; a duplicate member with two values is dropped."""
+    """Build an object from members. Raises ValueError: a member stands there twice, with two values."""
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made and made[name] != value:
@@ -378,7 +346,6 @@ def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _format_answer_for_retry(answer: Answer) -> str:
-    """Return an answer as text, for the retry."""
     calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
     return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"
 
@@ -391,8 +358,6 @@ def _shorten(text: str) -> str:
 
 
 class VoteRule(StrEnum):
-    """Combination of votes into a verdict."""
-
     MAJORITY = "majority"
     UNANIMOUS = "unanimous"
     CONFIRM_ON_FAIL = "confirm-on-fail"

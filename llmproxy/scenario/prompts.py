@@ -1,17 +1,12 @@
-"""Prompts for judges and simulators, and conversations as text.
-
-Prompts are `.md` files of ``llmproxy/data/prompts``, with ``$name`` as placeholders. Inserted text is literal: braces,
-dollars and backslashes in it have no meaning. A transcript:
+"""Prompts for judges and simulators (``llmproxy/data/prompts``), and conversations as text.
 
     [1] user: What is the weather in Paris?
     [2] assistant: Let me look.
         calls get_weather({"location": "Paris"})
     [3] tool get_weather: {"degrees": 24}
-    [4] assistant: 24 degrees.
 
-Tool calls are `name(args)`, in order; those that an agent does not report come from the wire and precede the following
-message. Nothing is shown that differs in another run of the same conversation: no ids, times, costs. Images, sounds and
-files are named, not shown.
+Tool calls that an agent does not report come from the wire and precede the following message. Nothing is shown that
+differs in another run of the same conversation: no ids, times, costs. Images, sounds and files are named, not shown.
 """
 
 from __future__ import annotations
@@ -90,7 +85,6 @@ def format_as_user_sees(messages: Iterable[Message], *, show: bool = False) -> l
 
 
 def content_to_text(content: object) -> str:
-    """Return content as text; other parts are named in brackets."""
     if isinstance(content, list):
         return "\n".join(filter(None, (_format_content_part(part) for part in content)))
     return content if isinstance(content, str) else "" if content is None else _to_json_text(content)
@@ -131,7 +125,6 @@ def _format_wire_calls(calls: Sequence[ToolUse], longest: int | None) -> list[st
 
 
 def _normalize_arguments(given: object, longest: int | None) -> str:
-    """Return arguments with normalised white space."""
     if isinstance(given, str):
         try:
             given = json.loads(given) if given.strip() else {}
@@ -156,7 +149,6 @@ def _format_content_part(part: object) -> str:
 
 
 def _describe_media_attachment(source: object, inner: object) -> str:
-    """Return a medium's type and size, or its address."""
     name = inner.get("filename") or inner.get("format") or "" if isinstance(inner, Mapping) else ""
     said = [str(name)] if name else []
     if isinstance(source, str) and source:

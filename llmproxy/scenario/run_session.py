@@ -1,8 +1,5 @@
 """A run's session at a proxy: its participants, calls, misses and costs.
 
-The proxy is used over HTTP only. Its control calls are short and blocking, so each runs in a thread: nothing here
-blocks an event loop.
-
 Cancelling a task that waits for a thread does not end the thread: it continues, and might insert its row after the
 cleanup looked for rows. And a second cancellation would end the cleanup that the first one began. So code that changes
 the store, and cleanup, is awaited to its end before the cancellation takes effect.
@@ -89,15 +86,11 @@ async def gather_with_limit[T](work: Sequence[Any], limit: int) -> list[T]:
 
 NOT_FOUND = 404
 _CONNECTIONS = ConnectionPool()
-"""Connections to proxies, for the control calls of all runs."""
 atexit.register(_CONNECTIONS.close)
 
 
 class RunSession:
-    """An open session; created by :meth:`open`, ended by :meth:`close`."""
-
     def __init__(self, control: Control, opened: Report) -> None:
-        """Take over a newly opened session."""
         self.control = control
         self.proxy = control.url
         self.name = opened.name
@@ -111,8 +104,7 @@ class RunSession:
         self.interrupted = False
         """Whether the run was interrupted, so that mode `once` records it again."""
         self._closed: Report | None = None
-        self._before: dict[str, int] = {}
-        """Calls of watched names before this run; by name."""
+        self._before: dict[str, int] = {}  # by name
         self._watched: set[str] = set()
 
     @classmethod
@@ -123,11 +115,9 @@ class RunSession:
     ) -> Self:  # fmt: skip
         """Open the session of a run; `patience` in seconds while another client has it open.
 
-        Base-URL variables of this process that do not point to the proxy are the providers' addresses; `upstreams`
-        overrides them.
+        Base-URL variables that do not point to the proxy are the providers' addresses; `upstreams` overrides them.
 
-        Raises ControlError: no proxy answers, it refuses, or the session stays open elsewhere; SettingsError: the name
-        is invalid in a header.
+        Raises ControlError: no proxy, it refuses, or the session stays open elsewhere; SettingsError: an invalid name.
         """
         if not (cassette.isascii() and cassette.isprintable()):
             raise SettingsError(
@@ -154,7 +144,6 @@ class RunSession:
         return made
 
     async def declare_run_variables(self, run_variables: Sequence[Mapping[str, str]]) -> None:
-        """Declare run variables, from the next request on."""
         if run_variables and self._closed is None:
             await asyncio.to_thread(self.control.declare_run_variables, self.name, run_variables)
 
@@ -165,7 +154,6 @@ class RunSession:
         return before
 
     async def set_unattributed_baseline(self) -> None:
-        """Store the number of calls that arrived before."""
         watched = list_base_url_sessions(env_without_turn(), self.proxy) or (process_session_name(),)
         self._watched = {*watched, HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
@@ -193,8 +181,8 @@ class RunSession:
     async def speaking_turn(self, adapter: Any) -> AsyncIterator[float]:
         """Let an `AgentAdapter` speak; yields the seconds waited.
 
-        An adapter in this process that does not use `input.llm` gets the process's turn, whatever its role; a running
-        service the turn at its own session (`session_to_bind`); others do not wait.
+        An adapter in this process that does not use `input.llm` gets the process's turn; a running service the turn at
+        its own session (`session_to_bind`); others do not wait.
         """
         source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
@@ -219,14 +207,12 @@ class RunSession:
     # -- what passed
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
-        """Return every call so far, in order of arrival; `after` a mark."""
         return await asyncio.to_thread(self.control.calls, self.name, after)
 
     async def report(self) -> Report:
         return await asyncio.to_thread(self.control.report, self.name) if self._closed is None else self._closed
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:
-        """Return the misses as explanatory texts."""
         report = await self.report()
         if not report.misses:
             return ()
@@ -266,7 +252,6 @@ class RunSession:
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
     async def unattributed_calls(self) -> list[Call]:
-        """Return the calls counted by `count_unattributed`, as far as the proxy still has them."""
         found: list[Call] = []
         for name, count in (await asyncio.to_thread(self._count_arrived, self._watched)).items():
             if (new := count - self._before.get(name, 0)) > 0:
@@ -289,7 +274,6 @@ class RunSession:
         return self._closed
 
     def _count_arrived(self, names: set[str]) -> dict[str, int]:
-        """Return the number of calls of existing sessions."""
         found: dict[str, int] = {}
         for name in names:
             try:
@@ -336,7 +320,6 @@ class _ProcessProxy:
         atexit.register(self.end_proxy)
 
     def proxy_url(self, env: Mapping[str, str]) -> str:
-        """Return its address; starts it if needed."""
         with self._guard:
             if self._started is None or not self._started.is_alive:
                 self._open.close()
@@ -360,10 +343,7 @@ def choose_proxy(
 ) -> str | None:
     """Return a run's proxy: its own argument, else the configured one, LLMPROXY_URL, else none.
 
-    True starts one, shared by all runs of this process; False is none, regardless of other settings. Blocks during the
-    start.
-
-    Raises MachineError: none can be started.
+    True starts one, shared by all runs of this process; False is none. Raises MachineError: none can be started.
     """
     chosen = next((each for each in (run_proxy, configured) if each is not None), None)
     if chosen is None:

@@ -1,7 +1,5 @@
 """The state of a run for steps of a script, callbacks and adapters: its conversation and its tool calls.
 
-    messages + observed traffic before each of them -> ToolCalls, in order: `.first`, `.last`, `.inputs`, `.outputs`
-
 A call both in messages and on the wire is one call; if the messages lack its result, the wire's is used.
 """
 
@@ -31,7 +29,6 @@ class ToolCall:
 
     name: str
     input: Any = None
-    """Its arguments."""
     output: Any = None
     """Its result; None if not observed."""
     turn: int | None = None
@@ -67,7 +64,6 @@ class ToolCalls(Sequence[ToolCall]):
 
     @property
     def last(self) -> ToolCall:
-        """The last call; a false one without input and output if there is none."""
         return self._calls[-1] if self._calls else ToolCall(self._name)
 
     @property
@@ -81,8 +77,6 @@ class ToolCalls(Sequence[ToolCall]):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The messages and tool calls of a turn."""
-
     index: int
     messages: list[Message]
     _calls: Sequence[ToolCall] = field(default=(), repr=False)
@@ -103,7 +97,6 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
 
 
 def render_message(message: Message) -> str:
-    """Return a message as text: its content, then its tool calls as JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part for part in parts]
@@ -151,28 +144,21 @@ def _drop_reported_wire_calls(calls: Sequence[ToolCall]) -> list[ToolCall]:
 
 
 def _parse_arguments(arguments: object) -> object:
-    """Return parsed arguments; the text itself if it is no JSON."""
     return parse_json_or_text(arguments) if isinstance(arguments, str) else arguments
 
 
 class ScenarioState(BaseModel):
-    """State of a run: the conversation and its progress."""
-
     model_config = ConfigDict(extra="forbid")
 
     description: str
-    messages: Messages
-    """The conversation itself, not a copy."""
+    messages: Messages  # the conversation itself, not a copy
     thread_id: str
-    current_turn: int
-    """Turns count from 0."""
+    current_turn: int  # from 0
     config: ScenarioConfig
     _executor: ExecutorProtocol | None = PrivateAttr(default=None)
-    _message_turns: dict[int, int] = PrivateAttr(default_factory=dict)
-    """The turn of each message, by identity."""
+    _message_turns: dict[int, int] = PrivateAttr(default_factory=dict)  # by identity of the message
 
     def bind(self, executor: ExecutorProtocol) -> Self:
-        """Attach the state to a run; returns the state itself."""
         self._executor = executor
         return self
 
@@ -184,7 +170,6 @@ class ScenarioState(BaseModel):
         return self._executor
 
     def add_message(self, message: Message) -> None:
-        """Append a message to the conversation for all participants."""
         self.executor.add_message(message)
 
     def last_message(self) -> Message:
@@ -216,7 +201,6 @@ class ScenarioState(BaseModel):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Value of `scenario.run(fields=...)`."""
         return dict(getattr(getattr(self._executor, "options", None), "fields", None) or {})
 
     def field(self, name: str) -> Any:
@@ -294,8 +278,7 @@ class ScenarioState(BaseModel):
     def last_tool_call(self, tool_name: str) -> dict[str, Any] | None:
         """Return the newest call of a tool, in OpenAI's form; of one message the first.
 
-        Searches the messages, then the agent's calls on the wire, which it need not report (with a proxy only). Raises
-        MachineError if it finds none and unattributed calls arrived.
+        Searches the messages, then the wire. Raises MachineError if it finds none and unattributed calls arrived.
         """
         for message in reversed(self.messages):
             if message.get("role") == "assistant":
@@ -310,7 +293,6 @@ class ScenarioState(BaseModel):
         return None
 
     def _require_all_calls_seen(self, executor: ExecutorProtocol, what: str) -> None:
-        """Raise MachineError if calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
         if executor.unattributed:
@@ -322,5 +304,4 @@ class ScenarioState(BaseModel):
             )
 
     def has_tool_call(self, tool_name: str) -> bool:
-        """Return whether the agent called a tool, by messages and wire."""
         return self.last_tool_call(tool_name) is not None

@@ -1,9 +1,7 @@
 """Functions that make the steps of a script.
 
-    script=[scenario.user("Hello"), scenario.agent(), my_check, scenario.proceed(turns=2), scenario.judge()]
-
-A step is called with the state. Inside a custom step, ``return scenario.fail("why")`` and ``return
-scenario.fail("why")()`` mean the same: without a state, a step uses that of the running scenario.
+Inside a custom step, ``return scenario.fail("why")`` and ``return scenario.fail("why")()`` mean the same: without a
+state, a step uses that of the running scenario.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol, context_scenario
 
 type Callback = Callable[[ScenarioState], Any]
-"""Called with the state, sync or async."""
 
 
 class Step:
@@ -27,7 +24,6 @@ class Step:
     def __init__(
         self, kind: str, verb: Callable[[ExecutorProtocol], Awaitable[ScenarioResult | None]], said: object = None
     ) -> None:
-        """Run `verb` with the executor; `kind` is the function's name, `said` its argument."""
         self.kind, self.said = kind, said
         self._verb = verb
 
@@ -65,10 +61,8 @@ def judge(
     """Demand the judge's verdict now.
 
     With `criteria` it is a checkpoint: the judge decides by them alone. If all pass the script continues, and they
-    count in the result; if not, the scenario ends as failed. A script that ends after checkpoints only has passed.
-
-    Otherwise it decides by its own: a failed criterion, or that all passed, ends the scenario. With something
-    inconclusive the script continues, if there is more of it.
+    count in the result; if not, the scenario ends as failed. Otherwise it decides by its own: a failed criterion, or
+    that all passed, ends the scenario; with something inconclusive the script continues, if there is more of it.
 
     `additional_context` (or a text as `content`) is passed to the judge and not added to the conversation; a list as
     `content` means criteria.
@@ -100,10 +94,8 @@ def proceed(
 
 
 def succeed(reasoning: str | None = None) -> Step:
-    """End the scenario as passed."""
     return Step("succeed", lambda executor: executor.succeed(reasoning))
 
 
 def fail(reasoning: str | None = None) -> Step:
-    """End the scenario as failed."""
     return Step("fail", lambda executor: executor.fail(reasoning))

@@ -1,12 +1,8 @@
 """Turn-taking of adapters in one process: one speaks at a time, and its calls belong to its own run's session.
 
 Environment variables belong to the whole process, and so does the session in its base URLs. During an agent's turn,
-that session is *bound* to the run's session: its calls belong to the run, whatever client it uses, and whenever that
-was created. The lock is process-wide, across threads and event loops, and served in order of arrival. If the variables
-do not name the proxy (it was given as an argument) they do during the turn. Calls outside any turn belong to no run:
-they are counted, never guessed.
-
-This module holds the one process-wide state that others share: the current turn.
+that session is *bound* to the run's session, whatever client the agent uses. The lock is process-wide, across threads
+and event loops. Calls outside any turn belong to no run: they are counted, never guessed.
 """
 
 from __future__ import annotations
@@ -27,8 +23,7 @@ from llmproxy.client.control import Control, ControlError
 from llmproxy.errors import MachineError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 
-PATIENCE = 120.0
-"""Seconds to wait for a session that another process has bound."""
+PATIENCE = 120.0  # seconds to wait for a session that another process has bound
 PAUSE = 0.05
 
 
@@ -58,7 +53,6 @@ class FairLock:
         return time.monotonic() - since
 
     def release_lock(self) -> None:
-        """Pass it to the longest waiter."""
         with self._guard:
             while self._waiting:
                 place = self._waiting.popleft()
@@ -86,7 +80,6 @@ def env_without_turn(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def get_session_lock(proxy: str, session: str) -> FairLock:
-    """Return the lock of a session in a service's base URLs."""
     with _GUARD:
         return _SERVICES.setdefault((proxy, session), FairLock())
 
@@ -120,8 +113,7 @@ async def hold_process_turn(
 ) -> AsyncIterator[float]:
     """Take the process's turn, with its calls bound to `session` as those of `party`; yields the seconds waited.
 
-    Without a session nothing is bound: clients created in the block (by an imported module) point to the proxy, and
-    calls in the block belong to no run.
+    Without a session, clients created in the block (by an imported module) point to the proxy, and belong to no run.
 
     Raises MachineError: the process's session stays bound to another, or the proxy is gone.
     """
@@ -207,7 +199,6 @@ class _UndoableSteps:
                 return
 
     def point_environment(self, env: MutableMapping[str, str], changes: Mapping[str, str | None]) -> None:
-        """Set the variables too; None: a variable that is not set."""
         with _GUARD:
             self._env = env
             self._set = {name: value for name, value in changes.items() if env.get(name) != value}

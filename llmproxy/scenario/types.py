@@ -1,7 +1,6 @@
 """Types of the scenario API: roles, input and return types of adapters, and the result of a run.
 
-Messages are dicts in the form of OpenAI's chat completions. They contain only what their author wrote: no ids, no
-times.
+Messages are dicts in the form of OpenAI's chat completions, with only what their author wrote: no ids, no times.
 """
 
 from __future__ import annotations
@@ -38,20 +37,17 @@ class AgentRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LLM:
-    """Access to models through the proxy, in one session: base URLs, headers and variables that name it.
+    """Access to models through the proxy, in one session.
 
     An adapter in this process that sends its calls by `input.llm` needs no turn of its own; an agent in another process
-    or language gets the same as environment variables, or as plain values in each message (:meth:`LLM.to_dict`).
+    gets the same as environment variables, or as plain values in each message (:meth:`LLM.to_dict`).
     """
 
     proxy: str
-    """Address of the proxy."""
     session: str
-    """Name of the session."""
     replay: bool = False
     """Whether nothing goes to a provider, so that no key is needed."""
     party: str = AGENT
-    """Party of these calls."""
     named: Callable[[], str] | None = field(default=None, compare=False, repr=False)
     """Returns the name in URLs for calls of `party`; None: the session's own, for the agent's calls."""
     key_names: tuple[str, ...] | None = field(default=None, repr=False)
@@ -65,7 +61,6 @@ class LLM:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that route a call of any URL of the proxy to this session."""
         return {SESSION_HEADER: self.session} | ({} if self.party == AGENT else {PARTY_HEADER: self.party})
 
     @property
@@ -74,11 +69,9 @@ class LLM:
         return self._plan_environment(os.environ).changes
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return a whole environment for an agent in another process, based on `env`."""
         return self._plan_environment(env).apply_to(env)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for an agent that gets them in a message."""
         env = plan_env(self.proxy, self._resolve_session_name(), {}, replay=False).base_urls
         return {
             "proxy": self.proxy,
@@ -114,7 +107,6 @@ class JudgmentRequest(BaseModel):
     criteria: list[str] | None = None
     """Criteria in place of the judge's own; None: its own."""
     additional_context: str | None = None
-    """Additional text for the judge."""
     context: str | None = None
     """The older name of `additional_context`, with the same value."""
 
@@ -134,15 +126,12 @@ class CriterionResult(BaseModel):
 
     id: str = ""
     text: str = ""
-    """The criterion as declared in the scenario."""
     requirement: str = ""
     """The criterion's requirement; the criterion itself, unless a custom judge words it differently."""
     status: str
     """``passed``, ``failed`` or ``inconclusive``."""
     evidence: str = ""
-    """Quoted from the conversation."""
     reason: str = ""
-    """The judge's reason."""
     votes: tuple[str, ...] = ()
     """Status by each judge, if there were several."""
 
@@ -174,9 +163,7 @@ class AgentInput(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     thread_id: str
-    """The same for all participants of a run."""
     messages: Messages
-    """The whole conversation so far."""
     new_messages: Messages
     """Messages of others since this adapter's last call."""
     judgment_request: JudgmentRequest | None = None
@@ -190,17 +177,14 @@ class AgentInput(BaseModel):
     @field_validator("judgment_request", mode="before")
     @classmethod
     def _accept_boolean_judgment_request(cls, asked: Any) -> Any:
-        """Accept the older form: a bool."""
         return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
 
     def set_llm(self, llm: LLM | None) -> Self:
-        """Set the access to models; returns the input itself."""
         self._llm = llm
         return self
 
     @property
     def judgment_context(self) -> str | None:
-        """Value of ``scenario.judge(additional_context=...)`` for the judge."""
         return self.judgment_request.additional_context if self.judgment_request else None
 
     @property
@@ -229,23 +213,17 @@ class AgentInput(BaseModel):
 
 
 class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash, as every model)
-    """Result of a scenario."""
-
     model_config = ConfigDict(extra="forbid")
 
     success: bool
     messages: Messages
-    """The conversation."""
     reasoning: str | None = None
     passed_criteria: list[str] = Field(default_factory=list)
     failed_criteria: list[str] = Field(default_factory=list)
-    total_time: float | None = None
-    """Seconds from start to end."""
-    agent_time: float | None = None
-    """Seconds in which the agent under test was working."""
+    total_time: float | None = None  # seconds
+    agent_time: float | None = None  # seconds in which the agent under test was working
     inconclusive_criteria: list[str] = Field(default_factory=list)
     criteria: list[CriterionResult] = Field(default_factory=list)
-    """The judge's findings about each criterion, with evidence."""
     status: Status | None = None
     """PASSED or FAILED by `success`, unless given."""
     usage: dict[str, PartyUse] = Field(default_factory=dict)
@@ -263,11 +241,9 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     bound: int | None = None
     """Calls answered with this run's values in place of recorded ones (docs/bindings.md); None if unknown."""
     bound_names: tuple[str, ...] = ()
-    """Names of the bound variables and fields."""
     carried: int = 0
     """Answers carried over changed requests, by accepted changes."""
     carried_names: tuple[str, ...] = ()
-    """Names of those changes."""
     stale: int = 0
     """Hits on recordings older than their max age."""
     dealt: int = 0
@@ -282,7 +258,6 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     timeline: ClassVar[None] = None
     latency: ClassVar[None] = None
     evaluations: ClassVar[Sequence[Any]] = ()
-    """Evaluations on LangWatch's servers: always none here."""
 
     def model_post_init(self, _: object) -> None:
         if self.status is None:

@@ -1,15 +1,7 @@
 """The simulated user: a model that plays a person, or fixed lines.
 
-    the conversation, with roles reversed -> a model -> the user's next message
-
-It sees what a user sees: texts, no tool calls and no results. The model's reasoning is removed; an empty answer is
-requested again. In a conversation that continues by itself it may end it, by a tool call, never by a word in the text:
-the judge decides then. The persona is data:
-
-    "impatient"                      a built-in one (data/prompts/personas.yaml)
-    "my/persona.yaml", "who.md"      a file
-    "a nurse on a night shift ..."   a text, at least two words
-    Persona(name=..., about=...)     a value
+It sees what a user sees: texts, no tool calls and no results. In a conversation that continues by itself it may end it,
+by a tool call, never by a word in the text: the judge decides then.
 """
 
 from __future__ import annotations
@@ -52,10 +44,8 @@ class Persona:
     name: str
     about: str = ""
     behaviour: Sequence[str] = ()
-    """Behaviours of such a person, a sentence or two each."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty one."""
         if isinstance(self.behaviour, str):
             object.__setattr__(self, "behaviour", (self.behaviour,))
         if not (self.about.strip() or self.behaviour):
@@ -125,7 +115,6 @@ GREETING = "Hello, how can I help you today?"
 PARTY = "user"
 END = "end_conversation"
 ATTEMPTS = 3
-"""Attempts with a model whose answers are empty."""
 NUDGE = "(The assistant has not answered yet. Write what the user says next.)"
 END_TOOL: dict[str, Any] = {
     "type": "function",
@@ -143,8 +132,6 @@ END_TOOL: dict[str, Any] = {
 
 
 class UserSimulatorAgent(AgentAdapter):
-    """Plays the user of a scenario."""
-
     role: ClassVar[AgentRole] = AgentRole.USER
     uses_session: ClassVar[bool] = True
     raises_misses: ClassVar[bool] = True
@@ -165,21 +152,18 @@ class UserSimulatorAgent(AgentAdapter):
     ) -> None:
         """Prepare a user.
 
-        Args:
+        Besides the usual parameters of a model:
             model: Name of the model; None: the default model of `scenario.configure`.
-            api_key: Key for it.
             temperature: Of the model. The default is dropped if the model refuses it.
-            max_tokens: Limit of one message.
             system_prompt: Replaces the whole prompt; the persona is added to it.
-            persona: The persona: a name (``impatient``, ``beginner``, ...), a file, a text, a Persona.
+            persona: A name (``impatient``, ``beginner``, ...), a file, a text of at least two words, a Persona.
             lines: Messages of the user, in order, without a model. With `model=` as well, the model continues after
                 the last of them; otherwise the conversation is over then.
             show_tools: Whether the user sees the agent's tool calls and their results.
             may_end: Whether the user may end a conversation that continues by itself, when the goal is reached.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
-        Raises SettingsError: there is no model and there are no lines, or no such persona; a keyword of voice;
-        TypeError: a keyword similar to one of these.
+        Raises SettingsError: neither model nor lines, or no such persona; TypeError: a misspelt keyword.
         """
         if isinstance(lines, str):
             raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")
@@ -196,8 +180,7 @@ class UserSimulatorAgent(AgentAdapter):
         self.persona = find_persona(persona) if persona is not None else None
         self.show_tools = show_tools
         self.may_end = may_end
-        self._said = 0
-        """Number of lines used."""
+        self._said = 0  # number of lines used
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
@@ -262,7 +245,6 @@ class UserSimulatorAgent(AgentAdapter):
         return await complete(model=config, **how)
 
     def _may_end_now(self, messages: Sequence[Message]) -> bool:
-        """Return whether the user may end the conversation: not before the first answer."""
         return self.may_end and any(message.get("role") == "assistant" for message in messages)
 
 
@@ -280,7 +262,6 @@ def reverse_roles(messages: Sequence[Message]) -> list[Message]:
 
 
 def _parse_farewell_arguments(arguments: str) -> tuple[str, bool | None]:
-    """Return the user's last text, and whether the goal is reached, None if unknown."""
     given = parse_json(arguments or "{}")
     said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)
     return said.strip() if isinstance(said, str) else "", reached if isinstance(reached, bool) else None

@@ -1,9 +1,7 @@
 """Adapters for agents in any language: over HTTP, as a command with JSON lines, as a callable, as a service.
 
-Each answers the conversation named by `AgentInput.thread_id`, and gets the run's session at the proxy in a suitable
-way: variables for a started process, a header, a body field or a bound session for a running service. An agent that was
-never reached is AgentUnreachable (the environment's fault), one that was reached and crashed, hung or answered nonsense
-is AgentError (it counts).
+An agent that was never reached is AgentUnreachable (the environment's fault), one that was reached and crashed, hung or
+answered nonsense is AgentError (it counts).
 """
 
 from llmproxy.scenario.agents.already_running_service import ServiceAgent

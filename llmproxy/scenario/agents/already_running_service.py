@@ -1,9 +1,7 @@
 """A running service without knowledge of runs: its base URLs name one session of the proxy for all its callers.
 
 It is tested one message at a time: while it answers, that session is bound to the run's. A service that forwards a
-header of the request to its LLM calls can be tested in parallel (`propagates`), but only after a probe has proven it: a
-message sent under a session created for this, which replays an empty cassette, so that nothing goes to a provider, must
-arrive there and nowhere else.
+header of the request to its LLM calls can be tested in parallel (`propagates`), once a probe has proven it.
 """
 
 from __future__ import annotations
@@ -23,24 +21,16 @@ from llmproxy.scenario.turn_taking import bind_service
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 PROBE = "llmproxy-probe"
-"""Prefix of probe sessions; nothing is ever recorded in them."""
-PROBING = 20.0
-"""Timeout of a probe in seconds; its answer does not matter."""
+PROBING = 20.0  # seconds; its answer does not matter
 
 
 class ServiceAgent(AgentAdapter):
-    """Calls a running service, whose LLM calls belong to the run's session."""
-
     in_process: ClassVar[bool] = False
 
     def __init__(self, agent: HttpAdapter, session: str = DEFAULT_SESSION, propagates: str | None = None) -> None:
-        """Call the service by `agent`.
+        """Call the service by `agent`; `session` is the one in its base URLs, ``default`` without one.
 
-        Args:
-            agent: Adapter for the service.
-            session: Session in the service's base URLs; ``default`` if the base URL has none.
-            propagates: Name of a header that the service forwards, as ``x-llmproxy-session``, with each of its LLM
-            calls.
+        `propagates`: name of a header that it forwards, as ``x-llmproxy-session``, with each of its LLM calls.
         """
         if propagates is not None and not (propagates.isascii() and propagates.replace("-", "").isalnum()):
             raise SuiteError(f"propagates: {propagates!r} cannot be the name of a header.")
@@ -48,25 +38,21 @@ class ServiceAgent(AgentAdapter):
         self.session = session
         self.propagates = propagates
         self.notes: tuple[str, ...] = ()
-        """Messages to the user, one sentence each."""
         self._run: RunSession | None = None
         self._proven: dict[str, bool] = {}
         """Probe results by proxy; shared with clones."""
 
     @property
     def session_to_bind(self) -> str | None:
-        """Session that is bound to the run's while this agent answers; None if it can answer in parallel."""
         if self._run is None or self.agent.sends_session or self._proven.get(self._run.proxy):
             return None
         return self.session
 
     @property
     def declared_processing(self) -> Any:
-        """Statements of the last answer about the agent's history; None without any."""
         return AdapterAttributes.of_adapter(self.agent).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
-        """Prepare for a run; checks whether the service forwards the header, once for each proxy."""
         self.notes, self._run = (), session
         await self.agent.open(session)
         if session is None or self.agent.sends_session:
@@ -97,9 +83,8 @@ class ServiceAgent(AgentAdapter):
     async def _probe_header_propagation(self, control: Control) -> None:
         """Send one message under a probe session, and check whether its LLM calls arrive there.
 
-        Other destinations of its calls are bound to a second probe session meanwhile: both replay an empty cassette, so
-        whatever the service does with the header, no call of the probe goes to a provider, and no model makes the agent
-        act.
+        Other destinations are bound to a second probe session meanwhile. Both replay an empty cassette: whatever the
+        service does with the header, no call goes to a provider, and no model makes the agent act.
         """
         told, otherwise = (f"{PROBE}-{token_hex(8)}" for _ in range(2))
         for name in (told, otherwise):

@@ -1,20 +1,8 @@
-"""An agent that is a command: one JSON object a line in, one a line out.
+"""An agent that is a command: one JSON object a line in, one a line out (docs/agents.md).
 
-    -> {"id": 1, "conversation": "thread_...", "message": "hi", "messages": [...], "userId": null,
-        "llm": {"proxy": "http://...", "session": "...", "base_urls": {...}, "headers": {...}, "env": {...}}}
-    <- {"text": "hello"}           or {"message": {...}}, {"messages": [...]}, {"error": "..."}; an "id" is compared if
-                                   there is one
-
-The process lives for one run (or for one conversation) and is started with the session's variables, so that an agent
-without knowledge of the proxy is recorded too; `llm` contains the same in each message. ``lines=False`` is for a plain
-program: started for each message, which it reads from standard input to the end; its whole output is the answer.
-
-The process has a group of its own and is killed with all its children. Threads and blocking pipes talk with it rather
-than an event loop's: a conversation may continue in another loop than it started in. Standard output is for answers
-only; any other line there is an error that shows it. Log messages belong on standard error, whose end is kept.
-
-A process that cannot be started was never reached. One that was started and then dies, hangs or sends invalid output is
-the agent's error, with the end of its standard error.
+The process lives for one run (or for one conversation), in a group of its own that is killed with all its children.
+Threads and blocking pipes talk with it rather than an event loop's: a conversation may continue in another loop than it
+started in. A process that cannot be started was never reached; one that then dies, hangs or errs is the agent's error.
 """
 
 from __future__ import annotations
@@ -48,23 +36,18 @@ _SHELL_NOT_FOUND = (126, 127)
 """Exit code of a shell, or of `env`, for a missing program."""
 _LAST_WORDS = 0.5
 """Seconds to wait for the exit code after the end of the output."""
-_LONGEST = 32 << 20
-"""Maximum bytes of a line."""
-_KEPT = 200
-"""Maximum lines of standard error kept."""
+_LONGEST = 32 << 20  # bytes of a line
+_KEPT = 200  # lines of standard error
 _PIECE = 4096
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-"""Kill signal; Windows has only one signal."""
 _GRACE = 3.0
 """Seconds that a process gets to exit once its input is closed, and again after a signal."""
 
 
-class ProcessEnded(Exception):
-    """Standard output has ended."""
+class ProcessEnded(Exception): ...
 
 
-class LineTooLong(Exception):
-    """A line exceeds the maximum length."""
+class LineTooLong(Exception): ...
 
 
 class AgentProcess:
@@ -108,7 +91,6 @@ class AgentProcess:
 
     @property
     def stderr_tail(self) -> str:
-        """The end of its standard error."""
         return b"".join(self._complaints).decode("utf-8", "replace")
 
     def write_stdin(self, data: bytes) -> None:
@@ -149,7 +131,6 @@ class AgentProcess:
         return code
 
     def end_process(self, grace: float = _GRACE) -> None:
-        """End it: close its input, signal it, kill it, and kill the rest of its group."""
         with suppress(OSError):
             if self.popen.stdin is not None:
                 self.popen.stdin.close()
@@ -203,11 +184,8 @@ def _read_line_or_empty(pipe: IO[bytes], limit: int = _LONGEST) -> bytes:
 
 
 class CommandAgent(AgentAdapter):
-    """Starts a command and exchanges JSON lines with it."""
-
     in_process: ClassVar[bool] = False
     child: ClassVar[type[AgentProcess]] = AgentProcess
-    """Class of the process; a test passes a slow one."""
 
     @property
     def process_env_and_folder(self) -> tuple[Mapping[str, str], Path]:
@@ -223,15 +201,10 @@ class CommandAgent(AgentAdapter):
         timeout: float = 120.0,
         process: Literal["run", "conversation"] = "run",
     ) -> None:
-        """Prepare a command.
+        """Prepare a command: words, or a text that is split like a shell's (no shell runs it).
 
-        Args:
-            command: Words, or a text that is split like a shell's (no shell runs it).
-            cwd: Working directory.
-            env: Additional variables; the proxy's take precedence.
-            lines: False starts it for each message, with text in and text out.
-            timeout: Seconds for one answer.
-            process: Lifetime of a process.
+        `env` adds variables; the proxy's take precedence. `lines=False` starts it for each message, with text in and
+        text out. `timeout`: seconds for one answer. `process`: its lifetime.
 
         Raises SuiteError: the command is empty, or `process` is invalid.
         """
@@ -247,7 +220,6 @@ class CommandAgent(AgentAdapter):
         self.env = dict(env or {})
         self.lines, self.timeout, self.process = lines, timeout, process
         self.declared_processing: Any = None
-        """``processors`` of the last answer about the agent's history; None without any."""
         self._children: dict[str, AgentProcess] = {}
         self._closed = 0
         """Number of closes: a process being started in a thread meanwhile is discarded."""
@@ -256,7 +228,6 @@ class CommandAgent(AgentAdapter):
 
     @property
     def silence_hint(self) -> str:
-        """Possible cause of a program that never answers."""
         if self._heard or not self.lines:
             return ""
         return (
@@ -269,11 +240,9 @@ class CommandAgent(AgentAdapter):
         return f"the agent `{printable(shlex.join(self.words))[:200]}`"
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input
-        """Start a run without processes; the first message starts one."""
         await self.close()
 
     async def close(self) -> None:
-        """End the processes with their children."""
         self._closed += 1  # before the processes are taken: `_start_process` looks behind its own note
         children, self._children = list(self._children.values()), {}
         if children:

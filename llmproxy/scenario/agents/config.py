@@ -1,13 +1,7 @@
-"""Agents from their description in a file: one key for the kind, with its parameters.
+"""Agents from their description in a file: one key for the kind, with its parameters (docs/agents.md).
 
-    agent: {http: {url: "http://127.0.0.1:8000/ask", body: {question: $message}, reply: $.answer}}
-    agent: {http: "http://127.0.0.1:8000/v1"}                     an OpenAI-compatible endpoint, without `body` and
-                                                                  `reply`
-    agent: {url: "http://127.0.0.1:8000/v1", session: default}    a running service, one message at a time
-    agent: {command: [node, agent.mjs]}                           JSON lines
-    agent: {python: "agents.py:answer"}
-
-``${env:NAME}`` in any text is an environment variable. Unknown keys are refused, with the nearest valid one.
+agent: {http: {url: "http://127.0.0.1:8000/ask", body: {question: $message}, reply: $.answer}}
+agent: {command: [node, agent.mjs]}
 """
 
 from __future__ import annotations

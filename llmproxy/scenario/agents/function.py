@@ -1,12 +1,7 @@
-"""A Python callable as an agent: sync or async, with any of these signatures.
+"""A Python callable as an agent, sync or async; its arguments (`ARGUMENTS`) are passed by name.
 
-    def agent(message): ...                    async def agent(messages, thread_id): ...
-    def agent(input: AgentInput): ...          def agent(message, llm): ...
-    a class with `call` (an AgentAdapter), or an instance
-
-Arguments are passed by name: `message` (the user's new text), `messages` (the conversation), `thread_id`, `user_id` (of
-a suite's run), `llm`, `input`. A callable of one argument with another name gets the message. A sync one runs in a
-thread, so that it cannot block other runs.
+A callable of one argument with another name gets the message. A sync one runs in a thread, so that it cannot block
+other runs.
 """
 
 from __future__ import annotations
@@ -44,9 +39,7 @@ class FunctionAgent(AgentAdapter):
     ) -> None:
         """Call `target`, or the attribute ``module:attr`` or ``path/to/file.py:attr``, relative to `folder`.
 
-        Nothing is imported before the first run. `timeout` in seconds, for one answer; None: no limit.
-
-        Raises SuiteError: an invalid name.
+        Nothing is imported before the first run. `timeout`: seconds for one answer. Raises SuiteError: an invalid name.
         """
         if isinstance(target, str):
             module, colon, attribute = target.rpartition(":")
@@ -69,12 +62,10 @@ class FunctionAgent(AgentAdapter):
 
     @property
     def session_to_bind(self) -> str | None:
-        """An adapter's own value, for a running service."""
         return AdapterAttributes.of_adapter(self._found).session_to_bind
 
     @property
     def declared_processing(self) -> Any:
-        """Statements of an adapter's last answer about its history; None without any."""
         return AdapterAttributes.of_adapter(self._found).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
@@ -87,19 +78,16 @@ class FunctionAgent(AgentAdapter):
             await found.open(session)
 
     async def close(self) -> None:
-        """Close an adapter."""
         if isinstance(self._found, AgentAdapter):
             await self._found.close()
 
     def clone(self) -> Self:
-        """Return another; of an adapter, with a clone of it."""
         made = super().clone()
         if isinstance(self._found, AgentAdapter):
             made._found = self._found.clone()  # noqa: SLF001 (its own kind)
         return made
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Call it and return its result; exceptions pass unchanged."""
         found = self._load_target()
         limit = asyncio.timeout(self.timeout)
         try:
@@ -127,7 +115,6 @@ class FunctionAgent(AgentAdapter):
         return self._found
 
     def _copy_adapter_attributes(self) -> None:
-        """Copy class attributes of adapters to this object."""
         found = self._found
         if isinstance(found, AgentAdapter):
             uses = found.uses_session
@@ -139,7 +126,6 @@ class FunctionAgent(AgentAdapter):
 
 
 def _instantiate_if_adapter_class(found: Any) -> Callable[..., Any] | AgentAdapter:
-    """Return an instance of an adapter class, and any other callable unchanged."""
     if isinstance(found, type) and issubclass(found, AgentAdapter):
         found = found()
     if not isinstance(found, AgentAdapter) and not callable(found):
@@ -224,7 +210,6 @@ def _is_module_imported(target: str, folder: Path | None) -> bool:
 
 
 def _resolve_path_if_python_file(folder: Path | None, name: str) -> Path | None:
-    """Return the path of a module that is named as a file."""
     return ((folder or Path.cwd()) / name).resolve() if name.endswith(".py") else None
 
 
@@ -233,7 +218,6 @@ def _name_file_module(path: Path) -> str:
 
 
 def load_module_file(path: Path, label: str) -> ModuleType:
-    """Execute a file, ``*.py``, as the module `label`. Raises what it raises."""
     spec = importlib.util.spec_from_file_location(label, path)
     assert spec is not None  # noqa: S101 - of such a name there is one
     assert spec.loader is not None  # noqa: S101 - as above

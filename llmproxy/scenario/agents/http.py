@@ -1,15 +1,7 @@
-"""Agents over HTTP: one request for a message, with its possible errors distinguished.
+"""Agents over HTTP: one request for a message. Nothing is retried: an agent acts, and acting twice is another test.
 
-    HttpAgent("http://127.0.0.1:8000/ask", body={"question": "$message", "user": "$thread_id"}, reply="$.data.answer")
-    OpenAIAgent("http://127.0.0.1:8000/v1")      stateless, so the whole conversation is sent with each message
-
-`HttpAgent` exchanges JSON with any endpoint: a template of the request, a path to the answer. An agent that assigns its
-own conversation ids has a path to that id (`conversation`) and gets it back as ``$conversation``.
-
-An agent never reached (unknown host, no listener) is AgentUnreachable, the environment's fault: nothing was tested.
-Every error after the connection is the agent's: it closes, hangs, answers 500, a web page or nothing. An agent that
-answered before in this conversation and does not listen any more has crashed. Nothing is retried: an agent acts, and
-acting twice is another test.
+An agent never reached (unknown host, no listener) is AgentUnreachable, the environment's fault. Every error after the
+connection is the agent's; one that answered before in this conversation and does not listen any more has crashed.
 """
 
 from __future__ import annotations
@@ -45,10 +37,8 @@ if TYPE_CHECKING:
     import httpx
 
 
-CONNECT = 10.0
-"""Timeout of connecting in seconds."""
-LARGEST = 32 << 20
-"""Maximum bytes read of an answer."""
+CONNECT = 10.0  # seconds
+LARGEST = 32 << 20  # bytes of an answer
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _GOOD = range(200, 300)
 _REDIRECTS = range(300, 400)
@@ -56,8 +46,7 @@ _REDIRECTS = range(300, 400)
 
 @dataclass(frozen=True, slots=True)
 class SuccessfulReply:
-    kind: str
-    """Its content type, without parameters."""
+    kind: str  # content type, without parameters
     body: bytes
 
     @property
@@ -94,8 +83,6 @@ def check_agent_url(url: str) -> str:
 
 
 class HttpAdapter(AgentAdapter):
-    """Base of agents behind HTTP: one connection pool for a run, one request for a message."""
-
     in_process: ClassVar[bool] = False
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, timeout: float) -> None:
@@ -104,11 +91,9 @@ class HttpAdapter(AgentAdapter):
         self.timeout = timeout
         self.headers = RequestTemplate.from_tree(dict(headers or {}), "headers")
         self.more_headers: dict[str, str] = {}
-        """Additional headers, for handing over the session."""
         self._client: httpx.AsyncClient | None = None
         self._reached: set[str] = set()
-        self._ids: dict[str, str] = {}
-        """Ids that the agent gave to its conversations, by ours."""
+        self._ids: dict[str, str] = {}  # ours -> the agent's
 
     @property
     def who(self) -> str:
@@ -118,11 +103,9 @@ class HttpAdapter(AgentAdapter):
 
     @property
     def sends_session(self) -> bool:
-        """Whether each request contains the session."""
         return self.headers.sends_session
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input
-        """Drop the last run's conversations."""
         self._reached, self._ids = set(), {}
 
     async def close(self) -> None:
@@ -131,7 +114,6 @@ class HttpAdapter(AgentAdapter):
             await client.aclose()
 
     def clone(self) -> Self:
-        """Return an adapter without connections and conversations, which belong to this one."""
         made = super().clone()
         made._client, made._reached, made._ids = None, set(), {}  # noqa: SLF001 (its own kind)
         made.more_headers = dict(self.more_headers)
@@ -201,14 +183,11 @@ class HttpAdapter(AgentAdapter):
 
 
 BODY: Mapping[str, Any] = {"message": "$message", "thread_id": "$thread_id"}
-"""Default template of the request."""
 METHODS = ("POST", "PUT", "PATCH", "GET")
 _TEXT = "text/plain"
 
 
 class HttpAgent(HttpAdapter):
-    """Sends a filled template, reads the answer at a path."""
-
     def __init__(
         self,
         url: str,
@@ -220,17 +199,11 @@ class HttpAgent(HttpAdapter):
         timeout: float = 120.0,
         processing: str | None = None,
     ) -> None:
-        """Use the endpoint at `url`.
+        """Use the endpoint at `url`; `url`, `body`, `headers` are templates (`request_templates`), no `body` is `BODY`.
 
-        Args:
-            url: Address; may contain ``$thread_id`` and the other names.
-            method: POST, PUT, PATCH, or GET, which sends no body.
-            body: Template of the body, see `request_templates`; None is `BODY`.
-            reply: Path of the answer, see `parse_value_path`; None takes an object with `text`, `message`, `messages`.
-            conversation: Path of the id that the agent assigns to its conversation.
-            headers: Templates, too.
-            timeout: Seconds for a whole answer.
-            processing: Path of the agent's statements about its history (condenser, pruner, token limiter).
+        Paths (see `parse_value_path`): `reply` of the answer, None takes an object with `text`, `message`, `messages`;
+        `conversation` of the id that the agent assigns; `processing` of its statements about its history (condenser,
+        pruner, token limiter). `timeout`: seconds for a whole answer.
 
         Raises SuiteError: one of them is invalid.
         """
@@ -248,7 +221,6 @@ class HttpAgent(HttpAdapter):
         self.conversation = None if conversation is None else parse_value_path(conversation, "conversation")
         self.processing = None if processing is None else parse_value_path(processing, "processing")
         self.declared_processing: Any = None
-        """Value at that path in the last answer; None without any."""
         if self.conversation is None and any(
             "conversation" in each.names for each in (self.body, self.headers, self._address)
         ):
@@ -259,7 +231,6 @@ class HttpAgent(HttpAdapter):
 
     @property
     def sends_session(self) -> bool:
-        """Whether each request contains the session."""
         return any(each.sends_session for each in (self.body, self.headers, self._address))
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
@@ -288,7 +259,6 @@ class HttpAgent(HttpAdapter):
         return read_answer(said, self.who)
 
     def _fill_url(self, values: Mapping[str, Any]) -> str:
-        """Return the address, with every value percent-encoded."""
         if not self._address.names:
             return self.url
         plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
@@ -308,8 +278,6 @@ _STREAM = "text/event-stream"
 
 
 class OpenAIAgent(HttpAdapter):
-    """Uses chat completions with an agent, whole or as a stream."""
-
     def __init__(
         self,
         url: str,
@@ -341,7 +309,6 @@ class OpenAIAgent(HttpAdapter):
 
 
 def _build_completion_reply(found: SuccessfulReply, who: str) -> object:
-    """Build an answer from one piece or many."""
     draft = Draft()
     for value in list_events(found.kind or "application/json", found.body):
         event = as_dict(value)

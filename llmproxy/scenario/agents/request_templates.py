@@ -1,10 +1,7 @@
 """Templates of requests to an agent: JSON (or a header) in which ``$name`` stands for a value.
 
-    {"question": "$message", "session": "$thread_id", "meta": {"history": "$history"}}
-
 A text that is only a name becomes the value itself, also a list or an object; inside a longer text the value is
-inserted as text. ``${name}`` if letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for an environment variable
-(keys do not belong in files). An unknown name is refused when the template is parsed, not at its first use.
+inserted as text. ``${name}`` if letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for an environment variable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """Rates of providers over a whole cluster: one actor counts, and each worker asks it on behalf of its proxy.
 
-    driver       ClusterRateLimiter, an actor, if there are rates and the test reaches a network
-    worker       `serve_pacing_socket`: a port of its machine, at which its proxy asks before a call;
-                 protocol.PACER_VARIABLE defines how
-
 If its node dies, the actor is restarted elsewhere. It does not know earlier calls, and waits for a whole window.
 """
 
@@ -25,8 +21,6 @@ Take = Callable[[str, bool], float]
 
 
 class ClusterRateLimiter:
-    """Counts for all nodes, by the clock of its own."""
-
     def __init__(
         self, rates: Mapping[str, str], *, anew: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -34,12 +28,10 @@ class ClusterRateLimiter:
         self._pace = CallRateLimiter(rates, clock, **({"since": clock()} if anew else {}))
 
     def count_call(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
-        """Count one call; returns the seconds until it may be sent."""
         return self._pace.count_call(provider, model=model)
 
 
 def start_rate_actor(ray: Any, rates: Mapping[str, str]) -> Any:
-    """Start the counting actor, which takes no processor from the runs; None without rates."""
     if not rates:
         return None
 

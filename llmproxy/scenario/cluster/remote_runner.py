@@ -1,10 +1,5 @@
 """The remote runner: calls as tasks of a Ray cluster, for suites and for scenarios in Python.
 
-    open_ray_connection     a cluster: found or started, connected to, left; reasons of failure
-    RemoteRunner            tasks on all nodes: calls, their data, cancellation, repetition after the death of a worker
-                            or node; recordings
-    run_task                in the worker: the parcel unpacked by a test's first run (`worker_node`), then one run
-
 A run whose worker or node died is repeated once, with a note; no event of the first attempt was emitted. Ctrl-C cancels
 active runs, which clean up on their nodes. This is the only module that imports ray.
 """
@@ -39,16 +34,13 @@ _TRIES = 4
 _PASSING = "Initialization failure from server"
 """Temporary errors of a busy cluster to a client, for which it starts a process: the next attempt succeeds."""
 _CLIENT_PORT = 10001
-_REACHING = 10.0
-"""Seconds."""
-_CANCELLING = 15.0
-"""Seconds that cancelled runs get to clean up."""
+_REACHING = 10.0  # seconds
+_CANCELLING = 15.0  # seconds that cancelled runs get to clean up
 _MEGABYTE = 1 << 20
 _DEATHS = (
     "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError", "OutOfMemoryError", "OwnerDiedError",
     "ObjectLostError",
 )  # fmt: skip
-"""Ray's errors for a lost worker or node."""
 
 
 def ray_address(where: str, env: Mapping[str, str]) -> str:
@@ -124,7 +116,6 @@ def check_cluster_reachable(where: str, address: str) -> None:
 
 
 def build_cluster_unusable_error(where: str, error: Exception) -> MachineError:
-    """Return the reason why a cluster cannot be used."""
     text = str(error).strip()
     if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():
         return MachineError(
@@ -153,7 +144,6 @@ def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
 
 class RemoteRunner:
     def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:
-        """`rates` of providers hold for all nodes together; `tries` is the number of attempts to connect."""
         self._ray, self._tries = ray, tries
         self._task = ray.remote(max_retries=0)(run_task)
         self._counting = start_rate_actor(ray, rates)
@@ -163,7 +153,6 @@ class RemoteRunner:
         self._missed = False
         self._most = self._find_max_of_each_resource()
         self.recorded: list[Mapping[str, bytes]] = []
-        """Returned cassette files that runs changed."""
 
     def put_parcel(self, parcel: NodeSetup) -> list[Any]:
         """Send a parcel to Ray's object store; returns its reference, in a list, so that Ray does not resolve it."""
@@ -228,7 +217,6 @@ class RemoteRunner:
         return said
 
     def _find_max_of_each_resource(self) -> dict[str, float]:
-        """Return the maximum of each resource over the nodes."""
         found: dict[str, float] = {}
         for node in self._ray.nodes():
             for name, much in node.get("Resources", {}).items() if node.get("Alive") else ():

@@ -1,5 +1,4 @@
-"""Scenarios of a Python program on a Ray cluster: `with scenario.on("ray"):`. Each run is a task with a proxy of its
-own on its node.
+"""Scenarios of a Python program on a Ray cluster: each run is a task with a proxy of its own on its node.
 
 A scenario's plan is sent pickled: the user's classes and functions in it are sent as the files of their modules, and
 those of the program's own file by value.
@@ -118,7 +117,6 @@ class _ClusterRunner:
         return back.ended
 
     def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:
-        """Return the parcel of a plan with its reference, sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
                 parcel = self._pack_plan(plan, f"{self.batch}-{len(self._sent)}")
@@ -156,13 +154,9 @@ _STAYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlanParcel(NodeSetup):
-    """All data that a run of a plan needs."""
-
     pickled: bytes
     folders: Sequence[str]
-    """Import folders, below the folder."""
     config: ScenarioConfig | None
-    """Values of `configure`."""
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
     def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
@@ -170,7 +164,6 @@ class _PlanParcel(NodeSetup):
 
 
 def _pickle_plan(plan: RunPlan) -> bytes:
-    """Return a pickled plan. Raises SettingsError."""
     cloudpickle = import_ray().cloudpickle
     try:
         return cast("bytes", cloudpickle.dumps(plan))

@@ -1,12 +1,8 @@
 """Files sent to a node, and results returned from it.
 
 Sent: files that are named one by one, never a folder; variables that are named, never the environment. Returned: the
-cassette files that a node's runs changed, merged into the folder of this machine; and events, with the ids of this
-machine's recordings.
-
-    Step(interactions=(14,), recordings=("v2:..#1@..",)) + {"v2:..#1@..": 3} -> Step(interactions=(3,), ...)
-
-A recording that is not in the local store has no id: a wrong one would show another recording.
+cassette files that a node's runs changed; and events, with the ids of this machine's recordings. A recording that is
+not in the local store has no id: a wrong one would show another recording.
 """
 
 from __future__ import annotations
@@ -73,13 +69,11 @@ def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: boo
 
 
 def driver_cassette_folder(settings: Loaded) -> Path:
-    """Return the cassette folder, to which files are returned."""
     said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
 def read_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
-    """Return the files of only these cassettes."""
     from llmproxy.core.cassettes.folder import CassetteDir
 
     names = set(wanted)
@@ -88,7 +82,6 @@ def read_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]
 
 
 def describe_parcel(parcel: NodeSetup, where: str, how: str) -> str:
-    """Describe the sent data by name; `how` adds files."""
     said = f"; variables: {', '.join(sorted(parcel.env))}" if parcel.env else "; no variable"
     cassettes = f"{len(parcel.cassettes)} cassette{'' if len(parcel.cassettes) == 1 else 's'}"
     held = f"where the store is ({without_secrets(parcel.server)})" if parcel.server else cassettes

@@ -1,8 +1,5 @@
 """A worker of a cluster. The first run in a process unpacks the parcel and starts a proxy, later ones of the same test
-reuse both.
-
-The worker changes into the folder of the files, so that paths in reports equal the driver's. Its proxy ends with it,
-even if it is killed; a run's recordings are returned with it.
+reuse both. It changes into the folder of the files, so that paths in reports equal the driver's.
 """
 
 from __future__ import annotations
@@ -31,25 +28,20 @@ STORE = Path(".llmproxy") / "llmproxy.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSetup(ABC):
-    """Data that any run on a node needs."""
-
     batch: str
     """Id of this test: a worker unpacks once."""
     version: str
     files: Mapping[str, bytes]
     """By path, relative to the folder in which the test was started."""
-    cassettes: Mapping[str, bytes]
-    """By file name."""
+    cassettes: Mapping[str, bytes]  # by file name
     proxy: Sequence[str]
     """Options of `llmproxy start`, except the place of recordings."""
     server: str = field(default="", repr=False)
-    """URL of the team's store for libpq (may contain a password); empty if each node has a file and cassettes are
-    sent."""
+    """URL of the team's store for libpq (may contain a password); empty if each node has a file."""
     rates: Mapping[str, str] = field(default_factory=dict)
     """Rates of providers, over the whole cluster; empty in replay, where no provider is called."""
     env: Mapping[str, str] = field(default_factory=dict)
     import_hint: ClassVar[str] = ""
-    """Advice if a node does not find a module."""
 
     @abstractmethod
     def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
@@ -62,7 +54,6 @@ class NodeReply[T]:
     """Its outcome; with an error from `make_error_picklable`."""
     events: list[Event]
     cassettes: Mapping[str, bytes]
-    """Files that this run changed."""
 
 
 @dataclass(slots=True)
@@ -74,13 +65,10 @@ class EventList(ImmediateHandler):
     def handle(self, event: Event) -> None:
         self.events.append(event)
 
-    def on_run_end(self, scenario: Any, result: Any) -> None:
-        """Do nothing."""
+    def on_run_end(self, scenario: Any, result: Any) -> None: ...
 
 
 class WorkerNode(ABC):
-    """A test in this process: its folder, its proxy."""
-
     proxy: ProxyHandle
 
     @abstractmethod
@@ -92,8 +80,7 @@ class WorkerNode(ABC):
     ) -> None:
         """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError.
 
-        `take` counts the calls of the whole cluster if `parcel.rates` limits them. `sessions_record`: some sessions may
-        record though the proxy's own mode does not.
+        `sessions_record`: some sessions may record though the proxy's own mode does not.
         """
         self.folder = folder
         self.open = ExitStack()
@@ -116,7 +103,6 @@ class WorkerNode(ABC):
         self._known = _read_cassette_file_signatures() if self._records else {}
 
     def read_changed_cassette_files(self) -> dict[str, bytes]:
-        """Return the cassette files written since the last run; a replay writes none."""
         if not self._records:
             return {}
         found = _read_cassette_file_signatures()

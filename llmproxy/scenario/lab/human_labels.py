@@ -1,19 +1,10 @@
-"""Human labels of conversations: one JSON object a line.
+"""Human labels of conversations: one JSON object a line (docs/repeats.md).
 
     {"id": "refund-1", "description": "User wants a refund", "messages": [{"role": "user", "content": "..."}, ...],
      "criteria": [{"text": "Agent offers a refund", "label": "passed"}, ...]}
 
-`transcript` may replace `messages`: the same list, or a text of lines that begin with ``user:`` or ``assistant:``.
-`criteria` may be an object, text -> label. A label is ``passed``, ``failed`` or ``inconclusive`` (``true`` and
-``false`` mean the first two); ``null`` is a criterion for the judge without a label. Lines that are empty or begin with
-``#`` are skipped. Errors name the line.
-
-Also conversations of a JSON report to be labelled, which `llmproxy label` shows and writes:
-
-    report.json -> ConversationToLabel(id, description, messages, criteria) for each run -> a line of labels for
-    `judge calibrate`
-
-The judge's findings are not shown, since they would influence people.
+`transcript` may replace `messages`: the same list, or lines that begin with ``user:`` or ``assistant:``. `criteria` may
+be an object, text -> label. A label of ``null`` is a criterion for the judge without a label.
 """
 
 from __future__ import annotations
@@ -43,8 +34,7 @@ _SPEAKER = re.compile(r"(user|assistant|agent|system)\s*:\s?", re.IGNORECASE)
 @dataclass(frozen=True, slots=True)
 class LabelledTranscript:
     transcript: Transcript
-    labels: Mapping[str, str | None]
-    """By criterion, in the order of the file."""
+    labels: Mapping[str, str | None]  # by criterion, in the order of the file
 
 
 def read_labels(path: Path) -> list[LabelledTranscript]:
@@ -144,7 +134,6 @@ def _read_criterion_labels(given: object) -> dict[str, str | None]:
 # -- labelling the conversations of a report
 
 KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusive", "s": None}
-"""Typed keys with their labels; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

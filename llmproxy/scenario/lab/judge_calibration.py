@@ -1,11 +1,7 @@
 """Reliability of a judge: agreement with people, and with itself when repeated.
 
-    labelled conversations, judge -> verdicts: `repeats` in the order of the file, one with the criteria reversed
-    first verdict and the labels  -> agreement with its Wilson interval, Cohen's kappa with a bootstrap interval over
-    conversations
-    verdicts among each other     -> flips on repetition, flips on order
-
-Compare order flips with repetition flips: an unsteady judge also flips when the order changes.
+The first verdict is compared with the labels. Compare order flips with repetition flips: an unsteady judge also flips
+when the order changes.
 """
 
 from __future__ import annotations
@@ -30,32 +26,25 @@ from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import CriterionResult
 
 CLASSES = ("passed", "failed", "inconclusive")
-"""In the order of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelDisagreement:
-    """A criterion about which judge and people differ."""
-
     id: str
     criterion: str
     human: str
     judge: str
     reason: str
-    """The judge's reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlipRate:
-    """Rate of differing pairs of verdicts."""
-
     changed: int
     compared: int
     """Pairs of verdicts about one criterion of one conversation."""
 
     @property
     def rate(self) -> float | None:
-        """Changed of compared; None without pairs."""
         return self.changed / self.compared if self.compared else None
 
     def __str__(self) -> str:
@@ -66,15 +55,12 @@ class FlipRate:
 class JudgeCalibration:
     conversations: int
     labels: int
-    """Number of compared labels."""
     agreed: int
-    interval: Interval | None
-    """Interval of the agreement: Wilson, 95 %."""
+    interval: Interval | None  # of the agreement: Wilson, 95 %
     kappa: float | None
     """None: undefined, because one side uses a single class."""
     kappa_interval: Interval | None
-    table: Mapping[str, Mapping[str, int]]
-    """By human label, then by the judge's."""
+    table: Mapping[str, Mapping[str, int]]  # by human label, then by the judge's
     repetition: FlipRate
     unsteady: int
     """Criteria of conversations on which verdicts in the same order disagree."""
@@ -87,7 +73,6 @@ class JudgeCalibration:
 
     @property
     def agreement(self) -> float | None:
-        """Agreed of labels; None without any."""
         return self.agreed / self.labels if self.labels else None
 
     def summary_lines(self) -> list[str]:
@@ -122,7 +107,6 @@ class JudgeCalibration:
 
 
 type JudgeOf = Callable[[Sequence[str]], Any]
-"""Makes a judge for criteria."""
 
 
 async def calibrate_judge(
@@ -150,8 +134,6 @@ def count_judge_calls(labelled: Sequence[LabelledTranscript], repeats: int, *, o
 
 @dataclass(eq=False)
 class _JudgedConversation:
-    """One conversation with the judge's verdicts."""
-
     of: LabelledTranscript
     forward: dict[int, Mapping[str, CriterionResult]] = field(default_factory=dict)
     reversed: Mapping[str, CriterionResult] | None = None
@@ -174,7 +156,6 @@ class _JudgedConversation:
             self.forward[sample] = found
 
     def statuses_by_repeat(self, text: str) -> list[str]:
-        """Return a criterion's status in each verdict in the order of the file."""
         return [self.forward[sample][text].status for sample in sorted(self.forward)]
 
 

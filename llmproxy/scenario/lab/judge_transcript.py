@@ -1,10 +1,7 @@
 """Judging a finished conversation any number of times, for re-judging and calibration.
 
-    transcript, judge -> a run with the transcript as history and the forced verdict as only step -> its outcome
-
 Each verdict is a run of its own with a sample of its own: through the proxy it is recorded separately and can be
-replayed; without one it goes to the provider. cache.db answers none of them, for a cached judge always agrees with
-itself.
+replayed. cache.db answers none of them, for a cached judge always agrees with itself.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
 
 CONCURRENCY = 8
-"""Concurrent verdicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +25,12 @@ class Transcript:
     id: str
     messages: Sequence[Message]
     description: str = ""
-    """Of its scenario; context for the judge."""
 
     @classmethod
     def of(cls, result: ScenarioResult, *, id: str = "", description: str = "") -> Transcript:  # noqa: A002 (its name)
         return cls(id=id or result.run_id, messages=result.messages, description=description)
 
     def __post_init__(self) -> None:
-        """Refuse a transcript that cannot be judged. Raises SettingsError."""
         if not self.id:
             raise SettingsError("a transcript needs an id: it names what is recorded of it.")
         if not self.messages or not all("role" in each for each in self.messages):

@@ -1,10 +1,7 @@
 """Two experiments that separate the effects of judge and agent, and reasons against others.
 
-    re-judge    recorded transcripts, the judge live, R times each          -> the judge's share of the spread
-    open loop   the recorded user's lines as a script, agent and judge live -> the first turn in which the agent differs
-
-From that turn on the user's lines answer messages that were never sent: the run is marked ``open-loop from turn k``, in
-its events too. Any other mix of recorded and live parties would request an unrecorded answer: refused, with the reason.
+Re-judge: recorded transcripts, the judge live. Open loop: the recorded user's lines as a script, agent and judge live.
+Any other mix of recorded and live parties would request an unrecorded answer: refused, with the reason.
 """
 
 from __future__ import annotations
@@ -44,16 +41,12 @@ from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_casset
 class TranscriptVerdictCounts:
     id: str
     passed: int
-    """Number of verdicts of success."""
     judged: int
     errors: tuple[str, ...] = ()
-    """Reasons of missing verdicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeVariance:
-    """The judge's share of the variance of verdicts."""
-
     repeats: int
     rows: Sequence[TranscriptVerdictCounts]
     spread: JudgeVarianceSplit | None
@@ -158,9 +151,7 @@ class RecordedUserResult:
     turn: int | None
     """The first turn, from 1, in which the agent's answer differs; None if none does."""
     recorded: str = ""
-    """Its recorded answer."""
     said: str = ""
-    """Its current answer."""
 
 
 async def open_loop(
@@ -175,11 +166,9 @@ async def open_loop(
     """Run the recorded user's lines with the agent and let the judge decide, both live.
 
     From the first differing turn on, the user's lines answer messages that were never sent: the run is marked
-    ``open-loop from turn k``, in its events too. `plan` takes the arguments of `RunPlan`; the recording has a name of
-    its own.
+    ``open-loop from turn k``, in its events too. `plan` takes the arguments of `RunPlan`.
 
-    Raises SettingsError: the agents include a simulator, or lack an agent or a judge; or the recorded user said
-    nothing; and the agent's exceptions.
+    Raises SettingsError: a simulator, no agent or no judge; the recorded user said nothing; and the agent's exceptions.
     """
     given = {each.role for each in build_adapters(agents)}
     live = tuple(role.value for role in AgentRole if role in given)

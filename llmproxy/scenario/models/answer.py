@@ -21,15 +21,13 @@ _UNUSABLE = 500
 """Status of an invalid answer: like a failure of the server, so that it is retried."""
 _UNPROCESSABLE = 422
 _STATUS_DIGITS = 3
-_QUOTED = 300
-"""Characters of a body quoted in an error."""
+_QUOTED = 300  # characters of a body quoted in an error
 
 
 @dataclass(frozen=True, slots=True)
 class ModelToolCall:
     name: str
     arguments: str
-    """As the model wrote them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,6 @@ class Answer:
 
 
 def strip_reasoning(content: object) -> str:
-    """Return an answer's text without the reasoning that some models put into it."""
     if isinstance(content, list):
         content = "".join(
             str(part.get("text") or "") for part in content if isinstance(part, dict) and part.get("type") == "text"
@@ -126,7 +123,6 @@ def _derive_status_from_code(code: object) -> int:
 
 
 def _format_body(body: bytes) -> str:
-    """Return the beginning of a body, or a description of a web page."""
     text = body.decode("utf-8", "replace").strip()
     title = extract_html_title(text)
     if title is not None:

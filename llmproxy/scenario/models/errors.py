@@ -1,8 +1,7 @@
 """Classification of failed model calls: a miss, a refused parameter, a temporary failure, or another error.
 
 A call fails with our own `HttpModelCallFailed`, or with an exception of litellm, which includes an answer's body in its
-text, differently for each provider, and the answer's headers. The proxy's errors have a code in a header, and a text
-that begins with our name.
+text, differently for each provider, and the answer's headers. The proxy's errors have a code in a header.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError,
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _NO_KEY = 401
-_SHOWN = 600
-"""Characters of a provider's error that ours quotes."""
+_SHOWN = 600  # characters of a provider's error that ours quotes
 
 
 class ModelError(UpstreamError):
@@ -35,8 +33,6 @@ class ModelNotSet(SettingsError):
 
 
 class HttpModelCallFailed(Exception):
-    """A call without litellm failed."""
-
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
         """`status` is the answer's, or an equivalent one, `code` the proxy's own."""
         super().__init__(message)
@@ -53,12 +49,10 @@ class RefusableParameter(Enum):
 
 
 def is_vertex_model(model: str) -> bool:
-    """Return whether litellm calls a model at Vertex AI, with Google credentials."""
     return model.startswith(("vertex_ai", "gemini-"))
 
 
 def suggest_google_key(model: str) -> str:
-    """Return the advice to use Google's model with an API key."""
     return (
         f'With a key (GEMINI_API_KEY) instead of Google credentials, write "gemini/{model.rsplit("/", 1)[-1]}"; '
         "in replay no key is needed."
@@ -66,7 +60,6 @@ def suggest_google_key(model: str) -> str:
 
 
 def find_refused_parameter(error: BaseException) -> RefusableParameter | None:
-    """Return the request's part that the model refuses; None for another error."""
     if find_proxy_code(error) or _read_status(error) not in _CLIENT_ERRORS:
         return None
     text = str(error)
@@ -74,7 +67,6 @@ def find_refused_parameter(error: BaseException) -> RefusableParameter | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same call may succeed a moment later."""
     return _read_status(error) in _TRANSIENT and find_proxy_code(error) != MissError.code
 
 
@@ -146,7 +138,6 @@ def _read_status(error: BaseException) -> int | None:
 
 
 def _find_proxy_text_in_json(value: object) -> str | None:
-    """Return the first string of the proxy in a JSON value."""
     if isinstance(value, str):
         return value if value.startswith(OURS) else None
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -1,12 +1,7 @@
-"""Model calls of a party (``user``, ``judge``, ``judge.2``) with reproducible answers.
+"""Model calls of a party (``user``, ``judge``, ``judge.2``): through the proxy, from cache.db, or to the provider.
 
-    with a session      through the proxy, in the run's session: recorded and replayed there
-    without, cache_key  kept in cache.db under the canonical request
-    else                straight to the provider
-
-Never two of them. Requests contain nothing that a re-run changes. A call is retried a limited number of times and in
-the same way each time, so that a replay takes the same steps: a default temperature is dropped when the model refuses
-it, a temporary failure of the provider is waited out.
+Requests contain nothing that a re-run changes. A call is retried a limited number of times and in the same way each
+time, so that a replay takes the same steps.
 """
 
 from __future__ import annotations
@@ -117,9 +112,8 @@ async def complete(
 ) -> Answer:
     """Call a model; `attempt` separates otherwise equal requests of one party.
 
-    Raises MissError: in replay, the request was never recorded; ToolChoiceRefused: the model refuses these tools, this
-    choice or this format; SettingsError: an unusable model or temperature; ModelError: the provider fails, or its
-    answer is unusable.
+    Raises MissError: in replay, never recorded; ToolChoiceRefused: the model refuses tools, choice or format;
+    SettingsError: an unusable model or temperature; ModelError: the provider fails, or its answer is unusable.
     """
     asked: dict[str, Any] = {"model": model.model, "messages": list(messages), "temperature": model.temperature}
     optional = {"max_tokens": model.max_tokens, "tools": list(tools or ()), "response_format": response_format}
@@ -146,7 +140,6 @@ async def complete(
 async def _call_cached(
     call: Callable[[], Awaitable[Answer]], request: Mapping[str, Any], party: str, attempt: int
 ) -> Answer:
-    """Read the answer from cache.db if a cache key is active, else call and store it."""
     running = context_scenario.get()
     cache_key = running.config.cache_key if running is not None else None
     store = CacheStore.from_environment() if cache_key else None

@@ -1,15 +1,10 @@
 """Transport of one model call: OpenAI's chat completions by httpx, everything else by litellm unchanged.
 
-    litellm's keywords, the environment -> ChatHttpRequest: one POST;   None: litellm.acompletion(**keywords)
+litellm's import takes seconds and each of its calls ten times the processor time of the request itself. A request is
+sent directly only if litellm would send the same body, so that a recording made by one is found by the other.
 
-litellm's import takes seconds and each of its calls ten times the processor time of the request itself; for a model of
-OpenAI, or of a server with its dialect, it only passes the keywords on. A request is sent directly only if litellm
-would send the same body, so that a recording made by one is found by the other; litellm handles everything that it
-rewrites, or that a program has configured in it.
-
-Scenarios run in many threads, each with an event loop, and a client of httpx or litellm belongs to its loop: so all
-calls run in one loop, in a thread of its own. Nothing is retried here, and no redirect is followed: it would bypass the
-proxy.
+Scenarios run in many threads, each with an event loop, and a client belongs to its loop: so all calls run in one loop,
+in a thread of its own. Nothing is retried here, and no redirect is followed: it would bypass the proxy.
 """
 
 from __future__ import annotations
@@ -36,10 +31,8 @@ if TYPE_CHECKING:
     import httpx
 
 BASE = "https://api.openai.com/v1"
-TIMEOUT = 600.0
-"""Default seconds for an answer; litellm's."""
-CONNECT = 10.0
-"""Timeout of connecting in seconds."""
+TIMEOUT = 600.0  # seconds; litellm's default
+CONNECT = 10.0  # seconds
 _CONNECTIONS = 1000
 _NO_KEY = 401
 _TIMEOUT_STATUS = 408
@@ -76,14 +69,11 @@ _UNSET: tuple[object, ...] = (None, False, "", [], {}, ["cache"])  # the last is
 
 @dataclass(frozen=True, slots=True)
 class ChatHttpRequest:
-    """A request to a server with OpenAI's chat completions."""
-
     url: str
     key: str | None
     headers: Mapping[str, str]
     content: bytes
-    timeout: float
-    """Seconds, for the whole answer."""
+    timeout: float  # seconds, for the whole answer
     proxied: bool = False
     """Whether it goes to llmproxy, ignoring proxy variables."""
 
@@ -138,7 +128,6 @@ def build_direct_request_or_none(
 
 
 def _get_direct_model_name(model: object, *, served: bool) -> str | None:
-    """Return the server's name of a model; None if litellm must make the call."""
     if not isinstance(model, str):
         return None
     name = model.removeprefix("openai/")
@@ -184,7 +173,6 @@ async def request_chat_answer(request: ChatHttpRequest) -> Answer:
 
 @cache
 def _get_client(process: int, *, proxied: bool) -> httpx.AsyncClient:  # noqa: ARG001 - a forked child has its own
-    """Return the client of the loop of model calls for llmproxy, or for everybody else."""
     import httpx
 
     return httpx.AsyncClient(
@@ -231,7 +219,6 @@ _GUARD = threading.Lock()
 
 @cache
 def _start_loop(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - a forked child has no threads but its own
-    """Return a loop that runs in a thread of its own until the process ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="llmproxy-models", daemon=True).start()
     return loop

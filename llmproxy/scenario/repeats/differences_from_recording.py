@@ -1,9 +1,6 @@
 """Differences of another model from the recorded one, over several runs: each with its rate, and usage with intervals.
 
-    recorded run, runs with a live model -> `RecordingComparison` -> lines for people, plain values for JSON
-
-One run of a model says little: it is random. So a difference is reported with the number of runs that had it and the 95
-% interval of that rate.
+One run of a model says little: so a difference is reported with the number of runs that had it, and its 95 % interval.
 """
 
 from __future__ import annotations
@@ -21,21 +18,18 @@ from llmproxy.trace.comparing.behavior_comparison import BehaviorChange, Behavio
 
 _SEED = 7
 """Seed of the bootstrap: the same runs give the same interval."""
-_FEWEST = 3
-"""Least runs for the interval of a mean."""
+_FEWEST = 3  # runs for the interval of a mean
 
 
 @dataclass(frozen=True, slots=True)
 class RunAgainstRecording:
     name: str
-    """Its cassette."""
     policy: BehaviorRun
     recorded: BehaviorRun
     """The recorded run, with this run's values: its folder, its day."""
     verdict: str = ""
     """``pass``, ``fail``, ``exit 0``; empty if not judged."""
     unanswered_tools: tuple[str, ...] = ()
-    """Tool calls without a recording."""
 
     @property
     def broke_off(self) -> bool:
@@ -45,21 +39,17 @@ class RunAgainstRecording:
 
 @dataclass(frozen=True, slots=True)
 class RecordingComparison:
-    parent: str
-    """Cassette of the recorded run."""
+    parent: str  # cassette of the recorded run
     recorded: BehaviorRun
     runs: tuple[RunAgainstRecording, ...]
     verdict: str = ""
-    """Verdict of the recorded run; empty if unknown."""
 
     @property
     def completed_runs(self) -> tuple[RunAgainstRecording, ...]:
-        """Runs that ended by themselves, which are compared."""
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property
     def behavior_change_counts(self) -> list[tuple[BehaviorChange, int]]:
-        """Every difference with its number of runs, the most frequent first."""
         found: Counter[BehaviorChange] = Counter()
         for run in self.completed_runs:
             changes = set(compare_behaviors(run.recorded, run.policy))
@@ -74,7 +64,6 @@ class RecordingComparison:
 
     @property
     def unanswered_tools(self) -> Counter[str]:
-        """Tool calls without a recording, over all runs."""
         return Counter(name for run in self.runs for name in run.unanswered_tools)
 
     def to_json(self) -> dict[str, object]:

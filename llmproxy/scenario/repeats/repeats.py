@@ -1,11 +1,8 @@
 """Repeated runs of the same scenario, recorded separately, and their combined result.
 
-    plan, N -> samples 1..N, each in its own session -> rate with its interval, pass@k, pass^k, one verdict
-
-Runs that passed, failed, or in which the agent broke down count. A run in which the environment failed (proxy, store,
-provider, a request that was never recorded) says nothing about the agent: it is left out of the rate, shown as "n of
-N", and makes the verdict an error unless that is allowed. N runs in replay are the N recorded conversations: they add
-no evidence, and the result says so.
+A run in which the environment failed (proxy, store, provider, a request that was never recorded) says nothing about the
+agent: it is left out of the rate, and makes the verdict an error unless that is allowed. N runs in replay are the N
+recorded conversations: they add no evidence, and the result says so.
 """
 
 from __future__ import annotations
@@ -28,16 +25,13 @@ from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import describe_error, shorten_traceback
 
-_REASON = 200
-"""Characters of a run's failure reason in the combined one."""
+_REASON = 200  # characters of a run's failure reason in the combined one
 CONCURRENCY = 8
 """Default concurrent runs: fast enough, and below a provider's limits of a new account."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """End of one run: with a result, or with an exception."""
-
     status: Status
     result: ScenarioResult
     """Also after an exception: the known part."""
@@ -54,12 +48,10 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleResult:
-    sample: int
-    """Number of the run, from 1; also the sample of its recording."""
+    sample: int  # from 1; also the sample of its recording
     status: Status
     result: ScenarioResult
     error: str = ""
-    """Text of the error, if any."""
 
 
 class RepeatResult(ScenarioResult):
@@ -71,7 +63,6 @@ class RepeatResult(ScenarioResult):
 
     runs: int = 1
     samples: list[SampleResult] = Field(default_factory=list)
-    """Each completed run, in the order of samples."""
     threshold: float = 1.0
     verdicts: VerdictCounts = VerdictCounts(0)
 
@@ -112,14 +103,8 @@ async def run_repeatedly(
 ) -> RepeatResult:
     """Run a scenario several times, run i with sample i of its recording, and combine the results.
 
-    Args:
-        once: runs a sample of so many (`run.RunPlan.once`)
-        runs: how often
-        max_concurrency: maximum concurrent runs
-        early_stop: whether to stop once no further run can change on which side of `threshold` the rate ends; never
-            while recording
-        allow_environment_errors: whether the verdict may be based on fewer runs if the environment failed in some
-        threshold: share of the runs that must pass
+    `early_stop` ends once no further run can change on which side of `threshold` the rate ends; never while recording.
+    `allow_environment_errors`: the verdict may be based on fewer runs if the environment failed in some.
     """
     if runs < 1:
         raise ValueError(f"runs takes a number from 1 on, not {runs!r}")

@@ -1,10 +1,5 @@
 """Statistics of repeated runs: exact formulas, without clock or global random numbers.
 
-    passes of runs -> rate with its Wilson interval, pass@k (at least one of k), pass^k (all of k)
-    values         -> mean with a bootstrap interval over whole groups: scenarios, transcripts
-    two raters     -> Cohen's kappa, unweighted
-    p_t of transcripts judged R times each -> the judge's share of the spread
-
 An unknown value is None (no runs, k above n, a rater with a single answer), never 0. Invalid input (more passes than
 runs) is a ValueError.
 """
@@ -67,7 +62,6 @@ def bootstrap[T](
 
 
 def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile, interpolated linearly."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -78,10 +72,9 @@ def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Return Cohen's kappa of two raters, unweighted; None ("undefined") if one of them gives a single answer
-    throughout.
+    """Return Cohen's kappa (1960) of two raters, unweighted; None if one of them gives a single answer throughout.
 
-    Source: Cohen 1960. With one class on a side chance explains all observations, and 0 or 1 would be misleading.
+    With one class on a side chance explains all observations, and 0 or 1 would be misleading.
     """
     ours, theirs = (Counter(side) for side in zip(*pairs, strict=True)) if pairs else (Counter(), Counter())
     if len(ours) < 2 or len(theirs) < 2:
@@ -97,8 +90,6 @@ def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class JudgeVarianceSplit:
-    """JudgeVarianceSplit of verdicts, split in two."""
-
     judge: float
     """Part from differing answers of the judge about one transcript: mean of p(1-p)R/(R-1)."""
     rest: float
@@ -106,7 +97,6 @@ class JudgeVarianceSplit:
 
     @property
     def judge_share(self) -> float | None:
-        """The judge's share of both; None if nothing varies."""
         whole = self.judge + self.rest
         return self.judge / whole if whole else None
 
@@ -114,7 +104,7 @@ class JudgeVarianceSplit:
 def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianceSplit | None:
     """Return the spread of transcripts that were each judged `repeats` times, from the number of passes of each.
 
-    None below `FEWEST_TRANSCRIPTS`: then only counts are known. Raises ValueError if nothing was repeated.
+    None below `FEWEST_TRANSCRIPTS`. Raises ValueError if nothing was repeated.
     """
     if repeats < 2:
         raise ValueError(f"a judge must be asked at least twice about each transcript, not {repeats} times")
@@ -128,9 +118,7 @@ def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianc
 def variance_intervals(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
 ) -> tuple[Interval | None, Interval | None]:
-    """Return bootstrap intervals, over transcripts, of the judge's spread and the rest; None as in
-    `estimate_judge_variance`.
-    """
+    """Return bootstrap intervals, over transcripts, of the judge's spread and the rest; else None."""
     if estimate_judge_variance(passes, repeats) is None:
         return None, None
     shares = [passed / repeats for passed in passes]

@@ -1,8 +1,6 @@
 """Outcomes of runs and their combination: a rate with its interval, pass@k, pass^k, one status.
 
-Passed, failed and agent_error count. An environment error says nothing about the agent: it is left out of the rate, and
-makes the whole an error unless that is allowed. A series that was stopped early ended depending on its results, so it
-has bounds and no rate.
+A series that was stopped early ended depending on its results, so it has bounds and no rate.
 """
 
 from __future__ import annotations
@@ -22,10 +20,7 @@ COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class VerdictCounts:
-    """Number of runs by outcome, and derived values."""
-
     runs: int
-    """Number of requested runs."""
     passed: int = 0
     failed: int = 0
     agent_errors: int = 0
@@ -46,12 +41,10 @@ class VerdictCounts:
 
     @property
     def counted_runs(self) -> int:
-        """Runs that say something about the agent."""
         return self.passed + self.failed + self.agent_errors
 
     @property
     def runs_not_made(self) -> int:
-        """Requested runs that were not made."""
         return self.runs - self.counted_runs - self.environment_errors - self.skipped
 
     @property
@@ -70,20 +63,16 @@ class VerdictCounts:
         return Interval(self.passed / whole, (self.passed + self.runs_not_made) / whole) if whole else None
 
     def pass_at_k(self, k: int) -> float | None:
-        """Return the estimate that at least one of k runs passes; None if it cannot be estimated."""
         return None if self.runs_not_made else pass_at_k(self.passed, self.counted_runs, k)
 
     def pass_hat_k(self, k: int) -> float | None:
-        """Return the estimate that all of k runs pass (pass^k); None if it cannot be estimated."""
         return None if self.runs_not_made else pass_hat_k(self.passed, self.counted_runs, k)
 
     def is_decided(self, threshold: float) -> bool:
-        """Return whether no remaining run can change on which side of the threshold the rate ends."""
         bounds = self.possible_pass_rate_range
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
 
     def to_row(self, scenario: str, status: str) -> dict[str, Any]:
-        """Return a scenario's row for tables, reports and the trend."""
         interval = self.pass_interval
         return {
             "scenario": scenario,

@@ -1,13 +1,8 @@
 """Calls of adapters: one call, a check of its answer, and the session's traffic during it.
 
-    take turns (adapters of this process, with a session) -> call, at most `call_timeout` seconds -> observed traffic
-    -> a result or messages
-
-This is the only place where a run calls an adapter: a turn of a scenario and one of a suite differ only in time limits
-and error texts (`AskAdapter`, `ReadAnswer`, `ExplainMiss`).
-
-A request that was never recorded makes the run an error, whatever the adapter answered or raised: an agent that
-swallows the 404 and says "sorry" must not pass. So readers of the traffic get it as MissError.
+This is the only place where a run calls an adapter; a scenario and a suite differ only in `AskAdapter`, `ReadAnswer`,
+`ExplainMiss`. A request that was never recorded makes the run an error, whatever the adapter answered or raised: an
+agent that swallows the 404 and says "sorry" must not pass. So readers of the traffic get it as MissError.
 """
 
 from __future__ import annotations
@@ -41,21 +36,16 @@ from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse
 class AgentTraffic:
     session: RunSession | None = None
     """None without a proxy: no traffic is observed."""
-    seen: int = 0
-    """Number of the last call that was read."""
+    seen: int = 0  # number of the last call that was read
     answered: int = 0
     """Number of the last call at the agent's answer, or at the last read; later ones are late."""
     calls: list[Call] = field(default_factory=list)
-    """All calls of the run that were read, of any party."""
     misses: list[str] = field(default_factory=list)
-    """Misses as explanatory texts."""
     relied: bool = False
     """Whether the agent's calls were read by code that relies on there being no others."""
     on_calls: Callable[[Sequence[Call]], None] | None = None
-    """Gets new calls."""
     _wire: WireObserver | None = None
     _read: int = 0
-    """Number of calls added to the wire."""
 
     async def read_new_calls(self, error: Exception | None = None) -> Sequence[Call]:
         """Read new calls; `error`: the adapter's exception meanwhile. Raises MissError."""
@@ -71,9 +61,7 @@ class AgentTraffic:
     async def find_late_calls(
         self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False
     ) -> list[Call]:
-        """Return late calls of the agent among `further`; `named`: with names of misses. Raises MissError,
-        MachineError: the proxy no longer has the calls.
-        """
+        """Return late calls of the agent; `named`: with misses. Raises MissError, MachineError: they are gone."""
         if further is None:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
         if named:
@@ -123,7 +111,6 @@ class AgentTraffic:
 
     @property
     def unread_reason(self) -> str:
-        """Reason why an answer to the agent is unknown; empty if all are known."""
         return next((f"{each.label} {each.unread_reason}" for each in self.wire_observer.build_step(0).unreadable), "")
 
     @property
@@ -138,41 +125,30 @@ class AdapterAnswer:
     seconds: float
     tool_calls: Sequence[ToolUse] = ()
     farewell: Farewell | None = None
-    """Its farewell, if any."""
 
 
 AskAdapter = Callable[[AgentAdapter, AgentInput], Awaitable[object]]
-"""Calls an adapter with a time limit."""
 ReadAnswer = Callable[[AgentAdapter, object], ScenarioResult | list[Message]]
-"""Checks an adapter's return value."""
 ExplainMiss = Callable[[AgentAdapter, MissError], Awaitable[MissError]]
 """Builds the error of a miss, with advice for the user's command."""
 
 
 @dataclass
 class Caller:
-    limit: float | None
-    """Time limit of a call in seconds; None: none."""
+    limit: float | None  # seconds for a call
     traffic: AgentTraffic = field(default_factory=AgentTraffic)
     clock: Callable[[], float] = time.monotonic
     busy: AgentAdapter | None = None
-    """Adapter being called."""
-    since: float = 0.0
-    """Start of the call, by `clock`."""
-    waited: float = 0.0
-    """Seconds that agents waited for their turn."""
+    since: float = 0.0  # by `clock`
+    waited: float = 0.0  # seconds that agents waited for their turn
     broke: AgentRole | None = None
     """Adapter whose call raised an error."""
-    ask: AskAdapter | None = None
-    """Function that calls an adapter; None: with a time limit."""
-    read: ReadAnswer | None = None
-    """Function that reads an answer; None: as a result or messages."""
+    ask: AskAdapter | None = None  # None: with a time limit
+    read: ReadAnswer | None = None  # None: as a result or messages
     explain: ExplainMiss | None = None
-    """Adds advice to a miss."""
 
     @property
     def current_party(self) -> AgentRole | None:
-        """Party being called, or called when an error ended the run."""
         return self.broke or (self.busy.role if self.busy else None)
 
     async def call_agent(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
@@ -249,9 +225,8 @@ async def call_async_adapter_in_time(
 ) -> object:
     """Call an adapter once, at most `limit` seconds, and contain its failures.
 
-    Raises the error of `too_long` after the limit; AgentError for an agent that exits the process (`hint`: an
-    alternative), MachineError for another adapter that does; AgentError for a cancellation of its own; TypeError for a
-    value that cannot be awaited; and the adapter's exceptions.
+    Raises the error of `too_long`; AgentError for an agent that exits the process (`hint`: an alternative),
+    MachineError for another adapter that does; AgentError for a cancellation of its own; TypeError: not awaitable.
     """
     task, scope = asyncio.current_task(), asyncio.timeout(limit)
     try:

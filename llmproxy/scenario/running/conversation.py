@@ -1,13 +1,9 @@
 """A conversation: turns, inputs of agents, handling of their answers, and the verbs of a script.
 
-    step = one call of one agent;  turn = user, agent, judge;  it ends with a ScenarioResult, or when nobody continues
-
 A turn has three roles, in the order user, agent, judge. Several agents of one role speak in list order; the same object
-listed twice speaks once. A message goes to all agents but its author; a script's goes to all, its role's included. In
-the last turn that `max_turns` allows the judge must decide, for no speaker follows.
-
+listed twice speaks once. A message goes to all agents but its author; a script's goes to all, its role's included.
 A verb for a role drops the roles before it; if the role has spoken already, a new turn begins. Scripted text takes the
-turn of its role and calls no agent. `max_turns` limits `proceed` only.
+turn of its role and calls no agent. `max_turns` limits `proceed` only; in the last turn the judge must decide.
 """
 
 from __future__ import annotations
@@ -37,7 +33,6 @@ from llmproxy.trace.observing.tool_calls import ToolUse
 
 class SpeakingOrder:
     def __init__(self, agents: Sequence[AgentAdapter], state: ScenarioState) -> None:
-        """Begin the first turn; `state` counts the further ones."""
         self.agents, self._state = agents, state
         self.roles: list[AgentRole] = []
         self.pending: list[AgentAdapter] = []
@@ -46,7 +41,6 @@ class SpeakingOrder:
         self._make_all_pending()
 
     def start_next_turn(self) -> None:
-        """Begin the next turn: all may speak again."""
         self._make_all_pending()
         self._state.current_turn += 1
 
@@ -71,7 +65,6 @@ class SpeakingOrder:
         return None
 
     def find_unspoken_agent_of_role(self, role: AgentRole) -> int | None:
-        """Return the index of an agent of a role that has not spoken in this turn."""
         for index, agent in enumerate(self.agents if role in self.roles else ()):
             if agent.role is role and any(agent is each for each in self.pending):
                 return index
@@ -113,12 +106,9 @@ async def await_value(value: Any) -> Any:
 
 
 class ConversationEmitter(Protocol):
-    """Emitter of a conversation's events; `EventEmitter` is one."""
-
     def emit_message(self, message: Message, **about: Any) -> None: ...
 
-    def emit_step(self, kind: str, **about: Any) -> None:
-        """Emit that an agent was called, or was not needed."""
+    def emit_step(self, kind: str, **about: Any) -> None: ...
 
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
 
@@ -131,14 +121,12 @@ class ConversationHost(Protocol):
         """The running scenario for functions called meanwhile; None: none."""
 
     @property
-    def adds_user_farewell(self) -> bool:
-        """Whether a user's farewell is added to the conversation."""
+    def adds_user_farewell(self) -> bool: ...
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
         """Prepare a call of the adapter; returns fields of `AgentInput` besides the conversation."""
 
-    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
-        """Handle the agent's answer, before others do."""
+    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None: ...
 
 
 class Conversation:
@@ -152,16 +140,13 @@ class Conversation:
         setting: ConversationHost,
         name: str = "",
     ) -> None:
-        """Begin the first turn; `state` counts messages and turns. `name`: the scenario's, for a user by hand."""
         self.state, self.agents, self.name = state, agents, name
         self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = SpeakingOrder(agents, state)
         self.unscripted = False
-        """Whether it continues by itself."""
         self.farewell: Farewell | None = None
         """The user's farewell: the judge decides then, and no further turn begins by itself."""
-        self._unheard: list[list[Message]] = [[] for _ in agents]
-        """Messages that each agent has not received yet, by its index."""
+        self._unheard: list[list[Message]] = [[] for _ in agents]  # by the agent's index
         self._began = caller.clock()
         self._agent_times: dict[int, float] = {}
         self._spoken: list[tuple[int, int]] = []
@@ -198,7 +183,6 @@ class Conversation:
     # -- what is said
 
     def add_message(self, message: Message, from_agent_idx: int | None = None, **about: Any) -> None:
-        """Append a message for all agents but the one with index `from_agent_idx`."""
         kept = to_message(message, AgentRole.AGENT)
         self.messages.append(kept)
         for index, queue in enumerate(self._unheard):
@@ -265,7 +249,6 @@ class Conversation:
         return await self.call(place, JudgmentRequest() if forced else None)
 
     async def call(self, index: int, judgment: JudgmentRequest | None = None) -> list[Message] | ScenarioResult:
-        """Call an agent and pass its messages to the others."""
         agent = self.agents[index]
         typed = await self._ask_person() if agent.role is AgentRole.USER and self.state.config.debug else None
         if typed is not None:
@@ -348,7 +331,6 @@ class Conversation:
         return copy_messages(self.messages[-1:])
 
     def fill_result(self, result: ScenarioResult) -> ScenarioResult:
-        """Return a result completed with the run's data; messages are the conversation by default."""
         times = self._agent_times.items()
         agent_time = sum(took for index, took in times if self.agents[index].role is AgentRole.AGENT)
         found: dict[str, Any] = {
@@ -382,16 +364,12 @@ _ADD = {
     AgentRole.AGENT: "your agent",
     AgentRole.JUDGE: "a scenario.JudgeAgent()",
 }
-"""Agent to add, by missing role."""
 
 
 class ScriptActions:
-    """Actions of a script on a conversation."""
-
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
-        self.steps_left = 0
-        """Steps of the script after the current one."""
+        self.steps_left = 0  # after the current one
         self.checkpoints: list[ScenarioResult] = []
         """Mid-script verdicts: those that passed, and the one that ended the run."""
 
@@ -404,11 +382,9 @@ class ScriptActions:
             await self._add_or_call_role(role, message)
 
     async def user(self, content: str | Message | None = None) -> ScenarioResult | None:
-        """Let the user speak, or add `content` as the user's."""
         return await self._add_or_call_role(AgentRole.USER, content)
 
     async def agent(self, content: str | Message | None = None) -> ScenarioResult | None:
-        """Let the agent under test speak, or add `content` as the agent's."""
         return await self._add_or_call_role(AgentRole.AGENT, content)
 
     async def judge(
@@ -449,7 +425,6 @@ class ScriptActions:
         self.conversation.farewell = None
         initial: int | None = None
         spoken = False
-        """Whether an agent spoke in the current turn."""
 
         def goes_on() -> bool:
             now = self.conversation.state.current_turn
@@ -493,7 +468,6 @@ class ScriptActions:
     async def _call_role(
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
-        """Call the agents of a role; return only a result."""
         place = self._claim_turn_or_raise(role, content)
         self.conversation.unscripted = False
         result = await self.conversation.call(place, judgment)
@@ -519,7 +493,6 @@ _ONE_AT_A_TIME = threading.Lock()
 @dataclass(frozen=True, slots=True)
 class TypedLine:
     text: str = ""
-    """A message, or the reason of a verdict; may be empty."""
     success: bool | None = None
     judge: bool = False
 

@@ -1,20 +1,8 @@
 """One run of a scenario: a Python script for the run engine, and the interface for users, steps and programs written
 for LangWatch.
 
-The default recording name is set by a test runner, if there is one (each test has its own place). Otherwise it is the
-scenario's name; different scenarios of one name (another description, other fields, other scripted texts), such as
-those of a loop over data, have recordings of their own: the second is `NAME.2`. A repeated run of the same scenario
-uses its recording again. Numbers follow the order of first runs in a process, which is the same in each execution of
-the program.
-
-A run may start with history:
-
-    [{"role": ..., "content": ...}, ...]      messages, unchanged
-    "talk.json", "talk.jsonl"                 a file of messages; an object with `messages` is one too
-    "store.db::cassette", "...::cassette~2"   a recorded session of a store: the texts of user and agent
-
-Of a recording, the main conversation is taken (sub-agents have their own) without the agent's instructions and tool
-calls.
+The default recording name is set by a test runner, if there is one. Otherwise it is the scenario's name; different
+scenarios of one name have recordings of their own: the second is `NAME.2`, by the order of first runs in a process.
 """
 
 from __future__ import annotations
@@ -98,7 +86,6 @@ def choose_cassette_name(
 
 
 def _get_qualified_name(thing: object) -> str:
-    """Return an object's name, the same in every process."""
     return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
 
 
@@ -110,7 +97,6 @@ END_OF_SCRIPT = """Reached end of script without conclusion, add one of the foll
 - `scenario.succeed()` or `scenario.fail()` to end the test with an explicit result
 """
 _NESTED = 10
-"""Maximum depth of steps that return steps."""
 
 
 def _refuse_false_result(label: str, value: object) -> None:
@@ -124,7 +110,6 @@ def _refuse_false_result(label: str, value: object) -> None:
 
 
 def _delegate_to(path: str, said: str) -> Any:
-    """Return a property for an attribute or method of a part of the run."""
     return property(attrgetter(path), doc=said)
 
 
@@ -173,7 +158,6 @@ class ScenarioExecutor(ScriptActions):
         self.scenario_set_id = set_id or DEFAULT_SET
         self.cassette = choose_cassette_name(name, set_id, description, script, self.options)
         self.events = Stream()
-        """The run's LangWatch events, for subscribers."""
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
         langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
@@ -245,7 +229,6 @@ class ScenarioExecutor(ScriptActions):
     step = _delegate_to("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
 
     def reset(self) -> None:
-        """Start again: no messages, turn 0, a new thread id."""
         self.lifecycle.renew_caller()
         known = self.lifecycle.session is not None and not self.options.fresh_ids
         state = ScenarioState(
@@ -265,26 +248,22 @@ class ScenarioExecutor(ScriptActions):
     # -- what its conversation asks
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
-        """Return an adapter's input besides the conversation."""
         state, traffic = conversation.state, self.lifecycle.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
             await traffic.mark_calls_not_late()  # what the agent called since its answer is a part of what he judges
         parent = traceparent(state.thread_id, state.current_turn, index)
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
-    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
-        """Do nothing."""
+    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None: ...
 
     # -- what the run engine asks
 
     @property
     def describe_actor(self) -> str:
-        """Return the current actor if no adapter is called."""
         return "a step of the script" if self._opening is None else type(self._opening).__name__
 
     @property
     def forbids_late_calls(self) -> bool:
-        """Return whether any check relies on the agent's calls."""
         return self.lifecycle.traffic.relied
 
     async def choose_session(self) -> SessionRequest | None:
@@ -319,7 +298,6 @@ class ScenarioExecutor(ScriptActions):
         return SessionRequest(proxy, self.cassette, self.options.sample, how)
 
     async def open(self, session: RunSession | None) -> None:
-        """Claim and open the participants."""
         self._participants.claim_adapters()
         self.reset()
         if session is not None:
@@ -347,7 +325,6 @@ class ScenarioExecutor(ScriptActions):
         return self._complete_result(result)
 
     async def conclude(self) -> ScenarioResult:
-        """Return the result of a script without a deciding step."""
         if self.checkpoints:
             return self._complete_result(ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED))
         went = self.conversation.farewell is not None
@@ -396,7 +373,6 @@ class ScenarioExecutor(ScriptActions):
     # -- how it ended
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
-        """Return the error of a run that exceeded its time limit."""
         who = self.lifecycle.caller.current_party
         kind = AgentError if who is AgentRole.AGENT else MachineError
         at = f" while {who.value} was called" if who else ""
@@ -458,7 +434,6 @@ class ScenarioExecutor(ScriptActions):
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """Event handlers of this run."""
         own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
         handlers = (*HOST.handlers, *ScenarioConfig.defaults[1], *own)
         if not self.config.verbose:
@@ -478,12 +453,14 @@ def _check_script(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:
 
 
 _ONE_EXCHANGE = 2
-"""Messages of an exchange: a user's and the answer."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
 def read_history(source: str) -> list[Message]:
-    """Return the messages of a source. Raises SettingsError: it is empty; CassetteError."""
+    """Return the messages of a file, or the texts of a recording's main conversation, "store.db::cassette~2".
+
+    Raises SettingsError: it is empty; CassetteError.
+    """
     if "::" in source:
         path, _, name = source.rpartition("::")
         cassette, sample = _split_sample_suffix(name)

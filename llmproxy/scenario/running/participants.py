@@ -1,14 +1,6 @@
 """Participants of a run: adapters created or cloned for it if needed, opened before the first call, closed after the
-last.
-
-An entry of `agents` is an adapter, a class or function without parameters that makes one for every run, or an object
-with a `name` and an `invoke`, such as LangWatch's `connect_agent` returns:
-
-    invoke(ConnectedAgentCall) -> a text, a message, messages, or an object with `output`, and `session`, which is
-    passed to the next call
-
-An adapter with a lifecycle (it overrides `open` or `clone`) belongs to one run at a time: a concurrent run gets its
-clone. Other objects are shared, as users expect.
+last. An adapter with a lifecycle (it overrides `open` or `clone`) belongs to one run at a time: a concurrent run gets
+its clone. Other objects are shared, as users expect.
 """
 
 from __future__ import annotations
@@ -37,7 +29,6 @@ class ConnectedAgentCall:
     """The agent's returned session of the previous turn."""
     trace_id: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Of `scenario.run(parameters=...)`."""
 
     def turn_fields(self) -> dict[str, Any]:
         """Return the turn's fields, without the parameters of the run."""
@@ -55,11 +46,9 @@ class ConnectedAgentAdapter(AgentAdapter):
         self._sessions: dict[str, Any] = {}
 
     def session_for(self, thread_id: str) -> Any:
-        """Return the session of a conversation; None before the first answer."""
         return self._sessions.get(thread_id)
 
     def clone(self) -> Self:
-        """Return an adapter of the same agent, with sessions of its own."""
         return type(self)(self.agent, self.parameters)
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
@@ -80,7 +69,6 @@ class ConnectedAgentAdapter(AgentAdapter):
 
 
 def is_connected(value: object) -> bool:
-    """Return whether it is such an agent: an object, no class and no adapter, with a name and `invoke`."""
     return (
         not isinstance(value, AgentAdapter | type)
         and isinstance(getattr(value, "name", None), str)
@@ -89,7 +77,6 @@ def is_connected(value: object) -> bool:
 
 
 def _split_output_and_session(reply: Any) -> tuple[Any, Any]:
-    """Return an answer's content, and its session."""
     if isinstance(reply, Mapping):
         return (reply["output"], reply.get("session")) if "output" in reply else (reply, None)
     if not isinstance(reply, str | list | tuple) and hasattr(reply, "output"):

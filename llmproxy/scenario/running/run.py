@@ -1,10 +1,7 @@
 """Entry points of scenarios: `run` on a thread of its own, `arun` on the caller's loop, `run_sync` without a loop.
 
-`run` gives every scenario a worker thread with its own event loop, so that a blocking adapter does not stop others.
-Context variables are copied into it. A caller that cancels `run` gets control back within a second, even if the worker
-is blocked: Python cannot stop a thread, so it is abandoned (it does not prevent the program's exit) and reported. The
-same holds for timeouts that a blocked thread cannot notice: its waiter checks from outside whether the current call has
-exceeded its limit.
+A caller that cancels `run` gets control back within a second, even if the worker is blocked: Python cannot stop a
+thread, so it is abandoned and reported. The same holds for timeouts that a blocked thread cannot notice.
 """
 
 from __future__ import annotations
@@ -41,15 +38,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _RunThread:
-    """A thread, its loop and the task in it."""
-
     executor: ScenarioExecutor
     ended: Future[ScenarioResult] = field(default_factory=Future)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     task: asyncio.Task[ScenarioResult] | None = None
 
     def run_thread(self) -> None:
-        """Run the scenario to its end; the thread's target."""
         asyncio.set_event_loop(self.loop)
         try:
             self.task = self.loop.create_task(self.executor.run())
@@ -105,7 +99,6 @@ async def _wait_within_limit(worker: _RunThread, done: asyncio.Future[ScenarioRe
 
 
 def _abandon_thread(executor: ScenarioExecutor, error: BaseException) -> None:
-    """Abandon a blocked thread, with a warning."""
     busy = executor.lifecycle.caller.busy
     _log.warning(
         "scenario %r was given up while its thread is blocked%s; the thread goes on until the call returns",
@@ -160,8 +153,6 @@ REMOTE: list[Callable[[RunPlan, int, int], Awaitable[RunOutcome]]] = []
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """A scenario to run, once or several times."""
-
     name: str
     description: str
     agents: Sequence[Any] = ()
@@ -174,7 +165,6 @@ class RunPlan:
     min_turns: int | None = None
     options: RunOptions = field(default_factory=RunOptions)
     threaded: bool = True
-    """Whether each run has a thread of its own."""
 
     def build_executor(self, sample: int = 1, runs: int = 1) -> ScenarioExecutor:
         """Return an executor for one sample; of several, each has adapters of its own."""
@@ -199,7 +189,6 @@ class RunPlan:
 
 
 _OF_PLAN = tuple(each.name for each in fields(RunPlan) if each.name not in ("options", "threaded"))
-"""Arguments of an executor besides its options."""
 
 
 async def _run_on_callers_loop(executor: ScenarioExecutor) -> ScenarioResult:
@@ -296,7 +285,6 @@ async def run(
 
 
 def _make_arun[F: Callable[..., Any]](function: F) -> F:
-    """Return `run` as `arun`, with the same parameters, types and results."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -327,7 +315,6 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
 
 
 async def _run_with_arguments(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
-    """Execute the arguments of `run` and `arun`."""
     for name in refuse_unsupported("run", given.pop("unsupported")):
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     runs, threshold = given.pop("runs"), given.pop("pass_rate")

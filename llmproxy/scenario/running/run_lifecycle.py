@@ -1,15 +1,8 @@
-"""The run engine: from opening a run's session to its outcome. The content is passed in (`Playable`): a script of
-Python, a case of a suite.
+"""The run engine: from opening a run's session to its outcome. The content is passed in (`Playable`).
 
-    session -> other resources -> play, within its time limit -> release -> close the session -> late calls -> emit the
-    end
-
-Exceptions of an adapter, a step or a callback are kept (`RunLifecycle.error`) after the events were emitted. The end is
-emitted exactly once, also when the run's thread is blocked and another one has to emit it. A pass is withdrawn if not
-all calls of the agent are known (it continued after the end), or if its injected faults did not occur.
-
-Events of a run go to handlers, which parallel runs may share: they are called one at a time, and an exception of one is
-logged and never disturbs the run.
+The end is emitted exactly once, also when the run's thread is blocked and another one has to emit it. A pass is
+withdrawn if not all calls of the agent are known, or if its injected faults did not occur. Handlers, which parallel
+runs may share, are called one at a time; an exception of one is logged and never disturbs the run.
 """
 
 from __future__ import annotations
@@ -53,7 +46,6 @@ _ONE_AT_A_TIME = threading.RLock()
 @dataclass
 class EventEmitter:
     about: Started
-    """Facts of the run before it begins."""
     handlers: Sequence[Handler]
     clock: Callable[[], float] = time.time
     _begun: bool = False
@@ -129,13 +121,9 @@ class LateCallsError(MachineError):
 
 
 def name_late_calls(calls: Sequence[Call], wire: WireObserver, strays: int, named: Sequence[Call] = ()) -> list[str]:
-    """Name late calls of the agent: by requested tools if there are any, else by request.
+    """Name late calls of the agent (added to `wire`), by requested tools if there are any.
 
-    Args:
-        calls: Of the agent, in order; added to `wire`.
-        wire: All traffic of the agent with models.
-        strays: Number of this process's calls outside any turn, which may be the agent's too.
-        named: Those of the strays that the proxy still has.
+    `strays`: number of this process's calls outside any turn, of which the proxy still has `named`.
     """
     said = []
     if calls:
@@ -186,7 +174,6 @@ class SessionRequest:
     must_inject: bool = False
     """Whether a run without its injected faults has not passed."""
     kind: type[RunSession] | None = None
-    """Class of the session; None: `RunSession`."""
 
 
 class Playable[S, R](Protocol):
@@ -204,26 +191,22 @@ class Playable[S, R](Protocol):
         """Return whether any check relies on the agent's calls, so that late ones are errors."""
 
     @property
-    def late_hint(self) -> str:
-        """Advice about an agent with late calls."""
+    def late_hint(self) -> str: ...
 
     async def choose_session(self) -> SessionRequest | None:
         """Return its session request; None without a proxy."""
 
-    async def open(self, session: RunSession | None) -> None:
-        """Open its other resources."""
+    async def open(self, session: RunSession | None) -> None: ...
 
     def emit_start(self) -> None:
         """Emit its start, unless that was emitted."""
 
-    async def begin(self) -> None:
-        """Prepare the first step."""
+    async def begin(self) -> None: ...
 
     async def take_step(self, number: int, step: S) -> R | None:
         """Execute step `number`, from 0; a result ends the run."""
 
-    async def conclude(self) -> R:
-        """Return its result, after the last step."""
+    async def conclude(self) -> R: ...
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         """Return the error of a run that exceeded its limit; `blocked`: its thread continues."""
@@ -237,8 +220,7 @@ class Playable[S, R](Protocol):
     def build_error_result(self, error: BaseException) -> R:
         """Return the result of a run that an error ended; nothing is released yet."""
 
-    def emit_end(self, result: R, error: BaseException | None) -> R:
-        """Emit its end; returns the result with measurements."""
+    def emit_end(self, result: R, error: BaseException | None) -> R: ...
 
 
 class RunLifecycle[S, R]:
@@ -260,20 +242,16 @@ class RunLifecycle[S, R]:
         self.session: RunSession | None = None
         """Set while it is open; None without a proxy."""
         self.unattributed = 0
-        """Number of calls outside any turn, of unknown origin."""
         self.report: Report | None = None
         """The session's report, once it is closed."""
         self.usage: dict[str, PartyUse] = {}
         self.late: Sequence[str] = ()
         """Late calls of the agent that were not reported yet."""
-        self.problems: list[str] = []
-        """Errors of releasing."""
+        self.problems: list[str] = []  # errors of releasing
         self.outcome: R | None = None
         self.error: BaseException | None = None
-        """Error that ended it, if any."""
         self._asked: SessionRequest | None = None
         self._played = False
-        """Whether it was executed to its end."""
         self._queue: FairLock | None = None
         self._since: float | None = None
         self.renew_caller()
@@ -426,7 +404,6 @@ class RunLifecycle[S, R]:
         return []
 
     def _raise_if_pass_invalid(self, result: R) -> None:
-        """Raise the reason why a pass is withdrawn, if any."""
         if not self.played.has_passed(result):
             return
         if self.late and self.played.forbids_late_calls:
@@ -445,7 +422,6 @@ class RunLifecycle[S, R]:
             raise CleanupFailed("\n".join(said))
 
     def read_measures(self) -> dict[str, Any]:
-        """Return the proxy's measurements for a result and `Finished`, without unknown ones."""
         report = self.report
         found: dict[str, Any] = {"misses": tuple(self.traffic.misses), "usage": self.usage}
         if report is not None:
@@ -472,7 +448,6 @@ class RunLifecycle[S, R]:
         return min(limits) - now if limits else None
 
     def build_exceeded_time_limit_error(self) -> LLMProxyError:
-        """Return the error for an exceeded limit, of an adapter that blocks the thread."""
         busy = self.caller.busy
         whole = self.limit is not None and self._since is not None and self.clock() - self._since > self.limit
         if busy is None or whole:

@@ -1,17 +1,8 @@
 """Criteria of a conversation, identified by id, and judges' findings about each.
 
-    texts -> Criteria (c1..cN) -> a schema of the answer -> findings {id: Finding} -> Criterion for each -> a result
-
 A criterion is passed, failed or inconclusive. A missing or unknown finding, or one with evidence that is not in the
-conversation, is inconclusive: never a pass.
-
-Mid-script verdicts (`scenario.judge(criteria=[...])`) are checkpoints:
-
-    checkpoint passes   the script continues; passed criteria count in the result of the run, however it ends
-    checkpoint fails    its verdict, with earlier passed criteria, ends the run
-    script ends         after checkpoints only: passed
-
-A checkpoint without any verdict has failed: its criteria are inconclusive.
+conversation, is inconclusive: never a pass. Mid-script verdicts (`scenario.judge(criteria=[...])`) are checkpoints;
+one without any verdict has failed: its criteria are inconclusive.
 """
 
 from __future__ import annotations
@@ -48,8 +39,6 @@ class CriterionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One judge's finding about one criterion."""
-
     status: CriterionStatus
     evidence: str = ""
     reason: str = ""
@@ -91,10 +80,9 @@ class Criteria:
         return object_schema({id_: {"description": hint, **schema} for id_, hint in hints.items()})
 
     def read_findings(self, given: object) -> tuple[dict[str, Finding], list[str]]:
-        """Return the findings of an answer by id, and its problems.
+        """Return the findings of an answer by id, and its problems; unknown ids are ignored.
 
-        Accepts ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; unknown ids are
-        ignored.
+        Accepts ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``.
         """
         if isinstance(given, list):
             pairs = [(each.get("id"), each) for each in given if isinstance(each, Mapping)]
@@ -122,7 +110,6 @@ class Criteria:
     def build_results(
         self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
     ) -> list[CriterionResult]:
-        """Return every criterion with its finding; inconclusive without one."""
         nothing = Finding(CriterionStatus.INCONCLUSIVE, reason="the judge said nothing about it")
         return [
             CriterionResult(
@@ -138,7 +125,6 @@ class Criteria:
 
 
 def mark_unproven_findings_inconclusive(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
-    """Return findings, inconclusive if their evidence is not in the conversation."""
     found = {}
     for id_, finding in findings.items():
         if conversation_contains_quote(finding.evidence, conversation):

@@ -4,15 +4,7 @@
     cases.jsonl         an object a line, with its types
     cases.json, .yaml   a list of mappings, with their types
 
-The column `id` names a case, and so its recording: either every row has one, or none has. Invalid rows are refused with
-their line. Tests in Python use `cases`:
-
-    @pytest.mark.parametrize("case", scenario.cases("cities.csv"))     # -k paris chooses one
-    async def test_weather(case):
-        result = await scenario.run(name=f"weather[{case.id}]", description=f"User asks about {case['city']}",
-        fields=case.fields, ...)
-
-Under pytest each test has its recording, so each case has one; elsewhere the name of the run separates them.
+The column `id` names a case, and so its recording: either every row has one, or none has.
 """
 
 from __future__ import annotations
@@ -51,7 +43,6 @@ class RowError(SettingsError):
 class DataRow:
     values: dict[str, Any]
     line: int
-    """Its first line."""
 
 
 def read_rows(path: str | Path) -> list[DataRow]:
@@ -131,7 +122,6 @@ def _describe_json_error(error: ValueError | RecursionError) -> str:
 
 
 def _read_json(text: str, file: str) -> list[DataRow]:
-    """Read a list element by element, with the position of each."""
     try:
         whole = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
@@ -200,14 +190,11 @@ KINDS: dict[str, Callable[[str, str], list[DataRow]]] = {
     ".yaml": _read_yaml,
     ".yml": _read_yaml,
 }
-"""Readers by file suffix."""
 LONGEST_NAME = 40
 """Characters of a case's name that is made of its values."""
 
 
 class Case(Mapping[str, Any]):
-    """One row: a mapping of columns to values, with an id for pytest."""
-
     def __init__(self, id: str, values: Mapping[str, Any]) -> None:  # noqa: A002 (the column's name)
         self.id = self.__name__ = id  # pytest names a parameter by its __name__
         self.fields = dict(values)

@@ -1,16 +1,8 @@
 """Conversion of adapters' return values into messages, and copies of messages that are safe from changes.
 
-    text -> one message;  dict or model with a role -> its JSON form;  list of those -> each;  anything else ->
-    ValueError
-
-A message is never extended: the output has the author's keys and no others. An adapter that leaves a conversation which
-continues by itself returns its last messages as a Farewell: a list, perhaps empty.
-
-An agent's answer is read from its response by a path, a small part of JSONPath: ``$.answer``, ``$.choices[0].text``,
-``$.parts[-1]``, ``$.parts[*].text``, ``$['odd name']``. The leading ``$.`` is optional; ``[*]`` gives a list of the
-values in every item. There are no filters and no search (``..``): a path has one meaning. An answer is a text, or an
-object with one of ``text``, ``message``, ``messages``, or a message, or a list of messages; anything else is an error
-that shows the value, and an empty answer is none.
+A message is never extended: the output has the author's keys and no others. An agent's answer is read by a path, a
+small part of JSONPath: ``$.answer``, ``$.choices[0].text``, ``$.parts[-1]``, ``$.parts[*].text``, ``$['odd name']``.
+There are no filters and no search (``..``): a path has one meaning.
 """
 
 from __future__ import annotations
@@ -29,8 +21,7 @@ from llmproxy.scenario.types import AgentRole, Message
 
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "name")
 """Members of a message object that are kept even if they equal their default."""
-_SHOWN = 100
-"""Characters of an invalid return value quoted in the error."""
+_SHOWN = 100  # characters of an invalid return value quoted in the error
 
 
 def copy_value[T](value: T) -> T:
@@ -47,7 +38,6 @@ def copy_messages(messages: Iterable[Message]) -> list[Message]:
 
 
 def get_text(message: Message) -> str:
-    """Return a message's text, without other parts."""
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
@@ -74,7 +64,6 @@ def to_message(content: object, role: AgentRole) -> Message:
 
 
 def explain_call_not_async(author: str) -> str:
-    """Return the text for an adapter whose `call` is not async."""
     return (
         f"The call method of the {author} agent adapter returned a non-awaitable response, "
         "you probably forgot to add the async keyword to the method definition:\n\n"
@@ -131,12 +120,9 @@ class Farewell(list[Message]):
         self.reached = reached
 
 
-EVERY = None
-"""The step ``[*]``."""
-SHOWN = 300
-"""Characters of an invalid value quoted in an error."""
-TAIL = 2000
-"""Characters quoted from the end of a body, or of stderr."""
+EVERY = None  # the step ``[*]``
+SHOWN = 300  # characters of an invalid value quoted in an error
+TAIL = 2000  # characters quoted from the end of a body, or of stderr
 _FORMS = ("text", "message", "messages")
 _STEP = re.compile(
     r"\.?(?P<name>[A-Za-z_][\w-]*)|\[(?P<index>-?\d+)\]|\[(?P<every>\*)\]"
@@ -225,7 +211,6 @@ def read_answer(value: Any, who: str) -> Any:
 
 
 def _check_message(value: Any, who: str) -> dict[str, Any]:
-    """Return a message if it has text or tool calls."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise AgentError(
             f"{who} answered {format_value(value)}, which is neither a text nor a message.",
@@ -237,7 +222,6 @@ def _check_message(value: Any, who: str) -> dict[str, Any]:
 
 
 def to_text(value: Any) -> str:
-    """Return a text unchanged, nothing for None, and anything else as JSON."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 

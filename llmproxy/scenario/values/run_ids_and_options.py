@@ -1,17 +1,7 @@
 """Facts of a run besides its conversation: ids, options, the running scenario, classification of errors.
 
-Names of recordings must be stable between runs; other ids may be random.
-
-cassette   `cassette=`, else slug of set and name, with a digest if slugging lost characters thread id  with a session:
-digest of (cassette, sample, scenario), so the same in record and replay; else random run id     random;  batch id:
-SCENARIO_BATCH_RUN_ID, else one for the process
-
-The status of a run that an error ended, by exception and current actor:
-
-AgentError                         the agent's           any other product error     the environment's
-AssertionError in a step           a failed check        anything else in the agent  the agent's
-anything else in a user or judge   the environment's     anything else in a step     the environment's (the test is
-                                                                                     broken)
+Names of recordings must be stable between runs. With a session a thread id is a digest of (cassette, sample, scenario),
+so the same in record and replay; other ids may be random.
 """
 
 from __future__ import annotations
@@ -77,36 +67,27 @@ CALL_TIMEOUT = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The keyword-only additions of `run`."""
+    """The keyword-only additions of `run`, which documents them."""
 
     proxy: str | bool | None = None
-    """URL of a running llmproxy, True to start one, False for none; None: as configured, else LLMPROXY_URL."""
     timeout: float | None = None
-    """Seconds for the whole run."""
     call_timeout: float | None = CALL_TIMEOUT
     fresh_ids: bool = False
     """Whether thread ids are random even with a recording, for agents with a store that outlives runs."""
     cassette: str | None = None
     mode: str | None = None
-    """Mode of the session, such as ``replay``; None: the proxy's."""
     handlers: Sequence[HandlerLike] = ()
     """Get the events; functions are wrapped."""
     history: Sequence[Message] | str | None = None
-    """Earlier messages, or a recorded session ``store.db::cassette``."""
     metadata: Mapping[str, Any] | None = None
-    """Included in the start event and reports."""
     parameters: Mapping[str, Any] | None = None
-    """For connected agents."""
     fields: Mapping[str, Any] | None = None
-    """Values of `state.field(name)`: a row of data."""
     mock: Mapping[str, Any] | None = None
-    """Tool -> result that the agent's model reads instead."""
     sample: int = 1
     runs: int = 1
     max_concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        """Wrap functions as handlers; refuse invalid numbers."""
         if self.handlers != ():
             object.__setattr__(self, "handlers", to_handlers(self.handlers))
         if self.mock is not None:
@@ -137,7 +118,6 @@ def describe_sys_exit(who: str, error: SystemExit) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's text, after its class if it is not one of ours."""
     if isinstance(error, LLMProxyError):
         return str(error)
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
