@@ -219,7 +219,7 @@ def test_one_engine_plays_scripts_and_suites() -> None:
     assert every["Caller"] == {f"{running}/run_lifecycle.py"}
     assert every["AgentInput"] == {
         f"{running}/conversation.py",
-        "scenario/agents/already_running_service.py",
+        "scenario/agents/http.py",
     }  # the latter asks who is there
     assert every["Conversation"] == {f"{running}/executor.py", "suite/run/step_context.py"}
 

@@ -4,10 +4,9 @@ An agent that was never reached is AgentUnreachable (the environment's fault), o
 answered nonsense is AgentError (it counts).
 """
 
-from llmproxy.scenario.agents.already_running_service import ServiceAgent
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.agents.function import FunctionAgent
-from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent
+from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent, ServiceAgent
 
 __all__ = ["CommandAgent", "FunctionAgent", "HttpAgent", "OpenAIAgent", "ServiceAgent", "build_agent"]

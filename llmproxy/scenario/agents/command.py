@@ -26,8 +26,7 @@ from typing import IO, Any, ClassVar, Literal, Self
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.turn_taking import env_without_turn
+from llmproxy.scenario.run_session import RunSession, env_without_turn
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
 

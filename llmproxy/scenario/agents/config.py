@@ -14,11 +14,9 @@ from typing import Any
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.already_running_service import ServiceAgent
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.agents.function import FunctionAgent
-from llmproxy.scenario.agents.http import HttpAdapter, HttpAgent, OpenAIAgent
-from llmproxy.scenario.agents.request_templates import fill_env_variables
+from llmproxy.scenario.agents.http import HttpAdapter, HttpAgent, OpenAIAgent, ServiceAgent, fill_env_variables
 
 _TEXT, _NUMBER, _TRUTH, _TABLE = "a text", "a number", "true or false", "a table of texts"
 _WORDS, _ANY = "a text or a list of words", "any JSON"

@@ -9,33 +9,164 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
+from llmproxy.client.control import Control, ControlError
 from llmproxy.core.dialects.messages import Draft, as_dict
 from llmproxy.core.dialects.openai_chat import add_chat_completion
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
-from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.request_templates import RequestTemplate, build_values
-from llmproxy.scenario.run_session import RunSession
+from llmproxy.protocol import DEFAULT_SESSION, Mode
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.run_session import RunSession, bind_service
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import (
     extract_html_title,
     format_value,
     get_value_at_path,
+    join_user_texts,
     parse_value_path,
     read_answer,
     tail,
+    to_text,
 )
 
 if TYPE_CHECKING:
     import httpx
 
+# -- templates
+
+NAMES = {
+    "message": "what the user newly said, as text; null if nobody said anything",
+    "thread_id": "id of the conversation, made by us",
+    "messages": "the whole conversation, as messages in OpenAI's form",
+    "history": "the same without what is new",
+    "userId": "the user that a suite's run works as; null elsewhere",
+    "conversation": "id of the conversation that the agent gave in its last answer; null before",
+    "session": "name of the run's session at the proxy; null without one",
+    "proxy": "address of the proxy; null without one",
+    "llm": "object with base_urls, headers and env for the run's session; null without one",
+}
+HANDOVER = ("session", "llm")
+"""Names that hand over the session: an agent that gets one of them needs no turn."""
+_NAME = re.compile(
+    r"\$(?:(?P<dollar>\$)|\{(?P<braced>[A-Za-z_][\w.]*)\}|env\.(?P<env>[A-Za-z_]\w*)|(?P<bare>[A-Za-z_]\w*))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTemplate:
+    """A request to an agent: JSON (or a header) in which ``$name`` stands for a value.
+
+    A text that is only a name becomes the value itself, also a list or an object; inside a longer text the value is
+    inserted as text. ``${name}`` if letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for a variable.
+    """
+
+    tree: Any
+    names: frozenset[str]
+
+    @classmethod
+    def from_tree(cls, tree: Any, what: str) -> RequestTemplate:
+        """Parse a template; `what` names its key for errors. Raises SuiteError for an unknown name."""
+        found = frozenset(_iter_names(tree))
+        for name in sorted(found):
+            if name not in NAMES and not name.startswith("env."):
+                known = ", ".join(f"${each}" for each in NAMES)
+                raise SuiteError(
+                    f"{what}: there is no ${name}{did_you_mean(name, NAMES)}",
+                    hint=f"There are {known} and $env.NAME; $$ is a dollar sign.",
+                )
+        return cls(tree, found)
+
+    @property
+    def sends_session(self) -> bool:
+        return bool(self.names & set(HANDOVER))
+
+    def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
+        """Return the template with values. Raises AgentUnreachable: an environment variable is not set."""
+        return _fill_in(self.tree, values, env)
+
+
+def build_values(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
+    llm = given.llm
+    new = len(given.new_messages)
+    return {
+        "message": join_user_texts(given.new_messages),
+        "thread_id": given.thread_id,
+        "messages": given.messages,
+        "history": given.messages[: len(given.messages) - new] if new else given.messages,
+        "userId": getattr(given.scenario_state, "user_id", None),
+        "conversation": conversation,
+        "session": llm.session if llm else None,
+        "proxy": llm.proxy if llm else None,
+        "llm": llm.to_dict() if llm else None,
+    }
+
+
+def _iter_names(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield from (_get_matched_name(match) for match in _NAME.finditer(tree) if not match["dollar"])
+    members = (*tree, *tree.values()) if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    for each in members:
+        yield from _iter_names(each)
+
+
+def _get_matched_name(match: re.Match[str]) -> str:
+    return match["braced"] or match["bare"] or f"env.{match['env']}"
+
+
+def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
+    if isinstance(tree, str):
+        whole = _NAME.fullmatch(tree)
+        if whole and not whole["dollar"]:
+            return _find_value_or_env_variable(_get_matched_name(whole), values, env)
+        return _NAME.sub(
+            lambda match: (
+                "$" if match["dollar"] else to_text(_find_value_or_env_variable(_get_matched_name(match), values, env))
+            ),
+            tree,
+        )
+    if isinstance(tree, Mapping):
+        return {to_text(_fill_in(key, values, env)): _fill_in(value, values, env) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_fill_in(value, values, env) for value in tree]
+    return tree
+
+
+def _find_value_or_env_variable(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
+    if not name.startswith("env."):
+        return values[name]
+    variable = name.removeprefix("env.")
+    if variable not in env:
+        raise AgentUnreachable(f"the variable {variable} is not set, which the agent's configuration takes by ${name}.")
+    return env[variable]
+
+
+_ENV_IN_FILE = re.compile(r"\$\{env:(\w+)\}")
+
+
+def fill_env_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:
+    """Put variables of the environment where ``${env:NAME}`` stands in a text. Raises SuiteError: one is not set."""
+    if isinstance(tree, Mapping):
+        return {key: fill_env_variables(value, f"{where}.{key}", env) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [fill_env_variables(each, where, env) for each in tree]
+    if not isinstance(tree, str):
+        return tree
+    for name in _ENV_IN_FILE.findall(tree):
+        if name not in env:
+            raise SuiteError(f"{where}: the environment has no variable {name}", hint=f"Set it: export {name}=...")
+    return _ENV_IN_FILE.sub(lambda found: env[found[1]], tree)
+
+
+# -- any endpoint
 
 CONNECT = 10.0  # seconds
 LARGEST = 32 << 20  # bytes of an answer
@@ -199,7 +330,7 @@ class HttpAgent(HttpAdapter):
         timeout: float = 120.0,
         processing: str | None = None,
     ) -> None:
-        """Use the endpoint at `url`; `url`, `body`, `headers` are templates (`request_templates`), no `body` is `BODY`.
+        """Use the endpoint at `url`; `url`, `body`, `headers` are templates (`RequestTemplate`), no `body` is `BODY`.
 
         Paths (see `parse_value_path`): `reply` of the answer, None takes an object with `text`, `message`, `messages`;
         `conversation` of the id that the agent assigns; `processing` of its statements about its history (condenser,
@@ -323,3 +454,103 @@ def _build_completion_reply(found: SuccessfulReply, who: str) -> object:
         for call in message.tool_calls
     ]
     return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
+
+
+# -- a running service
+
+PROBE = "llmproxy-probe"
+PROBING = 20.0  # seconds; its answer does not matter
+
+
+class ServiceAgent(AgentAdapter):
+    """A running service without knowledge of runs: its base URLs name one session of the proxy for all its callers.
+
+    It is tested one message at a time: while it answers, that session is bound to the run's. One that forwards a header
+    of the request to its LLM calls can be tested in parallel (`propagates`), once a probe has proven it.
+    """
+
+    in_process: ClassVar[bool] = False
+
+    def __init__(self, agent: HttpAdapter, session: str = DEFAULT_SESSION, propagates: str | None = None) -> None:
+        """Call the service by `agent`; `session` is the one in its base URLs, ``default`` without one.
+
+        `propagates`: name of a header that it forwards, as ``x-llmproxy-session``, with each of its LLM calls.
+        """
+        if propagates is not None and not (propagates.isascii() and propagates.replace("-", "").isalnum()):
+            raise SuiteError(f"propagates: {propagates!r} cannot be the name of a header.")
+        self.agent = agent
+        self.session = session
+        self.propagates = propagates
+        self.notes: tuple[str, ...] = ()
+        self._run: RunSession | None = None
+        self._proven: dict[str, bool] = {}
+        """Probe results by proxy; shared with clones."""
+
+    @property
+    def session_to_bind(self) -> str | None:
+        if self._run is None or self.agent.sends_session or self._proven.get(self._run.proxy):
+            return None
+        return self.session
+
+    @property
+    def declared_processing(self) -> Any:
+        return AdapterAttributes.of_adapter(self.agent).declared_processing
+
+    async def open(self, session: RunSession | None) -> None:
+        self.notes, self._run = (), session
+        await self.agent.open(session)
+        if session is None or self.agent.sends_session:
+            return
+        if self.propagates is not None and session.proxy not in self._proven:
+            await self._probe_header_propagation(session.control)
+        if self.session_to_bind is None:
+            self.agent.more_headers = {str(self.propagates): session.name}
+            return
+        await session.watch_service_session(self.session)
+        if self.propagates is not None:
+            did_not = f"{self.agent.who} did not send {self.propagates!r} on with its LLM calls"
+            self.notes = (f"{did_not}, so it was tested one message at a time.",)
+
+    async def close(self) -> None:
+        self._run = None
+        await self.agent.close()
+
+    def clone(self) -> Self:
+        made = super().clone()
+        made.agent = self.agent.clone()
+        return made
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Send one message and return the service's answer; the caller has the turn (`RunSession.speaking_turn`)."""
+        return await self.agent.call(input)
+
+    async def _probe_header_propagation(self, control: Control) -> None:
+        """Send one message under a probe session, and check whether its LLM calls arrive there.
+
+        Other destinations are bound to a second probe session meanwhile. Both replay an empty cassette: whatever the
+        service does with the header, no call goes to a provider, and no model makes the agent act.
+        """
+        told, otherwise = (f"{PROBE}-{token_hex(8)}" for _ in range(2))
+        for name in (told, otherwise):
+            await asyncio.to_thread(control.open_session, name, mode=Mode.REPLAY.value)
+        trial = self.agent.clone()
+        trial.more_headers = {str(self.propagates): told}
+        trial.timeout = min(trial.timeout, PROBING)
+        try:
+            async with bind_service(control, self.session, otherwise):
+                if control.url in self._proven:
+                    return  # another run tried it while this one waited
+                with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
+                    await trial.call(_build_probe_input(told))
+                reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
+                self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
+        finally:
+            await trial.close()
+            for name in (told, otherwise):
+                with suppress(ControlError):
+                    await asyncio.to_thread(control.close_session, name)
+
+
+def _build_probe_input(thread: str) -> AgentInput:
+    hello = {"role": "user", "content": "Hello"}
+    return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

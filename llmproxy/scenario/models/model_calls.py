@@ -28,8 +28,7 @@ from llmproxy.scenario.models.errors import (
 )
 from llmproxy.scenario.models.route_via_proxy import redirect_client, route_model
 from llmproxy.scenario.models.transport import call_model
-from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.turn_taking import env_without_turn
+from llmproxy.scenario.run_session import RunSession, env_without_turn
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 

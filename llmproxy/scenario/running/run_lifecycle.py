@@ -32,9 +32,8 @@ from llmproxy.report.events import (
     Verdict,
     notify_handlers,
 )
-from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
+from llmproxy.scenario.run_session import FairLock, RunSession, get_session_lock, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
-from llmproxy.scenario.turn_taking import FairLock, get_session_lock
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit

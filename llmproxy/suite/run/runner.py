@@ -2,7 +2,7 @@
 
 Runs that check entities disturb each other unless each has its own rows: `plan_parallel_cases` decides which may be
 concurrent.
-Agents in this process always take turns (`llmproxy.scenario.turn_taking`).
+Agents in this process always take turns (`llmproxy.scenario.run_session`).
 
 Ctrl-C lets every started run clean up, reports the progress, and ends with 130.
 """

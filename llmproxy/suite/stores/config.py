@@ -214,7 +214,7 @@ def _normalize_store_config(
             raise SuiteError(
                 f"store: unknown key {key!r}{did_you_mean(str(key), allowed)} (allowed: {', '.join(allowed)})"
             )
-    from llmproxy.scenario.agents.request_templates import fill_env_variables
+    from llmproxy.scenario.agents.http import fill_env_variables
 
     filled = fill_env_variables(dict(mapping), "store", os.environ if environment is None else environment)
     return cast("dict[str, Any]", filled), kind

@@ -16,7 +16,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents import CommandAgent, FunctionAgent, HttpAgent, OpenAIAgent, ServiceAgent, build_agent
 from llmproxy.scenario.agents.config import KEYS
 from llmproxy.scenario.agents.function import ARGUMENTS
-from llmproxy.scenario.agents.request_templates import NAMES
+from llmproxy.scenario.agents.http import NAMES
 from tests.scenario.agents_fixtures import given
 
 URL = "http://127.0.0.1:8000/v1"

@@ -11,12 +11,23 @@ from typing import Any
 
 import pytest
 
+from llmproxy.client.control import Control
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent, check_agent_url
-from llmproxy.scenario.types import AgentReturnTypes
+from llmproxy.scenario.agents.http import (
+    PROBE,
+    HttpAgent,
+    OpenAIAgent,
+    RequestTemplate,
+    ServiceAgent,
+    build_values,
+    check_agent_url,
+)
+from llmproxy.scenario.run_session import RunSession
+from llmproxy.scenario.types import LLM, AgentReturnTypes
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import ANSWER, TOOLS, Served, ask, dialogue, given, http_agent, one_run
 from tests.support import free_port, near
+from tests.support.proxy import ask_chat
 
 WRONG = {
     "/500": ["HTTP 500", "the database is gone"],
@@ -301,3 +312,146 @@ def test_what_is_no_completion_is_the_agents_fault(path: str, said: str, agent: 
 def test_an_empty_completion_is_no_answer() -> None:
     with Provider([step(user="hi", say="")]) as provider, pytest.raises(AgentError, match="empty answer"):
         ask(OpenAIAgent(provider.url + "/v1"), given("hi"))
+
+
+LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
+VALUES = build_values(
+    given("hi", thread="t1", llm=LLM_HERE, before=({"role": "assistant", "content": "hello"},)), "c-7"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("$message", "hi"),
+        ("say: $message!", "say: hi!"),
+        ("${message}s", "his"),
+        ("$$message costs $$5", "$message costs $5"),
+        ("$$", "$"),
+        ("costs $5", "costs $5"),
+        ({"q": ["$message", 1, None, True]}, {"q": ["hi", 1, None, True]}),
+        ({"$thread_id": {"deep": "$conversation"}}, {"t1": {"deep": "c-7"}}),
+        ("$history", [{"role": "assistant", "content": "hello"}]),
+        ("$messages", [{"role": "assistant", "content": "hello"}, {"role": "user", "content": "hi"}]),
+        ("all: $history", 'all: [{"role": "assistant", "content": "hello"}]'),
+        ("$session at $proxy", "weather at http://127.0.0.1:8080"),
+        ("Bearer $env.KEY", "Bearer s3cret"),
+        ("$env.KEY", "s3cret"),
+    ],
+)
+def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:
+    """The value itself where nothing else stands there, text inside a text."""
+    assert RequestTemplate.from_tree(template, "body").fill(VALUES, {"KEY": "s3cret"}) == filled
+
+
+def test_what_is_not_there_is_null_or_empty() -> None:
+    values = build_values(given(None))
+    filled = RequestTemplate.from_tree(
+        ["$message", "$session", "$llm", "$conversation", "<$conversation>"], "body"
+    ).fill(values, {})
+    assert filled == [None, None, None, None, "<>"]
+
+
+@pytest.mark.parametrize("tree", ["$mesage", {"a": ["$mesage"]}, {"$mesage": 1}, "${mesage}"])
+def test_a_name_that_is_none_is_refused_at_once(tree: Any) -> None:
+    """Wherever it stands, with the one that was meant."""
+    with pytest.raises(SuiteError, match=r"body: there is no \$mesage; did you mean 'message'"):
+        RequestTemplate.from_tree(tree, "body")
+
+
+def test_a_variable_that_is_not_set_is_the_environments_fault() -> None:
+    """It is only looked up when it is needed."""
+    template = RequestTemplate.from_tree("$env.NO_SUCH_KEY", "headers")
+    with pytest.raises(AgentUnreachable, match="NO_SUCH_KEY is not set"):
+        template.fill(VALUES, {})
+
+
+def test_a_template_says_whether_it_hands_over_the_session() -> None:
+    assert RequestTemplate.from_tree({"a": "$llm"}, "body").sends_session
+    assert RequestTemplate.from_tree("$session", "headers").sends_session
+    assert not RequestTemplate.from_tree(["$message", "$proxy", "$$llm"], "body").sends_session
+
+
+async def five(px: str, agent: ServiceAgent, mode: str) -> list[Any]:
+    """Run five at once, each with a clone, as runs in parallel do."""
+    return list(await asyncio.gather(*(one_run(px, agent.clone(), f"run-{n}", mode) for n in range(5))))
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "propagates", "session"),
+    [("/v1", (), None, "default"), ("/s/mine/v1", (), None, "mine"), ("/v1", ("--propagate",), "x-run", "nobody")],
+    ids=["an address without a session", "a session of its own", "sends a header on"],
+)
+def test_five_runs_at_one_service_land_in_their_own_sessions(
+    path: str, options: tuple[str, ...], propagates: str | None, session: str, tmp_path: Path
+) -> None:
+    """Recorded in parallel, then replayed without the provider: same answers, same tools, nothing upstream."""
+    with Provider(dialogue(times=5), ordered=False) as provider:
+        with (
+            near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+            http_agent(tmp_path / "a", px.url + path, *options) as running,
+        ):
+            agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
+            recorded = asyncio.run(five(px.url, agent, "record"))
+        provider.finish()
+    with near("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", px.url + path, *options) as running:
+        agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
+        replayed = asyncio.run(five(px.url, agent, "replay"))
+        open_now = [report.name for report in Control(px.url).sessions()]
+    assert recorded == [(ANSWER, TOOLS, 2)] * 5
+    assert replayed == [(ANSWER, TOOLS, 0)] * 5
+    assert not [name for name in open_now if name.startswith(PROBE)]
+
+
+def test_a_header_that_is_not_sent_on_is_not_believed(tmp_path: Path) -> None:
+    """The service is tested one message at a time instead, and the user is told; nothing went to the provider for the probe."""
+    with (
+        Provider(dialogue(times=5), ordered=False) as provider,
+        near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        http_agent(tmp_path / "a", px.url + "/v1") as running,
+    ):
+        agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), propagates="x-run")
+        found = asyncio.run(five(px.url, agent, "record"))
+        provider.finish()
+        assert found == [(ANSWER, TOOLS, 2)] * 5
+
+        async def once_more() -> tuple[str, ...]:
+            session = await RunSession.open(px.url, cassette="again", mode="replay")
+            try:
+                await agent.open(session)
+                return agent.notes
+            finally:
+                await agent.close()
+                await session.close()
+
+        assert "did not send 'x-run' on" in asyncio.run(once_more())[0]
+        assert px.control("interactions?session=default")["interactions"] == []
+
+
+def test_what_a_service_does_between_messages_is_unattributed(tmp_path: Path) -> None:
+    """It is seen, and belongs to no run."""
+
+    async def run(px: str) -> tuple[int, int]:
+        session = await RunSession.open(px, cassette="x", mode="replay")
+        agent = ServiceAgent(OpenAIAgent("http://127.0.0.1:9/v1"), "mine")
+        await agent.open(session)
+        try:
+            await asyncio.to_thread(ask_chat, f"{px}/s/mine/v1")
+            return await session.count_unattributed(), len(await session.calls())
+        finally:
+            await agent.close()
+            await session.close()
+
+    with near("replay", tmp_path / "x.db") as px:
+        assert asyncio.run(run(px.url)) == (1, 0)
+
+
+def test_without_a_proxy_a_service_is_simply_asked() -> None:
+    with Provider(dialogue()[:1]) as provider:
+        agent = ServiceAgent(OpenAIAgent(provider.url + "/v1"))
+        assert asyncio.run(agent.call(given()))["tool_calls"]  # type: ignore[call-overload,index]
+
+
+def test_a_header_that_cannot_be_one_is_refused() -> None:
+    with pytest.raises(SuiteError, match="name of a header"):
+        ServiceAgent(OpenAIAgent("http://127.0.0.1:9/v1"), propagates="x run")
