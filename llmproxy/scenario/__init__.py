@@ -30,7 +30,7 @@ from llmproxy.scenario.red_team_agent import (
     RedTeamStrategy,
     Technique,
 )
-from llmproxy.scenario.running.participants import ConnectedAgentAdapter, ConnectedAgentCall
+from llmproxy.scenario.running.agent_caller import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
 from llmproxy.scenario.scenario_state import ScenarioState, ToolCall, ToolCalls

@@ -16,9 +16,9 @@ from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
+from llmproxy.scenario.models.transport import Answer
 from llmproxy.scenario.prompts import prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import Message

@@ -23,9 +23,9 @@ from llmproxy.scenario.agent_adapter import (
     is_conversation_unscripted,
 )
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
-from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete, require_model
+from llmproxy.scenario.models.transport import Answer
 from llmproxy.scenario.prompts import fence_text, format_as_user_sees, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message

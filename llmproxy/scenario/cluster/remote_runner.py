@@ -22,8 +22,7 @@ from urllib.parse import urlsplit
 from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.ray_pacer import start_rate_actor
-from llmproxy.scenario.cluster.worker_node import NodeReply, NodeSetup, get_or_open_worker_node
+from llmproxy.scenario.cluster.worker_node import NodeReply, NodeSetup, get_or_open_worker_node, start_rate_actor
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",

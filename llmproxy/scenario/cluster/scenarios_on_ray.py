@@ -22,7 +22,6 @@ from typing import Any, ClassVar, cast
 import llmproxy
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.events import HOST, Handler, Status, notify_handlers
-from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_ray_connection
 from llmproxy.scenario.cluster.transfer_files import (
     collect_variables,
@@ -35,7 +34,14 @@ from llmproxy.scenario.cluster.transfer_files import (
     read_local_recording_ids,
     replace_ids_by_local_ones,
 )
-from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_error_picklable
+from llmproxy.scenario.cluster.worker_node import (
+    EventList,
+    NodeReply,
+    NodeSetup,
+    Take,
+    WorkerNode,
+    make_error_picklable,
+)
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running

@@ -26,7 +26,7 @@ from llmproxy.scenario.repeats.statistics import (
     variance_intervals,
 )
 from llmproxy.scenario.run_session import gather_with_limit
-from llmproxy.scenario.running.participants import build_adapters
+from llmproxy.scenario.running.agent_caller import build_adapters
 from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message

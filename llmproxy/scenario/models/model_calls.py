@@ -17,7 +17,6 @@ from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import PLACEHOLDER_KEY
 from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_or_make
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, UnsetParameter
-from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import (
     ModelError,
     ModelNotSet,
@@ -27,7 +26,7 @@ from llmproxy.scenario.models.errors import (
     is_transient,
 )
 from llmproxy.scenario.models.route_via_proxy import redirect_client, route_model
-from llmproxy.scenario.models.transport import call_model
+from llmproxy.scenario.models.transport import Answer, call_model
 from llmproxy.scenario.run_session import RunSession, env_without_turn
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run_ids_and_options import context_scenario

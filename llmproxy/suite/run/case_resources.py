@@ -24,8 +24,7 @@ from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
-from llmproxy.scenario.running.agent_caller import Caller
-from llmproxy.scenario.running.participants import gather_agent_run_variables
+from llmproxy.scenario.running.agent_caller import Caller, gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook

@@ -21,7 +21,6 @@ from typing import Any
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status, notify_handlers
-from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner
 from llmproxy.scenario.cluster.transfer_files import (
     collect_variables,
@@ -30,7 +29,14 @@ from llmproxy.scenario.cluster.transfer_files import (
     read_cassette_files,
     read_files_to_send,
 )
-from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_error_picklable
+from llmproxy.scenario.cluster.worker_node import (
+    EventList,
+    NodeReply,
+    NodeSetup,
+    Take,
+    WorkerNode,
+    make_error_picklable,
+)
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import Loaded

@@ -13,8 +13,8 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
-from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.model_calls import choose_model, complete
+from llmproxy.scenario.models.transport import Answer
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.provider import Provider, json_answer, step

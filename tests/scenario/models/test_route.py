@@ -14,7 +14,6 @@ from llmproxy.client.control import Control
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.model_calls import complete
 from llmproxy.scenario.models.route_via_proxy import (
     fill_api_base_from_client,
@@ -23,7 +22,7 @@ from llmproxy.scenario.models.route_via_proxy import (
     route_model,
     upstreams_of_models,
 )
-from llmproxy.scenario.models.transport import import_litellm
+from llmproxy.scenario.models.transport import Answer, import_litellm
 from llmproxy.scenario.run_session import RunSession
 from tests.provider import Provider, step
 from tests.scenario.parties import run_session
