@@ -59,7 +59,6 @@ class SuiteCommandOptions:
     """Shard of the test (`report.sharding`); None for a whole one."""
 
     def build_rerun_command(self, case: str) -> str:
-        """Return the command that runs only this case."""
         return f"{self.command} {self.only} {shlex.quote(case)}" if self.only else self.command
 
 
@@ -129,7 +128,6 @@ Seen = dict[Path, int]
 
 
 def read_change_times(paths: Sequence[str]) -> Seen:
-    """Return the last change of each watched file: the suites, and files in their folders."""
     found: Seen = {}
     for path in _list_watched_files(paths):
         try:
@@ -151,7 +149,6 @@ def _list_watched_files(paths: Sequence[str]) -> Iterator[Path]:
 
 
 def diff_file_snapshots(before: Seen, after: Seen) -> list[Path]:
-    """Return new, removed and changed files."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
 

@@ -55,7 +55,6 @@ def build_no_recording_error(case: str, rerun: str, sample: int, runs: int, *, f
 
 
 def append_runs_flag(command: str, runs: int | None) -> str:
-    """Return the command with the number of runs, if one was given."""
     return command if runs is None else f"{command} --runs {runs}"
 
 
@@ -172,7 +171,6 @@ def _has_case_id(case: SuiteCase, name: str) -> bool:
 
 
 def _keep_cases_with_step(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
-    """Return the cases that have a step with this label. Raises SuiteError if none has."""
     found = [case for case in cases if any(step.label == label for step in case.scenario.steps)]
     if cases and not found:
         known = {step.label for case in cases for step in case.scenario.steps if step.label}
@@ -192,7 +190,6 @@ def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -
 
 
 def list_steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
-    """Return the steps up to the one with this label; all of them without one."""
     steps: tuple[StepBase, ...] = tuple(case.scenario.steps)
     if not label:
         return steps
@@ -248,7 +245,6 @@ def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = No
 
 
 def _find_cost(store: Path, cassette: str) -> Decimal | None:
-    """Return the cost of the first sample of a cassette; None if unknown."""
     with suppress(LLMProxyError):
         total = Decimal(0)
         for span in spans_of(store, cassette=cassette, party=None):

@@ -89,5 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List only the public names, imported or not."""
     return list(__all__)

@@ -48,7 +48,6 @@ def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
 
 
 def build_otlp_request(spans: Sequence[Plain], name: str) -> Plain:
-    """Return an export request with these spans of one recording."""
     resource = {"attributes": [_build_attribute("service.name", name or "llmproxy")]}
     scope = {"name": "llmproxy.trace", "version": llmproxy.__version__}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
@@ -207,7 +206,6 @@ def _build_tool_content_attributes(span: Span) -> Plain:
 
 
 def _build_message_attributes(asked: object, output: object, reasons: object) -> Plain:
-    """Return messages in the schema of the conventions."""
     found: Plain = {}
     messages = asked if isinstance(asked, list) else [{"role": "user", "content": asked}] if asked else []
     plain = [_convert_message(message) for message in messages if isinstance(message, dict)]

@@ -30,7 +30,6 @@ class TraceNotJSON(CassetteCorrupt, json.JSONDecodeError):
     """The file is no JSON: empty, cut off, or something else."""
 
     def __init__(self, message: str, cause: json.JSONDecodeError) -> None:
-        """Keep the JSON reader's message, line and column."""
         ValueError.__init__(self, message)  # the next in line is JSONDecodeError's, which wants a document
         self.message, self.hint = message, ""
         self.msg, self.doc, self.pos = cause.msg, cause.doc, cause.pos
@@ -78,7 +77,6 @@ class SpanKind(StrEnum):
 
     # As members of Evalcraft's enumeration print: a log line or a snapshot stays as it was.
     def __str__(self) -> str:
-        """Return ``SpanKind.TOOL_CALL``."""
         return f"SpanKind.{self.name}"
 
     def __format__(self, spec: str) -> str:
@@ -107,7 +105,6 @@ class TokenUsage:
 
     @classmethod
     def from_dict(cls, data: Any) -> TokenUsage:
-        """Read the five counts; a missing one is 0."""
         raise_if_wrong_type(data, dict, "token_usage")
         counts = {name: data.get(name, 0) for name in _COUNTS}
         for name, count in counts.items():
@@ -119,7 +116,6 @@ _COUNTS = tuple(TokenUsage.__dataclass_fields__)
 
 
 def check_number(given: object, name: str) -> None:
-    """Check that a value is a finite number. Raises TraceWrongValue."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
         raise TraceWrongValue(f"`{name}` must be a number, not {given!r:.60}.")
 
@@ -148,7 +144,6 @@ class Span:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all sixteen members as in the file."""
         data = {name: getattr(self, name) for name in _SPAN}
         kind: object = self.kind
         data["kind"] = kind.value if isinstance(kind, SpanKind) else kind
@@ -229,7 +224,6 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, data: Any) -> Provenance:
-        """Read it, ignoring unknown members."""
         raise_if_wrong_type(data, dict, "provenance")
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
 
@@ -262,7 +256,6 @@ class EvalResult:
 
     @property
     def failed_assertions(self) -> list[AssertionResult]:
-        """Those that did not pass."""
         return [result for result in self.assertions if not result.passed]
 
     def __bool__(self) -> bool:
@@ -289,7 +282,6 @@ class SpanListDigest:
         self._between = b", "
 
     def hexdigest(self) -> str:
-        """Return 16 hex digits over the added spans."""
         closed = self._digest.copy()
         closed.update(b"]")
         return closed.hexdigest()[:16]

@@ -52,7 +52,6 @@ from llmproxy.trace.spans import (
 
 
 def _read_json_file(path: Path) -> Any:
-    """Read a JSON file; errors name it. Raises as `Cassette.load`."""
     try:
         text = read_bounded_text(path)
     except FileNotFoundError as error:
@@ -121,7 +120,6 @@ class Cassette:
         return behavior_fingerprint(self)
 
     def compute_metrics(self) -> None:
-        """Set the five totals from the spans."""
         self.total_tokens = self.llm_call_count = self.tool_call_count = 0
         self.total_cost_usd = self.total_duration_ms = 0.0
         for span in self.spans:
@@ -166,7 +164,6 @@ class Cassette:
 
     @property
     def was_refused(self) -> bool:
-        """Whether every request to a model got an HTTP error."""
         answers = [span for span in self.spans if span.kind is SpanKind.LLM_RESPONSE]
         return bool(answers) and not any(map(_is_billed_answer, answers))
 
@@ -174,7 +171,6 @@ class Cassette:
         return [span for span in self.spans if span.kind is SpanKind.TOOL_CALL]
 
     def get_llm_calls(self) -> list[Span]:
-        """Return the requests and the responses to models in order."""
         return [span for span in self.spans if span.kind in _LLM]
 
     def get_tool_sequence(self) -> list[str]:
@@ -182,7 +178,6 @@ class Cassette:
         return [span.tool_name for span in self.get_tool_calls() if span.tool_name]
 
     def capture_provenance(self) -> Provenance:
-        """Set and return the provenance: current time, this version, these models and prompts."""
         calls = self.get_llm_calls()
         text = json.dumps(
             {"input_text": self.input_text, "llm_inputs": [span.input for span in calls]}, sort_keys=True, default=str
@@ -341,7 +336,6 @@ def _has_tokens(span: Span) -> bool:
 
 
 def _is_billed_answer(span: Span) -> bool:
-    """Return whether a span should have a cost."""
     metadata = span.metadata or {}
     status = metadata.get("http.response.status_code")
     if isinstance(status, int) and status >= _CLIENT_ERROR:
@@ -367,7 +361,6 @@ _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def behavior_fingerprint(cassette: Cassette) -> str:
-    """Return 16 hex digits that are equal for recordings with the same behaviour of agent and model."""
     digest = sha256()
     texts = map(normalize_value, (cassette.input_text, cassette.output_text))
     # An agent's step only groups others.

@@ -122,7 +122,6 @@ def _compare_with_snapshot(context: StepCheckContext, step: StepBase, what: str,
 
 
 def check_response(context: StepCheckContext, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
-    """Check all assertions about an answer, except those for a judge."""
     made = check_text(wanted, answer, context.scope)
     if wanted.snapshot:
         seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
@@ -131,7 +130,6 @@ def check_response(context: StepCheckContext, step: Talk, wanted: Response, answ
 
 
 def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Assertion]:
-    """Check the text of an answer; failures show it."""
     made: list[Assertion] = []
     if wanted.matcher:
         made += check_value("response", answer, wanted.matcher, scope)

@@ -86,13 +86,11 @@ def _is_one_typo_apart(one: str, other: str) -> bool:
 
 
 def _split_prefix(name: str) -> tuple[str, str]:
-    """Return a name's prefix and rest, both normalised."""
     ends = [found.span() for found in _PREFIX.finditer(name)]
     return (_fold_name(name[: ends[-1][0]]), _fold_name(name[ends[-1][1] :])) if ends else ("", _fold_name(name))
 
 
 def _fold_name(name: str) -> str:
-    """Return a name without spelling style; composed and wide letters are normalised."""
     return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 

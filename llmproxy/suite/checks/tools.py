@@ -34,7 +34,6 @@ _LISTED = 12
 
 
 def check_tool_sequence(names: Sequence[str], step: AgentActivity) -> Assertion:
-    """Check that tools were called in this order; others may be called in between."""
     calls = step.tools
     made = Assertion(name="toolOrder", status=Status.PASSED, expected=list(names), actual=[call.name for call in calls])
     before: list[ToolUse] = []
@@ -96,7 +95,6 @@ _SHOWN = 6
 
 
 def explain_unreadable_answers(step: AgentActivity) -> str:
-    """Return why a step with answers that cannot be read says nothing about tools."""
     first, more = step.unreadable[0], len(step.unreadable) - 1
     others = f" (and {more} more)" if more else ""
     return f"the answer of {first.label} {first.unread_reason}{others}, so what was called is not known"
@@ -183,8 +181,6 @@ def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentActivity
 
 @dataclass
 class _CallCheck:
-    """The calls of one tool, and the expectation."""
-
     name: str
     wanted: ToolExpect
     all: list[ToolUse]
@@ -271,7 +267,6 @@ class _CallCheck:
         return self._build_unclear_no_result(".status", self.unknown)
 
     def _build_unclear_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
-        """Return the error of assertions about unobserved results."""
         unknown = f"whether it was executed, and what it returned: {_format_uses(uses)}"
         message = f"{self.name}: {self.no_result}, so it is not known {unknown}"
         return build_unclear(f"tools.{self.name}{suffix}", message, where=_first_call_label(uses))
@@ -341,7 +336,6 @@ class _CallCheck:
         return check_paths(name, use.arguments, wanted, self.scope, where=use.label)
 
     def _check_result(self, key: str, use: ToolUse, wanted: object) -> list[Assertion]:
-        """Check a call's result, as its `output` or its `error`."""
         name = f"tools.{self.name}.{key}"
         if key == "output" or (use.errored and not isinstance(wanted, bool)):
             return check_value(name, use.output, wanted, self.scope, where=use.label)

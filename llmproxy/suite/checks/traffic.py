@@ -142,7 +142,6 @@ def _read_declared_history_edit(name: str, said: object) -> ProcessorFinding:
 
 
 def merge_declared_with_observed(seen: ProcessorFindings, said: Mapping[str, ProcessorFinding]) -> ProcessorFindings:
-    """Combine the agent's statements with observed findings."""
     return ProcessorFindings(**{name: _merge_declared_finding(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
@@ -190,7 +189,6 @@ class _MessageProcessingCheck:
         return f"messageProcessing.{self.name}"
 
     def check_message_processing(self) -> list[Assertion]:
-        """Check whether it was active, then its effects."""
         wanted = self.wanted.activated
         details = {key: value for key, value in self.wanted.given_values.items() if key != "activated"}
         made = [self._check_activated(wanted is not False)] if wanted is not None or details else []
@@ -312,7 +310,6 @@ def evaluate_traffic(
 
 
 def find_unclear_tool_checks(step: Talk, measured: AgentActivity) -> list[Assertion]:
-    """Return the errors of a step's assertions about tools where what was called is not known; else nothing."""
     names = [f"tools.{name}" for name in step.tools or ()] + [
         key for key, asked in _list_all_tools_assertions(step) if asked
     ]
@@ -346,7 +343,6 @@ _TEXT_ONLY = frozenset(
 
 
 def explain_toolless_api(measured: AgentActivity) -> str:
-    """Return why a step with model answers cannot judge tools; else empty."""
     answers = [each for each in measured.seen if each.is_readable]
     if not answers or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""

@@ -62,7 +62,6 @@ def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> 
 
 
 def build_unclear(name: str, message: object, **about: Any) -> Assertion:
-    """Return an assertion that cannot be evaluated, with the reason."""
     return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
 
 
@@ -137,7 +136,6 @@ def _build_assertion_result(
 def check_paths(
     name: str, value: object, wanted: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
-    """Check parsed JSON by dotted paths: the arguments of a tool call, the JSON of an answer."""
     return [
         assertion
         for path, matcher in wanted.items()
@@ -149,7 +147,6 @@ def check_paths(
 
 
 def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
-    """Add problems of a matcher, as written in YAML at `at`, to `problems`."""
     if not isinstance(matcher, Mapping):
         return
     named = [key for key in matcher if key in REGISTRY]
@@ -202,7 +199,6 @@ def _is_regex_flags(value: object) -> TypeGuard[str]:
 
 
 def validate_expected_count(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
-    """Add problems of a count: it must be an integer, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         place = place_of(wanted) or at
         if not wanted:
@@ -228,7 +224,6 @@ def _describe_ineffective_bounds(bounds: Mapping[str, object]) -> str:
 
 
 def _is_bound_always_met(key: str, value: object) -> bool:
-    """Return whether a comparison holds for every possible count."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return (key == "gte" and value <= 0) or (key == "gt" and value < 0) or (key in ("lt", "lte") and value == math.inf)
@@ -244,7 +239,6 @@ def allows_zero(wanted: object) -> bool:
 
 
 def may_be_zero(wanted: object, scope: VariableScope) -> bool:
-    """Return whether a count with the values of its references may be 0."""
     with suppress(StepError):
         return allows_zero(scope.resolve_value(wanted))
     return False

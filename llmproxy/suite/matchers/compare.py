@@ -41,7 +41,6 @@ _LIMIT = {"anyOf": [{"type": "number"}, {"type": "string"}, {"$ref": "#/$defs/Re
 
 
 def is_reference(value: object) -> bool:
-    """Return whether a YAML value is a reference resolved at run time."""
     if isinstance(value, Mapping):
         return value.keys() == {"ref"}
     found = parse_ref(value)
@@ -68,7 +67,6 @@ def match_literal_value(operand: object, seen: ValueToMatch) -> Match:
 
 
 def _describe_near_miss(operand: object, actual: object) -> str:
-    """Describe a similarity of two unequal values that is easily overlooked."""
     left, right = to_json(operand), to_json(actual)
     if isinstance(left, str) and isinstance(right, str):
         if left.casefold() == right.casefold():
@@ -189,7 +187,6 @@ def match_in(operand: list[object], seen: ValueToMatch) -> Match:
 
 
 def strip_fence(text: str) -> str:
-    """Return the text inside a Markdown code fence, if the whole text is one."""
     lines = text.strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
         return "\n".join(lines[1:-1])
@@ -238,7 +235,6 @@ def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
 def match_not(operand: object, seen: ValueToMatch) -> Match:
-    """Negate a clear finding; an unclear one stays unclear."""
     found = match(operand, seen)
     if found.outcome is MatchKind.HOLDS:
         message = f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"

@@ -24,8 +24,6 @@ from llmproxy.suite.stores.value_conversion import to_plain as stored_as_plain
 
 
 class _AbsentValue:
-    """No value: the argument was not given, the row has no such value."""
-
     def __repr__(self) -> str:
         return "ABSENT"
 
@@ -94,7 +92,6 @@ def is_mistyped(left: object, right: object) -> bool:
 
 
 def _list_spellings(value: object) -> set[str]:
-    """Return a value's possible spellings under another type; empty for lists and mappings."""
     if isinstance(value, bool):
         return {str(value).casefold(), str(int(value))}
     if isinstance(value, int | float):
@@ -126,7 +123,6 @@ def parse_time(value: object) -> datetime | None:
 
 
 def name_kind(value: object) -> str:
-    """Return a word for a value's type, for messages."""
     if value is None:
         return "null"
     if value is ABSENT:

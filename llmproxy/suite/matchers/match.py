@@ -55,7 +55,6 @@ class ValueToMatch:
 
     @property
     def ignores_case(self) -> bool:
-        """Whether case is ignored."""
         return self.modifiers.get("ignoreCase") is True
 
 
@@ -168,7 +167,6 @@ def match_any(found: Iterable[Match]) -> Match:
 
 
 def _combine_by_outcome_order(each: list[Match], order: Sequence[MatchKind], glue: str) -> Match:
-    """Return the outcome that comes first in an order, with the messages of those that have it."""
     outcome = min((one.outcome for one in each), key=order.index)
     decisive = [one for one in each if one.outcome is outcome]
     messages = dict.fromkeys(one.message for one in decisive if one.message)

@@ -103,7 +103,6 @@ def _explain_bad_schema(operand: object) -> str:
 
 
 def _explain_unchecked_keywords(schema: object, known: frozenset[str], path: str) -> Iterator[str]:
-    """Yield schema parts that would not be checked: unknown keywords and formats."""
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
@@ -164,7 +163,6 @@ class _PatternPropertyExpander:
         return made
 
     def rewrite_error(self, message: str) -> str:
-        """Return a message with the original patterns."""
         for made, pattern in self.written.items():
             message = message.replace(repr(made), repr(pattern))
         return message

@@ -63,7 +63,6 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
 
 
 def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> str:
-    """Describe a near match of a missing text."""
     if not isinstance(actual, str) or not isinstance(word, str):
         return ""
     at = actual.casefold().find(word.casefold())
@@ -77,12 +76,10 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
 
 
 def _describe_null_or_absent(seen: ValueToMatch) -> str:
-    """Return a note that there is no value; empty if there is one."""
     return "null" if seen.actual is None else "no value" if seen.actual is ABSENT else ""
 
 
 def _match_contained_values(name: str, operand: object, seen: ValueToMatch) -> Match:
-    """Search for words in a value; a missing value contains none."""
     if missing_value := _describe_null_or_absent(seen):
         which = "one of " if name == "containsAny" else ""
         message = f"expected {which}{quote(operand)} in it, and there is {missing_value}"
@@ -162,7 +159,6 @@ _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 
 def explain_bad_pattern(operand: object, flags: str = "") -> str:
-    """Return why a pattern with its flags asserts nothing, or is none; empty if it is good."""
     if operand == []:
         return ": an empty list asserts nothing"
     for each in _to_list(operand):
@@ -195,7 +191,6 @@ def explain_bad_pattern(operand: object, flags: str = "") -> str:
     raw=True,
 )
 def match_regex(operand: object, seen: ValueToMatch) -> Match:
-    """Find all patterns; numbers are treated as text."""
     actual = to_json(seen.actual)
     if missing_value := _describe_null_or_absent(seen):
         message = f"expected a text that matches {quote(operand)}, and there is {missing_value}"

@@ -66,7 +66,6 @@ class Reference:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether its braces contain no valid name."""
         return not self.name and not self.env
 
 
@@ -82,7 +81,6 @@ def parse_ref(text: object) -> Reference | None:
 
 
 def strip_dollar(text: str) -> str:
-    """Return the name declared by ``as: $name`` or ``as: name``."""
     return text.removeprefix("$")
 
 
@@ -126,8 +124,6 @@ class _CapturedRow:
 
 
 class VariableScope:
-    """Values of names in one run of a scenario."""
-
     def __init__(
         self,
         values: Mapping[str, object] | None = None,
@@ -152,7 +148,6 @@ class VariableScope:
 
     @property
     def known_names(self) -> frozenset[str]:
-        """Every usable name, with or without a value so far."""
         return frozenset(self._declared | self._values.keys() | BUILT_IN.keys())
 
     def capture_row(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
@@ -179,7 +174,6 @@ class VariableScope:
         return [each for each in noted if _RUN_VARIABLE.fullmatch(each["name"])]
 
     def record_answer(self, response: str) -> None:
-        """Store the agent's answer for `$last.response`."""
         self._values["last"] = {"response": response}
 
     def record_conversation_id(self, name: str, conversation: str) -> None:
@@ -187,7 +181,6 @@ class VariableScope:
         self._values["conversation"] = self._conversations
 
     def is_reference(self, reference: Reference) -> bool:
-        """Return whether it is a reference here, and not plain text that looks like one."""
         return reference.is_unambiguous or bool(reference.env) or reference.name in self.known_names
 
     def lookup_value(self, reference: str | Reference) -> Any:
@@ -259,12 +252,10 @@ _RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
 def _is_valid_row_id(value: object) -> bool:
-    """Return whether a value of an id column is a valid id: a number, a text, a UUID."""
     return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 
 
 def _format_value(value: object) -> str:
-    """Return a value as part of a text; JSON where Python's form differs."""
     if isinstance(value, str):
         return value
     if isinstance(value, (date, datetime, time)):

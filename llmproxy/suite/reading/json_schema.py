@@ -34,7 +34,6 @@ def write_schema_beside(suite: Path) -> Path | None:
 
 
 def schema_text() -> str:
-    """Return the schema as in the shipped file."""
     return json.dumps(build_suite_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -58,7 +57,6 @@ def build_suite_schema() -> dict[str, Any]:
 
 
 def _build_definitions_without_model() -> dict[str, Any]:
-    """Return definitions without a model: any JSON, references, numbers, matchers."""
     from llmproxy.suite.matchers.apply import COMPARISONS
     from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
 

@@ -55,14 +55,12 @@ def _name_axis_values(values: Sequence[object]) -> list[str]:
 
 
 def _format_scalar_or_empty(value: object) -> str:
-    """Return a value in YAML form; empty for lists and mappings."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _drop_parameter_set_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the variables of a set of parameters without its `id`, which is its name."""
     if not isinstance(parameters, Map):
         return {name: value for name, value in parameters.items() if name != "id"}
     made = parameters.copy_with_places()
@@ -182,7 +180,6 @@ def _warn_of_unused_axes(scenario: Mapping[str, Any], variables: object, doubts:
 def _warn_of_unused_names(
     scenario: Mapping[str, Any], names: Mapping[str, YamlPlace | None], what: str, variables: object, doubts: Problems
 ) -> None:
-    """Doubt names, each with its place, that no step and no variable refers to."""
     text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
     used = {*_NAMED.findall(text + repr(variables))}
     for name, place in names.items():
@@ -242,7 +239,6 @@ def _walk_maps(value: object) -> Iterator[Map]:
 
 
 def _warn_of_unsatisfiable_comparison(node: Map, doubts: Problems) -> None:
-    """Warn of comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
     high = min((numbers[key] for key in ("lt", "lte") if key in numbers), default=None)
@@ -299,8 +295,6 @@ def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
 
 @dataclass(slots=True)
 class LoadedSuites:
-    """Reads files and collects their contents and problems."""
-
     problems: Problems = field(default_factory=Problems)
     warnings: Problems = field(default_factory=Problems)
     """Valid but probably unintended content."""
@@ -379,7 +373,6 @@ class LoadedSuites:
                 self.expand_scenario_into_cases(scenario, filled, suite, where, path.parent)
 
     def register_scenario_id(self, name: str, at: YamlPlace | None) -> None:
-        """Register the id of a scenario, or report a duplicate."""
         if name in self.ids:
             first = f"the id `{name}` stands here twice, first at {self.ids[name]}"
             self.problems.add(at, first, "ids are unique in a run")
@@ -404,7 +397,6 @@ class LoadedSuites:
         return made
 
     def get_suite_defaults_if_valid(self, suite: Map) -> Map | None:
-        """Return the suite's defaults if valid; else the suite's own validation reports the problem."""
         given = suite.get("defaults")
         quiet = Problems()
         try:
@@ -458,7 +450,6 @@ class LoadedSuites:
 
 
 def _format_title(text: str, values: Mapping[str, object], name: str) -> str:
-    """Return a title with variables replaced if they are known before the run; else as written."""
     try:
         return VariableScope({"scenarioId": name, **values}, env={}).interpolate_text(text)
     except StepError:

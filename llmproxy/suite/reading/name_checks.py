@@ -26,7 +26,6 @@ _TALKS = ("chat", "simulate")
 
 
 def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
-    """Return the names captured by a scenario's items with `as`, with the place of the first."""
     items = only_mappings(scenario.get("setup"))
     for step in only_mappings(scenario.get("steps")):
         for several in (step.get("setup"), step.get("created"), [step.get("verify")]):
@@ -43,10 +42,7 @@ def only_mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 class ScenarioNameChecker:
-    """Names of a scenario at the current place in its file."""
-
     def __init__(self, problems: Problems, doubts: Problems) -> None:
-        """Start empty; findings go to `problems` and `doubts`."""
         self.problems, self.doubts = problems, doubts
         self.values: dict[str, object] = {}
         self.captured: dict[str, YamlPlace | None] = {}
@@ -114,7 +110,6 @@ class ScenarioNameChecker:
                 self.check_text(operand, place, sure=True)
 
     def check_nested_references(self, value: object, at: YamlPlace | None) -> None:
-        """Check expectations that mix matchers and plain keys: names of tools, counts, inputs."""
         if isinstance(value, Mapping):
             for key, each in value.items():
                 if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
@@ -173,7 +168,6 @@ class ScenarioNameChecker:
             self.problems.add(at, *objection)
 
     def _explain_bad_reference(self, found: Reference, known: list[str]) -> tuple[str, str] | None:
-        """Return the problem of an intended reference, and a hint; `known` are the names."""
         name = found.name
         if found.is_malformed:
             return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
@@ -195,7 +189,6 @@ class ScenarioNameChecker:
         return f"{found.text}: nothing is called ${name}", suggest_name(name, known) + more
 
     def _explain_bad_variable_path(self, found: Reference) -> tuple[str, str] | None:
-        """Check that a variable has the field, if its value is in the file."""
         value = self.values[found.name]
         if found.path and isinstance(value, (Mapping, list)):
             try:
@@ -207,7 +200,6 @@ class ScenarioNameChecker:
         return None
 
     def _explain_unset_built_in(self, found: Reference) -> tuple[str, str] | None:
-        """Check that a built-in name has a value at this point."""
         if found.name == "last" and self.answers:
             message = f"{found.text} is this very answer, which is like itself whatever it says"
             return message, "compare it with a variable or a captured row"

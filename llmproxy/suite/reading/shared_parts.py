@@ -33,7 +33,6 @@ def show_path(path: Path) -> str:
 
 
 def find_suite_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
-    """Return the files of a user's paths. A path without files is a problem."""
     found: dict[Path, Path] = {}
     for given in paths:
         path = Path(given)
@@ -52,7 +51,6 @@ def find_suite_files(paths: Iterable[str | Path], problems: Problems) -> list[Pa
 
 
 def find_scenario_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
-    """Return the files of an entry in `scenarios`, relative to a folder."""
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
         return [path]
@@ -137,7 +135,6 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
 
 
 def _merge_part_into_suite(suite: Map, part: Map) -> None:
-    """Add the part's content that the suite lacks."""
     for key, value in part.items():
         if key == "include" or key not in Part.known_keys():
             continue

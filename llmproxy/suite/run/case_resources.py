@@ -131,7 +131,6 @@ class CaseResources:
     """The run's variables; set when its session is asked for."""
 
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
-        """Open nothing yet; `alone`: no other run uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
         self.user = add_run_number_suffix(case.scenario.user_id or USER, self.sample)
@@ -208,7 +207,6 @@ class CaseResources:
         self.context = context
 
     async def _open_for_rejudging(self, recorded: ReportedRuns, session: RunSession | None, caller: Caller) -> None:
-        """Open a recorded run for judging again, without store, hook and agent."""
         assert isinstance(session, RecordedCallsSession)  # noqa: S101 - it was asked for
         run = recorded.get_judgeable_run(self.case.id, self.sample)
         agent = RecordedAgent(run, session, await run_in_thread_to_end(recorded.list_run_calls, run, session.control))

@@ -80,7 +80,6 @@ _FAST = 20.0
 
 
 async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
-    """Execute a step, and evaluate all its assertions; if a recorded run is judged again, without agent and store."""
     judges_again, rows = context.recorded is not None, context.rows
     match step:
         case ChatStep():
@@ -161,7 +160,6 @@ _TOLD = 3
 def _list_traffic_remarks(
     context: StepContext, step: Talk, window: TrafficWindowStart, measured: AgentActivity
 ) -> list[str]:
-    """Describe what is remarkable about a step's tools, whatever it asserts."""
     unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
     made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
     if uncounted := ", ".join(find_uncounted_hosted_tools(step, measured)):
@@ -221,7 +219,6 @@ def build_emitter(
 
 
 def _format_place(place: YamlPlace | None) -> str:
-    """Return file and line for events."""
     return f"{place.file}:{place.line}" if place else ""
 
 
@@ -250,7 +247,6 @@ class _CaseRun:
 
     @property
     def context(self) -> StepContext | None:
-        """Set once everything is open."""
         return self.opening.context
 
     # -- begin and end
@@ -259,7 +255,6 @@ class _CaseRun:
         return await self.opening.build_session_request()
 
     async def open(self, session: RunSession | None) -> None:
-        """Open the remaining resources, if there is anything to replay."""
         if self.run_context.recorded is None:
             self._require_recording(None if session is None else session.opened)
         await self.opening.open_all_but_session(session, self.lifecycle.caller)
@@ -274,7 +269,6 @@ class _CaseRun:
 
     @property
     def forbids_late_calls(self) -> bool:
-        """Return whether the scenario asserts anything about the agent's traffic, or shows it to a judge."""
         if self.context is None:
             return False
         return self.case.scenario.usage is not None or any(
@@ -306,7 +300,6 @@ class _CaseRun:
             await _insert_setup_rows(context, self.case.scenario.setup)
 
     async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
-        """Execute a step; a failed one is the last."""
         context = self.opening.require_context()
         context.index = self._next = number
         if isinstance(step, Talk):
@@ -380,7 +373,6 @@ class _CaseRun:
         )
 
     def _check_total_usage(self, context: StepContext) -> None:
-        """Check the scenario's assertions about the usage of all its steps."""
         wanted = self.case.scenario.usage
         if wanted is None:
             return
@@ -395,7 +387,6 @@ class _CaseRun:
     # -- the end
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
-        """Return the error of a run that exceeded its time limit."""
         limit = (self.case.scenario.timeout or 0) / 1000
         at = f"step {self._next + 1}" if self.context else "before its first step"
         step = self.steps[min(self._next, len(self.steps) - 1)]

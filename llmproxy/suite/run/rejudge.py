@@ -45,7 +45,6 @@ class Unjudgeable(MachineError):
 def build_unjudged_assertion(
     name: str, why: str = "rows were looked at when the agent ran, and are others now"
 ) -> Assertion:
-    """Return an assertion that cannot be evaluated without running the agent."""
     return build_unclear(name, f"cannot be judged again: {why}")
 
 
@@ -81,8 +80,6 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class ReportedRuns:
-    """The runs of a report, and the store of their recordings."""
-
     path: Path
     runs: Mapping[tuple[str, int], RecordedRun]
     store: Path
@@ -203,7 +200,6 @@ class RecordedCallsSession(RunSession):
         return await super().open(proxy, cassette=cassette, **how)
 
     def __init__(self, control: Control, opened: Report) -> None:
-        """Start without traffic."""
         super().__init__(control, opened)
         self._passed: list[Call] = []
         self._asked = 0
@@ -213,7 +209,6 @@ class RecordedCallsSession(RunSession):
             self._passed.append(call._replace(seq=len(self._passed) + 1, party=AGENT))
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
-        """Return recorded calls and judges' calls, in one sequence."""
         new = await super().calls(self._asked)
         self._asked = max((call.seq for call in new), default=self._asked)
         for call in new:
@@ -221,17 +216,13 @@ class RecordedCallsSession(RunSession):
         return tuple(call for call in self._passed if call.seq > after)
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:
-        """Return the judges' misses."""
         return tuple((await self.report()).miss_texts)
 
     async def count_unattributed(self) -> int:
-        """Return 0: no agent runs."""
         return 0
 
 
 class RecordedAgent(AgentAdapter):
-    """Repeats the recorded answers of an agent to the same messages."""
-
     uses_session: ClassVar[bool] = True
     in_process: ClassVar[bool] = False
     who = "the recorded agent"

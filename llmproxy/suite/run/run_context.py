@@ -26,7 +26,6 @@ from llmproxy.yaml_reader import YamlPlace
 
 @contextmanager
 def reraise_with_place(place: YamlPlace | None) -> Iterator[None]:
-    """Add the place of a description to its errors."""
     try:
         yield
     except SuiteError as error:
@@ -42,7 +41,6 @@ def list_scenario_entity_names(scenario: Scenario) -> list[str]:
 
 
 def list_checked_entities(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the entities whose rows the steps check, with the matchers of columns that select them."""
     for step in scenario.steps:
         match step:
             case Talk():
@@ -154,7 +152,6 @@ class RunContext:
         return found
 
     def _find_agent_or_store_config(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:
-        """Return what describes a case's `agent` or `store`, with the base of its paths."""
         if (given := getattr(self, key)) is not None:
             return given, self.folder
         said = getattr(case.suite, key)
@@ -164,7 +161,6 @@ class RunContext:
         return [each.path for each in self._snapshots.values() if each.save_changes()]
 
     def close(self) -> None:
-        """Close the stores."""
         for made in self._stores.values():
             if made is not None:
                 made[0].close()

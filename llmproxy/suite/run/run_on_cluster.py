@@ -52,8 +52,6 @@ _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteParcel(NodeSetup):
-    """All data that a run of a suite needs on a node."""
-
     paths: Sequence[str]
     """Relative paths of suites to load."""
     options: SuiteCommandOptions
@@ -80,7 +78,6 @@ def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, An
 
 
 def collect_referenced_env(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the set variables that suites reference as ``${env:NAME}``."""
     names = sorted({name.decode() for data in files for name in _VARIABLE.findall(data)})
     return {name: env[name] for name in names if name in env}
 
@@ -150,7 +147,6 @@ class RemoteSuites:
 
 class _SuiteNode(WorkerNode):
     def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
-        """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load_suites(list(parcel.paths)).scenarios}
         self._run_context: RunContext = RunContext(
@@ -179,7 +175,6 @@ class OrderedEvents:
     """Passes events on run by run in local order, each as soon as all earlier runs have ended."""
 
     def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:
-        """Pass them to `handlers`; `order`: scenario and sample of each run."""
         self._handlers, self._order = handlers, list(order)
         self._place: dict[str, tuple[str, int]] = {}
         self._runs: dict[tuple[str, int], list[Event]] = {}

@@ -118,7 +118,6 @@ def _explain_serial_execution(run_context: RunContext, case: SuiteCase, names: S
 
 
 def _find_entity_with_fixed_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
-    """Return an entity whose rows a scenario selects by owner, whoever that is; empty if there is none."""
     for entity, said in list_checked_entities(case.scenario):
         owner = said.get(owners.get(entity) or "")
         if owner is not None and owner not in (*_OWN, case.scenario.user_id or USER):
@@ -138,7 +137,6 @@ class SuiteResult:
 
     @property
     def failed_ids(self) -> tuple[str, ...]:
-        """Ids of the cases with a run that neither passed nor was skipped."""
         good = (Status.PASSED, Status.SKIPPED)
         return tuple(case for case, ran in self.runs.items() if any(each.status not in good for each in ran))
 
@@ -151,7 +149,6 @@ class _CaseJob:
 
     @property
     def user(self) -> str:
-        """Owner of its rows."""
         return add_run_number_suffix(self.case.scenario.user_id or USER, self.sample)
 
 
@@ -216,7 +213,6 @@ async def run_cases(
 
 
 def describe_replayed_but_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
-    """Describe replayed recordings that are missing from the cassette folder's files; mostly empty."""
     served: dict[str, set[int | None]] = {}
     for each in ran:
         if each.wire is not None and each.wire.mode in OFFLINE:
@@ -248,7 +244,6 @@ class _CaseBatch:
         self._again: list[_CaseJob] = []
 
     def advise_on_missing_recordings(self, cases: Sequence[str]) -> None:
-        """Print once the command that records cases without recordings."""
         found = [
             case for case in cases if any(isinstance(each.error, RunNotRecorded) for each in self.ran.get(case, ()))
         ]
@@ -332,7 +327,6 @@ class _CaseBatch:
             self._record_result(job, ran)
 
     async def _rerun_missed_jobs_alone(self, plan: ConcurrencyPlan) -> None:
-        """Repeat runs with misses one at a time, from the original counters."""
         for store, known in plan.counters:
             await asyncio.to_thread(store.rewind, known)
         if self._again:
@@ -369,7 +363,6 @@ class _CaseBatch:
         return ran
 
     def _explain_over_limit(self, limit: Decimal) -> str:
-        """Describe why the budget forbids another run; empty if it does not."""
         if self._unpriced:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
@@ -388,7 +381,6 @@ class SweepNotPossible(SuiteError):
 
 
 def has_faults(case: SuiteCase) -> bool:
-    """Return whether a scenario has faults of its own, so that it is never undisturbed."""
     return case.scenario.faults is not None or any(getattr(step, "faults", None) for step in case.scenario.steps)
 
 

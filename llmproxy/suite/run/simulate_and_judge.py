@@ -71,7 +71,6 @@ class _StateStandIn:
 async def run_simulated_conversation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Run a simulated user's conversation with the agent; return its last answer, and assertions."""
     said = step.simulate
     user = _build_user(context, said)
     conversation.answer = ""
@@ -133,7 +132,6 @@ def _build_no_model_error(who: str, step: str, default: str) -> SuiteError:
 
 
 def _judge_goal_by_farewell(said: Simulation, farewell: Farewell | None) -> Assertion:
-    """Judge a conversation by how its user ended it."""
     name, expected = "simulate.goal", "the user says that the goal was reached"
     if farewell is None:
         turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
@@ -156,7 +154,6 @@ def _judge_goal_by_farewell(said: Simulation, farewell: Farewell | None) -> Asse
 async def run_judge(
     context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:
-    """Run a judge on a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.has_begun:
         return [build_unclear(name, "there is no conversation to judge: nothing was said in it")]
     return await _ask_judge_for_assertions(context, conversation, said, f"{name}.criteria")

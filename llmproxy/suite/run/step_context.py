@@ -54,8 +54,6 @@ _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 
 @dataclass(frozen=True, slots=True)
 class UserForAgent:
-    """Facts of the run for an agent's adapter, besides the conversation."""
-
     user_id: str
     """Owner of the rows that the agent should use."""
 
@@ -113,7 +111,6 @@ class SuiteConversation:
     # -- what the engine's conversation asks and tells
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
-        """Return an adapter's input besides the conversation."""
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
@@ -162,7 +159,6 @@ class StepConversations:
         return chosen
 
     def find_conversation(self, name: str | None) -> SuiteConversation | None:
-        """Return a begun conversation: of this name, or the last one."""
         return self.last if name is None else self._named.get(name)
 
     def _make_conversation(self, name: str, key: str) -> SuiteConversation:
@@ -201,7 +197,6 @@ class SuiteAgentCaller:
             raise AgentError(f"{name} crashed: {type(error).__name__}: {error}") from error
 
     def read_answer(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
-        """Check an answer. Raises AgentError if it is invalid."""
         name = _name_agent(agent)
         if isinstance(returned, ScenarioResult):
             if agent.role is not AgentRole.AGENT:
@@ -251,7 +246,6 @@ class StepResult:
         return [*self.wire, *self.rest]
 
     def decide_status(self) -> Status:
-        """Return its status: failed, even if some assertions cannot be evaluated; else those make it an error."""
         return self.status or worst_status(each.status for each in self.assertions)
 
     def recheck_traffic(self) -> None:
@@ -262,8 +256,6 @@ class StepResult:
 
 @dataclass(slots=True, kw_only=True)
 class StepContext:
-    """Everything that a step may use."""
-
     run_context: RunContext
     case: SuiteCase
     emitter: EventEmitter
@@ -294,7 +286,6 @@ class StepContext:
     """Duration of its answer in milliseconds."""
 
     def __post_init__(self) -> None:
-        """Create the suite's caller, and observe every call."""
         self.caller.ask, self.caller.read = self.asking.call_adapter_in_time, self.asking.read_answer
         self.caller.explain = self._advise_on_miss
         self.traffic.on_calls = self._record_faults
@@ -342,7 +333,6 @@ class StepContext:
         return explain_unrecorded_request(text, rerun, flag=flag, starts=starts, counted=counted, who=who)
 
     async def wait_for_quiet(self) -> None:
-        """Wait until the agent's traffic has been quiet for the scenario's time."""
         pause = (self.case.scenario.settle or 0) / 1000
         clock = self.run_context.clock
         until = clock() + pause
@@ -372,7 +362,6 @@ class StepContext:
         self._ms = answer.seconds * 1000
 
     def on_agent_message(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
-        """Emit an agent's message, the first one with its tool calls."""
         measured = self.wire.build_step(self._start)
         calls = [
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.label}

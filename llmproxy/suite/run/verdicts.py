@@ -22,7 +22,6 @@ _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 
 
 def get_matrix_position(case: SuiteCase) -> dict[str, Any]:
-    """Return a case's position in its matrix as texts, for its row; empty without a matrix."""
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
 
@@ -61,7 +60,6 @@ def _describe_rate(made: dict[str, Any], counted: int) -> str:
 
 
 def _describe_recording_dates(ran: Iterable[CaseResult]) -> str:
-    """Describe the age of replayed samples: they show the agent of that time."""
     days = sorted(
         {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}
     )

@@ -62,7 +62,6 @@ class Node(BaseModel):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 (for those who override it)
-        """Return the value for the model, with short forms expanded."""
         return data
 
     @model_validator(mode="wrap")
@@ -90,27 +89,22 @@ class Node(BaseModel):
 
     @property
     def place(self) -> YamlPlace | None:
-        """Place in its file; None for a node created in Python."""
         return place_of(self._source)
 
     def at(self, *path: object) -> YamlPlace | None:
-        """Return the place of a value inside, by the keys of the file."""
         return locate_path(self._source, path) if self._source is not None else None
 
     @property
     def given_values(self) -> dict[str, Any]:
-        """Values given in the file, by its keys."""
         fields = type(self).model_fields.items()
         return {field.alias or name: getattr(self, name) for name, field in fields if name in self.model_fields_set}
 
     @property
     def given(self) -> frozenset[str]:
-        """Keys given in the file, in its spelling."""
         return frozenset(self.given_values)
 
 
 def describe_value(value: object) -> str:
-    """Return a value with its kind."""
     return name_kind(value) if value is None else f"{name_kind(value)} {quote(value, 60)}"
 
 

@@ -64,7 +64,6 @@ class Judging(Node):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
-        """Accept one criterion or a list of them as well."""
         if isinstance(data, str):
             return {"criteria": [data]}
         return {"criteria": data} if isinstance(data, list) else super().prepare_value(data, info)
@@ -117,7 +116,6 @@ class ToolExpect(NonEmptyAssertions):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
-        """Accept a number or comparisons as the count."""
         if is_reference(data) or not isinstance(data, (Mapping, str, list, type(None))):
             return {"count": data}
         if isinstance(data, Mapping) and data and data.keys() <= set(COMPARISONS):
@@ -173,7 +171,6 @@ class Response(NonEmptyAssertions):
 
     @property
     def matcher(self) -> dict[str, Any]:
-        """Matcher for the text of the answer; empty if there is none."""
         given = self.given_values
         made = {key: given[key] for key in _TEXT_MATCHERS if key in given}
         made = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}
@@ -185,7 +182,6 @@ class Response(NonEmptyAssertions):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
-        """Let the matchers check their operands."""
         if isinstance(data, Map):
             found, part = Problems(), data.copy_with_places()
             for key in data.keys() - {*_TEXT_MATCHERS, *MODIFIERS}:
@@ -255,7 +251,6 @@ class Usage(NonEmptyAssertions):
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """Assertions by the names of the file, without anyOf, allOf and estimate."""
         return {key: value for key, value in self.given_values.items() if key not in {"anyOf", "allOf", "estimate"}}
 
 

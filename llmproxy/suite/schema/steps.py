@@ -108,7 +108,6 @@ class Talk(StepBase):
 
     @property
     def traffic_assertion_keys(self) -> tuple[str, ...]:
-        """Assertions that need the agent's traffic, by their names in the file."""
         return tuple(key for key in ABOUT_WIRE if key in self.given)
 
 
@@ -239,7 +238,6 @@ class NoStep(StepBase):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
-        """Raise an error that names missing or surplus keys."""
         if not isinstance(data, Mapping):
             raise bad_value(
                 f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {quote(data, 60)}"

@@ -144,7 +144,6 @@ def _validate_faults(value: object) -> object:
 
 
 def _validate_mock(value: object) -> object:
-    """Parse tool mocks; a result may still contain references."""
     try:
         parse_mocks(value)
     except InvalidMock as error:
@@ -287,5 +286,4 @@ class PauseFor(Node):
 
     @property
     def milliseconds(self) -> float:
-        """Time to wait."""
         return self.ms if self.ms is not None else (self.seconds or 0) * 1000

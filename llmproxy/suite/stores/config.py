@@ -118,8 +118,6 @@ Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """Cleanup after a run."""
-
     reset: Reset = "delete"
     target: str = ""
     """``module:attr`` of a hook, or the request of http."""
@@ -161,7 +159,6 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
 
 
 def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
-    """Parse the reset policy; SuiteError if this kind of store does not support it."""
     given, kind = _normalize_store_config(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
     if isinstance(reset, Mapping):
@@ -185,7 +182,6 @@ def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str
 def _normalize_store_config(
     mapping: Mapping[str, Any], environment: Mapping[str, str] | None
 ) -> tuple[dict[str, Any], str]:
-    """Return the kind, and refuse keys that do not belong to it."""
     if not isinstance(mapping, Mapping):
         raise SuiteError(f"store: expected a mapping with one of {', '.join(KINDS)}, got {mapping!r}")
     kinds = [key for key in mapping if key in KINDS]
@@ -243,7 +239,6 @@ def _read_timeout(given: Mapping[str, Any]) -> float:
 
 
 def _read_memory_entity_shape(name: str, given: Any) -> EntityShape:
-    """Parse an entity of a store without a schema."""
     if not isinstance(given or {}, Mapping):
         raise SuiteError(f"store.entities.{name}: expected a mapping, got {given!r}")
     return read_entity_shape(given or {}, f"store.entities.{name}", ("id", "user", "columns"))

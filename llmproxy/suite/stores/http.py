@@ -176,7 +176,6 @@ class HttpStore(StoreBase):
     # -- reading
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
-        """Request the row, or find it in the list."""
         spoken = self._find_entity(entity)
         if spoken.get is None:
             return next((row for row in self.list(entity) if str(row.get(spoken.shape.key)) == str(id)), None)
@@ -186,7 +185,6 @@ class HttpStore(StoreBase):
         return self._require_row(entity, spoken.row, self._parse_json(answer), answer)
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
-        """Read all pages, and return the rows whose members equal these values."""
         info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(filters or {}, "filters")
         owner = (filters or {}).get(info.user) if info.user else None
@@ -270,7 +268,6 @@ class HttpStore(StoreBase):
     # -- writing
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
-        """Create a row, and read it back if the service supports that."""
         info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(data, "insert")
         if spoken.create is None:
@@ -292,7 +289,6 @@ class HttpStore(StoreBase):
         return answer.status_code not in NOT_FOUND and self._require_success(answer).is_success
 
     def reset(self) -> None:
-        """Send the configured reset request, if any."""
         if self._reset is not None:
             self._require_success(self._send_request(self._reset.method, self._base + self._reset.fill_address()))
 

@@ -110,7 +110,6 @@ def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | No
 
 
 def read_reset_request(text: str) -> HttpRequestLine:
-    """Read the request of `reset: {http: ...}`. Raises SuiteError."""
     method, _, address = text.partition(" ")
     if not address.startswith("/"):
         raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
@@ -118,7 +117,6 @@ def read_reset_request(text: str) -> HttpRequestLine:
 
 
 def fill_body(template: Any, data: Mapping[str, Any]) -> Any:
-    """Insert the row at ``$data``."""
     if template == "$data":
         return data
     if isinstance(template, Mapping):

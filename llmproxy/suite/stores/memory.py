@@ -38,7 +38,6 @@ class EntityShape:
 def read_entity_shape(
     given: Mapping[str, Any], at: str, members: Sequence[str], *, reuses: bool = False
 ) -> EntityShape:
-    """Parse an entity of `store.entities` without a schema, with these keys. Raises SuiteError."""
     for member in given:
         if member not in members:
             raise SuiteError(f"{at}: unknown key {member!r}{did_you_mean(str(member), members)}")
@@ -74,7 +73,6 @@ class MemoryStore(StoreBase):
         return self._shapes.get(entity, EntityShape()).describe(entity, table.seen if table else ())
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
-        """Add a row; its key is the next number if none is given."""
         info = self.describe(entity)
         info.check(data, "insert")
         with self._lock:

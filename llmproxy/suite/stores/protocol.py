@@ -57,8 +57,6 @@ class UnknownColumn(SuiteError):
 
 
 class Kind(StrEnum):
-    """Type of a column, as far as tests need it."""
-
     TEXT = "text"
     INTEGER = "integer"
     NUMBER = "number"
@@ -198,11 +196,9 @@ class StoreBase:
     """Base of stores; subclasses add `describe`, `insert`, `get`, `list` and `delete`."""
 
     def describe(self, entity: str) -> EntityInfo:
-        """Describe an entity."""
         raise NotImplementedError
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
-        """Return the rows whose columns equal these values, in key order."""
         raise NotImplementedError
 
     def snapshot(self, entities: Sequence[str], user: str | None = None) -> Snapshot:
@@ -217,7 +213,6 @@ class StoreBase:
         return new
 
     def ids(self, entity: str, user: str | None) -> Ids:
-        """Return the keys of all rows, of this user if the entity has users."""
         info = self.describe(entity)
         return [self.key(info, row) for row in self.list(entity, self.scope(info, user))]
 

@@ -134,7 +134,6 @@ def mask_url(url: URL) -> str:
 
 @contextmanager
 def translate_errors(url: URL, doing: str) -> Iterator[None]:
-    """Translate SQLAlchemy's errors: the operation, the place, and the database's message."""
     try:
         yield
     except DBAPIError as error:
@@ -237,7 +236,6 @@ class SqlStore(StoreBase):
     # -- what is there
 
     def find_table(self, entity: str) -> MappedEntity:
-        """Return an entity's table, cached."""
         with self._lock:
             if entity not in self._known:
 
@@ -265,7 +263,6 @@ class SqlStore(StoreBase):
         return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(mapped.key).limit(limit))
 
     def ids(self, entity: str, user: str | None) -> Ids:
-        """Return the keys of all rows, of this user if the table has users."""
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
         query, kind = select(mapped.key).where(*(where or ())), mapped.info.columns[mapped.info.key].kind
@@ -368,7 +365,6 @@ class SqlStore(StoreBase):
             return act(connection)
 
     def run_write[T](self, act: Callable[[Connection], T], doing: str) -> T:
-        """Run a writing function once, and commit it."""
         self._require_file()
         with translate_errors(self.url, doing), self._engine.begin() as connection:
             return act(connection)
@@ -384,7 +380,6 @@ class SqlStore(StoreBase):
     # -- coming back
 
     def mark(self) -> None:
-        """Copy the SQLite file once, if it is reset that way."""
         if self._reset != "copy" or self._backup is not None:
             return
         if self._file is None:
@@ -398,14 +393,12 @@ class SqlStore(StoreBase):
         self._backup = folder
 
     def reset(self) -> None:
-        """Empty the entities, or restore the file."""
         if self._reset == "truncate":
             self._truncate_entities()
         elif self._backup is not None and self._file is not None:
             _copy_sqlite_pages(Path(self._backup.name) / _COPY, self._file)
 
     def _truncate_entities(self) -> None:
-        """Remove all rows of the suite's entities, and reset their counters."""
         if not self._maps:
             raise SuiteError(
                 "store.reset: truncate empties tables, and none is named", hint="Name them: store.entities: {tasks: {}}"

@@ -121,7 +121,6 @@ def is_same_plain_value(one: object, other: object) -> bool:
 
 
 def pick_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
-    """Return the rows whose columns equal these values, in key order; at most `limit`."""
     found = (row for row in rows if all(is_same_plain_value(row.get(name), value) for name, value in filters.items()))
     return sort_rows(found, key)[:limit]
 

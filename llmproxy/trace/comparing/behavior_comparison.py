@@ -76,8 +76,6 @@ class BehaviorChange:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorRun:
-    """A model's behaviour in a run, and its usage."""
-
     calls: tuple[ComparedToolCall, ...] = ()
     answer: str = ""
     """Its last text."""
@@ -153,7 +151,6 @@ def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChang
 def _pair_calls(
     old: Sequence[ComparedToolCall], new: Sequence[ComparedToolCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Return pairs of corresponding calls, and the rest of each run."""
     keys, new_keys = ([(call.tool, dump_for_comparison(call.arguments)) for call in side] for side in (old, new))
     blocks = SequenceMatcher(None, keys, new_keys, autojunk=False).get_matching_blocks()
     pairs = [(i + n, j + n) for i, j, size in blocks for n in range(size)]
@@ -169,7 +166,6 @@ def _pair_calls(
 
 
 def _take_all_equal_pairs(left: dict[int, object], right: dict[int, object]) -> list[tuple[int, int]]:
-    """Take the positions with equal values out of both sides, and return them as pairs, in order."""
     waiting: dict[object, deque[int]] = defaultdict(deque)
     for j, key in right.items():
         waiting[key].append(j)

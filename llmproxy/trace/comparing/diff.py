@@ -44,8 +44,6 @@ _INCIDENTAL: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 @dataclass(frozen=True)
 class ToolFieldChange:
-    """One place where a tool call differs."""
-
     tool: str
     call: int
     """Number of the call of this tool, from 1."""
@@ -128,12 +126,10 @@ def find_tool_call_changes(
 
 
 def _read_result(value: Any) -> Any:
-    """Return a result's value; a JSON text counts as its value."""
     return parse_json_or_text(value) if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") else value
 
 
 def classify_incidental(old: object, new: object) -> str | None:
-    """Return the kind of a value that is incidental on both sides, or None."""
     if isinstance(old, str) and isinstance(new, str):
         return next((name for name, pattern in _INCIDENTAL if pattern.fullmatch(old) and pattern.fullmatch(new)), None)
     return None
@@ -215,7 +211,6 @@ class ReplayDiff:
 
     @property
     def intermediate_texts_changed(self) -> bool:
-        """Whether the model's texts before its output changed."""
         return self.old_texts != self.new_texts
 
     @property

@@ -62,8 +62,6 @@ _FEWEST_WORDS = 3
 
 @dataclass(frozen=True, slots=True)
 class AnswerContract:
-    """Properties of one answer without its words."""
-
     status: int
     refusal: str
     """Reason why the provider refuses the request; empty if it does not, or for other reasons."""
@@ -84,7 +82,6 @@ class AnswerContract:
 
     @property
     def is_success(self) -> bool:
-        """Whether the provider answered the request, well or in an unknown shape."""
         return self.status in range(200, 300)
 
     @property
@@ -141,12 +138,10 @@ def detect_language(text: str) -> str:
 
 
 def list_new_refusals(new: Sequence[AnswerContract]) -> list[str]:
-    """Return the reasons of new refusals of a request that was answered before, without duplicates."""
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
 
 def compare_shapes(old: Sequence[AnswerContract], new: Sequence[AnswerContract]) -> list[str]:
-    """Return the broken parts in the shape of new answers to one request as text; empty if there are none."""
     new = [each for each in new if each.is_success]
     old = [each for each in old if each.is_success]
     if not old or not new:
@@ -189,7 +184,6 @@ def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float
 
 
 def describe_answer_behavior(one: AnswerContract) -> str:
-    """Return an answer's behaviour as text: ``calls refund; 120 characters of en; stop``."""
     parts = [f"calls {', '.join(one.tools)}" if one.tools else "", f"{len(one.text)} characters" if one.text else ""]
     parts[1] += f" ({one.language})" if one.language else ""
     return "; ".join(filter(None, (*parts, ", ".join(one.finish)))) or f"status {one.status}"
@@ -251,7 +245,6 @@ def compute_p_value(
 
 
 def compute_least_p_value(sizes: Sequence[tuple[int, int]]) -> float:
-    """Return the least possible p of these calls: one arrangement of all."""
     return prod(1 / comb(old + new, old) for old, new in sizes)
 
 

@@ -101,15 +101,12 @@ class CassetteDiff:
 
     @property
     def is_same(self) -> bool:
-        """Whether there is no difference to review."""
         return all(pair.what == "same" for pair in self.pairs)
 
     def count_pairs_of_kind(self, what: What) -> int:
-        """Return the number of equal, changed, added and removed turns."""
         return sum(pair.what == what for pair in self.pairs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
         plain = asdict(self)
         for side in ("old", "new"):
             plain[side]["cost"] = float(plain[side]["cost"])
@@ -118,7 +115,6 @@ class CassetteDiff:
         return {"same": self.is_same, **plain}
 
     def summarize(self) -> str:
-        """Return the number of requests by kind, and the change of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
         counts = ", ".join(f"{self.count_pairs_of_kind(kind)} {kind}" for kind in kinds)
         old, new, cost = self.old, self.new, self.new.cost - self.old.cost
@@ -156,7 +152,6 @@ def read_compared_turn(one: Interaction) -> CallSummary:
 
 
 def _format_canonical_body(body: bytes) -> str:
-    """Return the text of a body without conversation (an error); JSON in canonical form."""
     text = body.decode("utf-8", "backslashreplace")
     tree = parse_json_or_text(text)
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
@@ -185,7 +180,6 @@ def _align_turns_by_key(
 
 
 def _list_lone_turn_changes(turn: CallSummary) -> Iterator[TurnChange]:
-    """Yield the contents of an unpaired turn as the old side of changes."""
     if turn.text:
         yield TurnChange("text", show_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
@@ -251,8 +245,6 @@ def _format_usage_value(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunAndAllRequestsDiff:
-    """Two recordings, compared as runs and as requests."""
-
     trace: ReplayDiff
     requests: CassetteDiff
 
@@ -272,7 +264,6 @@ class RunAndAllRequestsDiff:
         ]
 
     def fails(self, on: FailOn | None) -> bool:
-        """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: never."""
         if on is None:
             return False
         return self.trace.fails(on) or (on == "any" and not self.requests.is_same)

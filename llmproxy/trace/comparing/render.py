@@ -112,7 +112,6 @@ def _show_value(value: object) -> str:
 
 
 def _choose_fence(text: str, least: int) -> str:
-    """Return more backticks than any run of them in `text`."""
     return "`" * max(least, *(len(run) + 1 for run in _TICKS.findall(text)), least)
 
 

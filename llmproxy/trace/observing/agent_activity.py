@@ -121,7 +121,6 @@ class ToolResult:
 
 
 def read_tool_result_per_message(exchange: DecodedExchange) -> list[ToolResult | None]:
-    """Return each message of a request as a tool result, None if it is none."""
     declared: dict[str, deque[bool]] = defaultdict(deque)
     for call_id, failed in _read_failure_marks_by_id(exchange.tree):
         declared[call_id].append(failed)
@@ -166,8 +165,6 @@ def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class AgentActivity:
-    """The agent's activity in some of its calls."""
-
     seen: Sequence[WireCall] = ()
     tools: Sequence[ToolUse] = ()
     """Tool calls that count, in the order in which models asked for them."""
@@ -182,7 +179,6 @@ class AgentActivity:
 
     @property
     def has_readable_answer(self) -> bool:
-        """Whether at least one answer of a model could be read completely."""
         return any(each.is_readable for each in self.seen)
 
     @property
@@ -203,7 +199,6 @@ class AgentActivity:
 
     @property
     def interactions(self) -> tuple[int, ...]:
-        """Ids of recorded interactions, as in `llmproxy show`."""
         return tuple(each.call.interaction for each in self.seen if each.call.interaction is not None)
 
 
@@ -228,11 +223,9 @@ class WireObserver:
         self._approvals: dict[str, ToolUse] = {}
 
     def add_calls_with_recordings(self, calls: Iterable[Call]) -> None:
-        """Add new calls with the recordings that they contain."""
         self.add_calls((call, None) for call in calls)
 
     def add_calls(self, calls: Iterable[tuple[Call, Interaction | None]]) -> None:
-        """Add new calls, with their recordings if they do not contain them."""
         for call, interaction in calls:
             if call.operation.startswith(MCP_PREFIX):
                 if self._party in (None, call.party):
@@ -274,7 +267,6 @@ class WireObserver:
         return [tool for each in self._list_calls_marking_retries() for tool in _list_counted_tool_uses(each)]
 
     def _list_calls_marking_retries(self) -> Sequence[WireCall]:
-        """Return all calls so far, after marking the retried ones. Raises as `calls`."""
         calls = self.calls
         mark_calls_replaced_by_retries(each for each in calls if each.is_chat)
         return calls
@@ -391,7 +383,6 @@ CHARACTERS = 4
 
 
 def estimate_step_tokens(key: str, step: AgentActivity) -> int | None:
-    """Return an estimate of a suite's usage `key`; None if it cannot be estimated."""
     if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded_answers:
         return None
     total = 0

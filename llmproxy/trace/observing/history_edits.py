@@ -44,8 +44,6 @@ _LEAST = 8
 
 @dataclass(frozen=True, slots=True)
 class ProviderEdit:
-    """A processor that the provider reports."""
-
     processor: str
     reason: str
     values: Mapping[str, int | None] = field(default_factory=dict)
@@ -124,8 +122,6 @@ class ProcessorFinding:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFindings:
-    """Findings about the processors of a step."""
-
     condenser: ProcessorFinding
     pruner: ProcessorFinding
     tokenLimiter: ProcessorFinding  # noqa: N815 - the name that suites use
@@ -178,7 +174,6 @@ def _is_failed_exchange(seen: WireCall) -> bool:
 
 
 def _find_shown_edits(link: HistoryLink) -> list[tuple[str, ProcessorFinding]]:
-    """Return the processors that a difference proves."""
     told: list[tuple[str, ProcessorFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
@@ -245,8 +240,6 @@ def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequ
 
 @dataclass(frozen=True, slots=True)
 class HistoryLink:
-    """A request, and the changes of the history that it continues."""
-
     seen: WireCall
     change: HistoryChange
     proof: bool
@@ -254,7 +247,6 @@ class HistoryLink:
 
     @property
     def lacks_only_latest(self) -> bool:
-        """Whether only the latest messages are missing."""
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
 
@@ -360,7 +352,6 @@ def _build_expected_history(exchange: DecodedExchange) -> list[HistoryItem]:
 def _explain_missing_parent(
     sent: Sequence[HistoryItem], family: Mapping[int, DecodedExchange], *, continues: bool
 ) -> str | None:
-    """Classify a request that continues none of the observed ones."""
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"
     if continues and family:
@@ -388,7 +379,6 @@ def _is_answer_quoted(exchange: DecodedExchange, sent: Sequence[HistoryItem], sy
 
 
 def is_answer_quoted_later(exchange: DecodedExchange, later: Iterable[DecodedExchange]) -> bool:
-    """Return whether a later request quotes an answer in another role."""
     sent = ((list_dialogue_items(each.messages), join_system_text(each.messages)) for each in later)
     return any(_is_answer_quoted(exchange, items, system) for items, system in sent)
 
@@ -407,7 +397,6 @@ def _count_told_to_summarizer(writers: Iterable[DecodedExchange], items: Sequenc
 
 
 def _contains_message(writer: DecodedExchange, item: HistoryItem) -> bool:
-    """Return whether a request contains or quotes a message."""
     if item.alike:
         return any(item.alike in remove_whitespace(message.text) for message in writer.messages)
     said = [call for each in list_dialogue_items(writer.messages) for call in each.calls]
@@ -424,7 +413,6 @@ def _is_inserted_summary_proven(change: HistoryChange, writers: Iterable[Decoded
 
 
 def has_only_tools(item: HistoryItem) -> bool:
-    """Return whether a message is only tool calls or a tool result, without text."""
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 

@@ -32,8 +32,6 @@ _LONG = 4000
 
 @dataclass(frozen=True, slots=True)
 class HistoryItem:
-    """One comparable message of a history."""
-
     role: str
     text: str
     calls: tuple[str, ...] = ()
@@ -44,14 +42,11 @@ class HistoryItem:
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """Equal for equal messages."""
         return self.role, self.alike, self.calls
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryGap:
-    """Consecutive expected messages that are missing."""
-
     missing: tuple[HistoryItem, ...]
     inserted: tuple[HistoryItem, ...]
     """Messages in their place."""
@@ -63,8 +58,6 @@ class HistoryGap:
 
 @dataclass(frozen=True, slots=True)
 class HistoryChange:
-    """A request's differences from its expected history."""
-
     expected: int
     """Number of messages, new ones included."""
     gaps: tuple[HistoryGap, ...] = ()
@@ -104,7 +97,6 @@ def list_dialogue_items(messages: Sequence[Message]) -> list[HistoryItem]:
 
 
 def count_common_ends(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> tuple[int, int]:
-    """Return the numbers of common messages at the beginning and at the end of two histories."""
     most = min(len(one), len(other))
     head = next((n for n in range(most) if one[n].key != other[n].key), most)
     tail = next((n for n in range(most - head) if one[-1 - n].key != other[-1 - n].key), most - head)
@@ -249,7 +241,6 @@ def _count_pruned_parts(item: HistoryItem, sent: HistoryItem) -> int:
 
 
 def _is_edited(item: HistoryItem, sent: HistoryItem) -> bool:
-    """Return whether two messages are versions of one."""
     if item.role != sent.role or item.calls != sent.calls:
         return False
     if item.role == "tool" and item.call_id is not None and item.call_id == sent.call_id:
@@ -271,5 +262,4 @@ def _find_added_lines(before: str, after: str) -> tuple[str, bool]:
 
 
 def _strip_times(lines: Sequence[str]) -> str:
-    """Return lines without parts that change with time."""
     return _TIMES.sub("", "\n".join(lines).casefold())

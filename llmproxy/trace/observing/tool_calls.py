@@ -121,7 +121,6 @@ class ToolUse:
         return format_interaction_label(self.interaction, self.seq)
 
     def to_message(self) -> dict[str, Any]:
-        """Return it in the form of a message's tool calls."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw}}
 
 
@@ -143,7 +142,6 @@ class InteractionLabel(str):
 
 
 def format_interaction_label(interaction: int | None, seq: int) -> str:
-    """Return an exchange's name, as in `llmproxy show` if stored."""
     return f"call {seq} of the session" if interaction is None else InteractionLabel(interaction)
 
 
@@ -158,8 +156,6 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class ServedToolCalls:
-    """Tool calls that MCP servers received in some calls of a run."""
-
     tools: Sequence[ToolUse] = ()
     """Each received call, in order of arrival; `output` is the returned result, None unless complete."""
     names: frozenset[str] = frozenset()
@@ -173,14 +169,12 @@ class ServedToolCalls:
 
     @property
     def unknown_reason(self) -> str:
-        """Reason why these calls are unknown; empty if they are known."""
         if not self.seen:
             return NO_SERVER
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
 def read_served_tool_calls(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServedToolCalls:
-    """Return what servers got in a run's calls after number `after`, with their recordings."""
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True
@@ -229,7 +223,6 @@ def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> l
 
 
 def find_unprefixed_name(name: str, known: frozenset[str]) -> str:
-    """Return a server's name of the tool that a model calls `name`; empty for an unknown tool."""
     return next((each for each in list_possible_unprefixed_names(name) if each in known), "")
 
 
@@ -290,7 +283,6 @@ class WireCall:
 
     @property
     def is_chat(self) -> bool:
-        """Whether it is a request to a model."""
         return self.call.operation in CHAT
 
     @property
@@ -353,8 +345,6 @@ class WireCall:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """A sum over a step."""
-
     known: int | Decimal | None
     """Sum of known values; None if there are none."""
     complete: bool
@@ -362,7 +352,6 @@ class UsageSum:
 
     @property
     def value(self) -> int | Decimal | None:
-        """The sum, None if any part of it is unknown."""
         return self.known if self.complete else None
 
 

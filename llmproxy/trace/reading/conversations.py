@@ -125,7 +125,6 @@ class RecordedConversations:
             self._ids[name] = conversation, after
 
     def add_pending_tool_call(self, conversation: RecordedConversation, call: ToolCall, kept: Any = None) -> None:
-        """Add a pending tool call; `kept` is for its reader."""
         conversation.pending.append(PendingToolCall(call.id, call.name, kept))
         if call.id:
             self._waiting[call.id] = conversation

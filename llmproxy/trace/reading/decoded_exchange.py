@@ -63,7 +63,6 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
 
 
 def parse_result_json_or_text(text: str) -> Any:
-    """Return a tool's result: an object or a list, else the text."""
     try:
         return _parse_json_without_nan(text) if text.lstrip()[:1] in ("{", "[") else text
     except (ValueError, RecursionError):
@@ -108,9 +107,6 @@ class RequestMessageCache:
         self._recent: deque[tuple[list[Any], list[list[Message]]]] = deque(maxlen=_REMEMBERED)
 
     def read_messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
-        """Return the conversation of a request with body `tree`, like
-        `core.dialects.conversation.read_request_messages`.
-        """
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
             return read_request_messages(interaction.request.body)
@@ -139,7 +135,6 @@ class RequestMessageCache:
 
 
 def to_plain_message(message: Message) -> dict[str, Any]:
-    """Return role, content, tool calls, the id of the answered call, and reasoning, if present."""
     plain: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
         plain["tool_calls"] = [
@@ -206,7 +201,6 @@ class DecodedExchange:
 
 
 def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> DecodedExchange:
-    """Decode an interaction; `history` caches those before it."""
     response = interaction.response
     kind = response.mime_type
     events = [value for value in list_events(kind, response.body) if isinstance(value, dict)]
@@ -319,7 +313,6 @@ _HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options
 
 
 def read_model_parameters(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return a request's parameters by OpenTelemetry's names, without unset ones."""
     holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
     found: dict[str, Any] = {}
     for attribute, names in _PARAMETERS:
@@ -380,7 +373,6 @@ def _first_text_member(value: dict[str, Any], *names: str) -> str | None:
 
 
 def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
-    """Return an answer's error: HTTP status, an error event of a stream, a cut."""
     told = next((said for value in events[-4:] if (said := _find_error_text(value))), None)
     if response.status >= CLIENT_ERROR:
         said = told or (_first_text_member(events[0], "message", "detail") if events else None) or response.reason
@@ -404,7 +396,6 @@ def _find_error_text(value: dict[str, Any]) -> str | None:
 
 
 def get_otel_provider(provider: str) -> str:
-    """Return OpenTelemetry's name of a provider; ours if it has none."""
     return _PROVIDERS.get(provider, provider)
 
 

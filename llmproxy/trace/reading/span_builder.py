@@ -103,7 +103,6 @@ _CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api
 
 
 def get_otel_operation(operation: str) -> str:
-    """Return ``chat``, ``generate_content``, ``text_completion``, ``embeddings``; else the operation itself."""
     if operation in _CHAT:
         return "chat"
     if "embed" in operation.lower():
@@ -130,7 +129,6 @@ def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
 
 
 def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
-    """Return the attributes of an answer; its tokens are in :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
     error = str(response.status) if response.status >= CLIENT_ERROR else "incomplete"
     return _keywords_to_attributes(
@@ -146,7 +144,6 @@ def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
 
 
 def build_usage_attributes(usage: Usage) -> dict[str, Any]:
-    """Return the tokens of a call: input and output with their cached, written and reasoning parts."""
     return _keywords_to_attributes(
         gen_ai__usage__input_tokens=usage.input,
         gen_ai__usage__output_tokens=usage.output,
@@ -176,8 +173,6 @@ class AnswerAwaitingRetry:
 
 
 class SpanBuilder:
-    """Converts the interactions of one recording into spans."""
-
     def __init__(self) -> None:
         self._line = IncompleteSpanQueue()
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
@@ -244,7 +239,6 @@ class SpanBuilder:
         self._all.append(conversation)
 
     def _find_starting_tool_call(self, exchange: DecodedExchange, new: RecordedConversation) -> tuple[Span, str] | None:
-        """Find the span of the tool call that started this conversation, with the evidence."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
         for conversation in running:
@@ -324,7 +318,6 @@ class SpanBuilder:
     def _add_tool_calls_or_output(
         self, exchange: DecodedExchange, conversation: RecordedConversation, response: Span
     ) -> None:
-        """Add the tool calls of an answer, or its text as the agent's output."""
         answer = exchange.answer
         if answer is None or exchange.failed:
             return
@@ -399,7 +392,6 @@ _LOOKED_AT = 64
 
 
 def _compute_answer_end_time(exchange: DecodedExchange) -> float | None:
-    """Return the time of an answer's end, None without recorded times."""
     if exchange.duration_ms is None:
         return None
     return exchange.interaction.started_at + exchange.duration_ms / 1000
@@ -416,7 +408,6 @@ def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
 
 
 def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
-    """Convert interactions, in the order of their requests, into spans, one by one."""
     return SpanBuilder().convert(interactions)
 
 

@@ -16,8 +16,6 @@ __all__ = ["ReplayDiff", "ReplayEngine", "replay"]
 
 
 class _CallableModule(ModuleType):
-    """A package that can be called like the function that it replaced."""
-
     __call__ = staticmethod(replay)
 
 

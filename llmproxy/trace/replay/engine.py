@@ -48,7 +48,6 @@ class NetworkGuard:
     """Refuses connections except to hosts of `allowlist` during the ``with`` block. Nested: all must agree."""
 
     def __init__(self, allowlist: Collection[str] | None = None) -> None:
-        """Allow these host names and addresses."""
         self.allowlist = frozenset(host.lower() for host in allowlist or ())
         self._addresses = set(self.allowlist)
 
@@ -72,7 +71,6 @@ class NetworkGuard:
         return self in _open
 
     def allows(self, host: str) -> bool:
-        """Return whether this host or address may be reached."""
         return host.lower() in self._addresses
 
     def _resolve_allowed_host(self, host: str) -> None:
@@ -123,8 +121,6 @@ class OverrideNotUsed(LLMProxyError, LookupError):
 
 
 class ReplayEngine:
-    """One recording, with what is to be different about it."""
-
     def __init__(
         self,
         cassette: Cassette | str | Path,
@@ -236,7 +232,6 @@ class ReplayEngine:
         return [span for span in self.cassette.spans if self._predicate(span)]
 
     def get_tool_calls(self) -> list[Span]:
-        """Return the recorded tool calls that pass the filter."""
         return [span for span in self.spans if span.kind is SpanKind.TOOL_CALL]
 
     def get_llm_calls(self) -> list[Span]:
@@ -244,7 +239,6 @@ class ReplayEngine:
         return [span for span in self.spans if span.kind in _LLM]
 
     def get_tool_sequence(self) -> list[str]:
-        """Return the names of the tools called, in order."""
         return [span.tool_name for span in self.get_tool_calls() if span.tool_name]
 
     def diff(self, other: Cassette | str | Path) -> ReplayDiff:

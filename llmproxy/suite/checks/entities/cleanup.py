@@ -65,7 +65,6 @@ class RowCleaner:
             self._counters = self.store.counters([info.name for info in known])
 
     def add_row(self, entity: str, id: Id) -> None:  # noqa: A002 - the word that suites use
-        """Register a row for removal."""
         self._rows[entity, id] = None
 
     def clean_up(self) -> list[str]:

@@ -37,8 +37,6 @@ from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class StoreBaseline:
-    """Snapshot of the store at the beginning of a step."""
-
     own: Snapshot
     everybody: Snapshot | None = None
     contents: Mapping[str, Mapping[Id, Row]] = field(default_factory=dict)
@@ -51,7 +49,6 @@ class ChangedRow:
 
 
 def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
-    """Take a snapshot at the start of a step; returns the error for `created` to report, if it fails."""
     names = list(dict.fromkeys(entities))
     everybody: Snapshot | None = None
     try:
@@ -78,7 +75,6 @@ def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaselin
 
 
 def find_new_and_taken_over_rows(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
-    """Return new rows of the run's user, and existing rows that became the user's."""
     rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
     return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
@@ -126,7 +122,6 @@ _BIRTH = (
 
 
 def _is_recreated(row: ChangedRow) -> bool:
-    """Return whether a row's creation time differs from the earlier row's with its key."""
     births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
     return any(row.now[name] not in {None, row.before[name]} for name in births)
 
@@ -152,7 +147,6 @@ _SHOWN = 3
 def check_created(
     run: RowCheckContext, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]
 ) -> list[Assertion]:
-    """Check all `created` items of a step, regardless of failures of others."""
     made: list[Assertion] = []
     for number, item in enumerate(wanted):
         name = f"created[{number}]"
@@ -166,7 +160,6 @@ def check_created(
 def _check_created_until_deadline(
     run: RowCheckContext, name: str, before: StoreBaseline, item: Created
 ) -> list[Assertion]:
-    """Check one item of `created` once, or until it holds within its `within`."""
     end = run.clock() + (item.within or 0) / 1000
     while True:
         matching: list[Row] = []
@@ -189,7 +182,6 @@ def _check_created_until_deadline(
 def _check_created_rows(
     run: RowCheckContext, name: str, before: StoreBaseline, item: Created
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
-    """Return the entity's description, the result, and the matching new rows."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
     rows, given = find_new_and_taken_over_rows(run, info, before)
@@ -216,8 +208,6 @@ def _check_created_rows(
 
 @dataclass(frozen=True, slots=True)
 class _RowDoubt:
-    """A row that is possibly new, or another owner's."""
-
     said: str
     wanted: bool
     """Whether it matches the fields, and is the user's (unless the fields name the owner)."""
@@ -249,7 +239,6 @@ def _list_row_doubts(
 
 
 def _belongs_to_user(run: RowCheckContext, info: EntityInfo, item: Created, row: Row) -> bool:
-    """Return whether a row's owner is within the checked ones."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
@@ -282,7 +271,6 @@ def _build_unknown_count(name: str, item: Created, said: str, hint: str) -> Asse
 def _check_new_rows(
     run: RowCheckContext, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
-    """Check the new rows; `none` is the text for no new rows."""
     matching = [each for each in judged if each.all_match]
     if item.count is not None:
         rows = "; ".join(show_row(each.row) for each in judged[:3])

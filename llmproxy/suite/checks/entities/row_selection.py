@@ -40,7 +40,6 @@ def derive_setup_row_key(scenario: str, sample: int, name: str, kind: Kind = Kin
 
 
 def build_clock_env(scenario: str, sample: int) -> dict[str, str]:
-    """Return variables with fixed time and random seed for a spawned agent."""
     return {NOW_VARIABLE: NOW, SEED_VARIABLE: add_run_number_suffix(scenario, sample)}
 
 
@@ -64,7 +63,6 @@ class JudgedRow:
 
     @property
     def all_match(self) -> bool:
-        """Whether every column matches."""
         return all(each.outcome is MatchKind.HOLDS for each in self.found.values())
 
     @property
@@ -77,8 +75,6 @@ class JudgedRow:
 def judge_rows(
     rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope, *, negated: bool = False
 ) -> list[JudgedRow]:
-    """Judge rows; `negated`: a match may be a failure."""
-
     def judge(row: Row, name: str) -> Match:
         return evaluate(row.get(name, ABSENT), fields[name], scope, negated=negated)
 
@@ -86,7 +82,6 @@ def judge_rows(
 
 
 def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
-    """Return the row with most matching columns, the first of equals."""
     return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatchKind.HOLDS))
 
 
@@ -176,12 +171,10 @@ def check_row_fields(
 
 
 def name_row(info: EntityInfo, row: Mapping[str, Any]) -> str:
-    """Return a row's name: ``tasks id=7``."""
     return f"{info.name} {info.key}={row.get(info.key)!r}"
 
 
 def show_row(row: Mapping[str, Any]) -> str:
-    """Return a row on one line, shortened."""
     text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
 
@@ -192,8 +185,6 @@ _SHOWN_IDS = 10
 
 @dataclass(slots=True, kw_only=True)
 class RowCheckContext:
-    """State of one run of a scenario for its rows, and checks of them."""
-
     adapter: StoreAdapter | None
     """None without a store: every check of an entity is an error then."""
     scope: VariableScope
@@ -226,7 +217,6 @@ class RowCheckContext:
 
     @property
     def store(self) -> StoreAdapter:
-        """The store; SuiteError if there is none."""
         if self.adapter is None:
             raise SuiteError(
                 "the suite looks at entities, and no store is configured",
@@ -235,7 +225,6 @@ class RowCheckContext:
         return self.adapter
 
     def list_auto_key_entities(self) -> list[str]:
-        """Return the entities whose keys the store numbers itself, by its description."""
         with suppress(LLMProxyError):
             return [name for name in self.names if self.store.describe(name).counted]
         return []
@@ -269,7 +258,6 @@ def extend_failure_message(assertion: Assertion, more: str) -> Assertion:
 
 
 def describe_owner_filter(info: EntityInfo, user: str | None) -> str:
-    """Describe the owner of the checked rows, if that restricts them."""
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 
 

@@ -49,7 +49,6 @@ def check_verify(run: RowCheckContext, name: str, wanted: Verify) -> list[Assert
 
 
 def check_wait(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Assertion]:
-    """Check until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
         return [build_unclear(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
@@ -78,7 +77,6 @@ def check_wait(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Asserti
 
 
 def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[EntityInfo, list[Row], list[Assertion]]:
-    """Return the entity's description, the selected rows, and the result."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
     rows, said = _select_rows(run, info, wanted)
@@ -128,7 +126,6 @@ def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool)
 
 
 def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tuple[list[Row], str]:
-    """Return the selected rows, and a description of the selection."""
     id_, filters = wanted.id, wanted.filters
     negated = wanted.exists is False or may_be_zero(wanted.count, run.scope)
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
@@ -163,7 +160,6 @@ def _require_possible_id_value(info: EntityInfo, key: str | float) -> None:
 def _check_every_row(
     run: RowCheckContext, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
-    """Check the fields of every row; failing rows are shown, up to a limit."""
     judged = judge_rows(rows, fields, run.scope)
     wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
