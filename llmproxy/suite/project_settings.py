@@ -1,7 +1,4 @@
-"""Suite settings of a project: defaults in ``pyproject.toml``, test options, files watched by ``--watch``.
-
-Files are polled, not subscribed to: it works the same on every system and disk.
-"""
+"""Suite settings of a project: defaults in ``pyproject.toml``, test options, files watched by ``--watch`` (polled)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Selection of scenarios, names of their recordings, and checks of costs before a run.
-
---tags, --id, --last-failed    a selection of the loaded cases
-cassette_name                  the recording of a case
-build_no_recording_error       messages about a missing recording, with the command that makes it: ``llmproxy test``
-                               has a shorter one than the proxy's miss suggests
-check_costs                    budget of a live run (``--max-cost``), estimated from the last recording
-"""
+"""Selection of scenarios, names of their recordings, and checks of costs before a run."""
 
 from __future__ import annotations
 

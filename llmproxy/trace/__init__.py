@@ -1,13 +1,8 @@
 """Spans of an agent's run: reading recordings and trace files, changing, comparing, asserting.
 
     Cassette.from_store("llmproxy.db", cassette="weather")      spans from recorded traffic
-    Cassette.load("weather.json")                               or from a file (Evalcraft's too)
-    ReplayEngine(cassette).override_tool_result(...).run()      a copy with changes; no agent runs
-    ReplayDiff.compute(old, new)                                differences, and whether they matter
-    assert tool_called(run, "get_weather")                      assertions for plain pytest
 
-This package reads recordings and depends on the proxy only through them: it imports `core`, never mitmproxy. Every name
-is imported at its first use, so that ``import llmproxy.trace`` costs nothing.
+This package imports `core`, never mitmproxy; every name at its first use.
 """
 
 from __future__ import annotations

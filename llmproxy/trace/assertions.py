@@ -1,11 +1,7 @@
 """Assertions about a run's output, usage and tool calls. They return a result, true or false.
 
-    assert output_contains(run, "Paris") and cost_under(run, 0.01)
-    assert tool_called(run, "get_weather", times=1, with_args={"city": "Paris"})
-
-Each takes a cassette or a run. Unknown values prove nothing: a call without a known price, tokens or time fails a
-budget, unless the caller passes ``on_unknown="ignore"``. An assertion that could not fail (an empty list of tools to
-find) is a ValueError, and an empty trace passes nothing.
+Unknown values prove nothing: a call without a known price, tokens or time fails a budget, unless the caller passes
+``on_unknown="ignore"``. An assertion that could not fail is a ValueError, and an empty trace passes nothing.
 """
 
 from __future__ import annotations
@@ -211,10 +207,7 @@ def unwrap_cassette(subject: Subject) -> Cassette:
 def build_result(
     name: str, subject: Cassette, expected: Any, actual: Any, problem: str, *, counts_all: bool = False
 ) -> AssertionResult:
-    """Return the result of an assertion; `problem` is empty if it holds.
-
-    `counts_all`: it holds only if every tool call is known.
-    """
+    """Return an assertion's result; `problem`: empty if it holds; `counts_all`: only if every tool call is known."""
     empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
     if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
         problem = "Nothing was recorded in this trace, so nothing is proven."

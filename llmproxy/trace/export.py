@@ -1,13 +1,9 @@
 """Streaming export of a recording's spans: memory does not grow with the recording.
 
-write_trace     the trace file, read by `Cassette.load` and Evalcraft; the head, with its totals, comes last write_otlp
-OTLP as JSON lines (OpenTelemetry's file exporter): each line one export request
-
 In OTLP a model call is one CLIENT span ``chat <model>``, a tool call with its result one ``execute_tool <name>``, a
-message to an MCP server one CLIENT span ``tools/call <name>`` with ``mcp.*``, a conversation one ``invoke_agent``; user
-input and agent output are messages of their calls. Trace and span ids are digests of ours. Unknown times are set to the
-start's, with the attribute ``llmproxy.unknown``. Source: the OTLP specification 1.x (JSON: ids as hex, 64-bit numbers
-as text).
+message to an MCP server one CLIENT span with ``mcp.*``, a conversation one ``invoke_agent``. Trace and span ids are
+digests of ours. Unknown times are the start's, with the attribute ``llmproxy.unknown``. Source: the OTLP specification
+1.x (JSON: ids as hex, 64-bit numbers as text).
 """
 
 from __future__ import annotations

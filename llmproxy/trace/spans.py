@@ -1,16 +1,9 @@
 """Data classes of a trace: spans, usage, a run, assertion results.
 
 The shape is Evalcraft's (0.12): the same names, defaults and JSON, so that a file written by either is read by the
-other and has the same fingerprint there. The classes are mutable like the original's, and read the clock and create
-random ids in the same places; nothing that replay or a key depends on comes from here.
-
-An unknown value is None, where the original has 0. A number that the original's reader needs to add up is written as 0
-and named in ``metadata["llmproxy.unknown"]``; reading restores None.
-
-A test written for the original expects JSONDecodeError for invalid JSON, AttributeError for a list in place of an
-object, KeyError for a missing member and ValueError for an unknown kind. Each of our errors is a subclass of both.
-
-The fingerprint is the original's, over every member of every span: it shows whether a file was changed.
+other and has the same fingerprint there. Where the original has 0 for an unknown value, it is None here; a number that
+the original's reader adds up is written as 0 and named in ``metadata["llmproxy.unknown"]``. Each error is also a
+subclass of the one that the original raises (JSONDecodeError, AttributeError, KeyError, ValueError).
 """
 
 from __future__ import annotations

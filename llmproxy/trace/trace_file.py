@@ -1,20 +1,11 @@
 """A trace: the spans of one run of an agent, its JSON file, its fingerprints, and the result of its replay.
 
-The file has two forms, both read, the first written:
-
-    {"evalcraft_version": ..., "llmproxy_trace": 1, "cassette": {...}, "spans": [...]}       enveloped
-    {"name": ..., "fingerprint": ..., "spans": [...]}                                        flat
+    {"evalcraft_version": ..., "llmproxy_trace": 1, "cassette": {...}, "spans": [...]}       enveloped: read and written
+    {"name": ..., "fingerprint": ..., "spans": [...]}                                        flat: read
 
 `fingerprint` is the original's, over every member of every span: it shows whether a file was changed.
-`behavior_fingerprint` is ours, over texts and tool calls: a new recording of the same behaviour has the same one. It
-leaves out ids, times, durations, tokens, cost, model versions, metadata and empty system noise; within texts and
-arguments, a date, an id or a temporary path (as `core.traffic.json_diff` recognises them) is replaced by its kind.
-Retries count as one call.
-
-A total adds up known values; `unknown` says whether it is complete, so that a budget is never met by missing data.
-
-The class keeps the original's name, Cassette; elsewhere a cassette is a recording in a store. Files are read whole or
-not at all, and written atomically.
+`behavior_fingerprint` is ours, over texts and tool calls: a new recording of the same behaviour has the same one. A
+total adds up known values; `unknown` says whether it is complete, so that a budget is never met by missing data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Detection of misspelt tool and argument names, which would otherwise pass as not called.
-
-    deleteTask: 0                    while the model calls delete_task, or tasks__deleteTask
-    input: {titel: {exists: false}}  while the schema says title
+"""Detection of misspelt tool and argument names, which would otherwise pass as not called (`deleteTask: 0`).
 
 Near names are equal without case, ``_``, ``-`` and ``.``, without a server's prefix, or differ in one letter. Any other
 unknown name passes at 0, with a remark.

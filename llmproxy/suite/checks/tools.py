@@ -1,7 +1,6 @@
 """Assertions about the agent's tools, all evaluated on the observed traffic.
 
-Two rules: traffic that was not observed makes every assertion an ENVIRONMENT_ERROR, ``deleteTask: 0`` included. And a
-message names the expected and the observed value and the place, so that it can be understood without the file.
+Traffic that was not observed makes every assertion an ENVIRONMENT_ERROR, ``deleteTask: 0`` included.
 """
 
 from __future__ import annotations

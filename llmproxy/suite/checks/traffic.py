@@ -354,10 +354,9 @@ def explain_toolless_api(measured: AgentActivity) -> str:
 
 
 def explain_unseen_traffic(context: StepCheckContext, usage: Usage | None, measured: AgentActivity) -> str:
-    """Describe why the agent's traffic cannot be judged; empty if it can.
+    """Describe why the agent's traffic cannot be judged, which takes one readable model answer; empty if it can.
 
-    It takes one completely readable model answer. Unreadable traffic (embeddings, an unknown path, a gateway's page, a
-    failed answer) only shows that traffic exists.
+    Other traffic (embeddings, an unknown path, a gateway's page, a failed answer) only shows that traffic exists.
     """
     if context.session is None:
         return NO_PROXY

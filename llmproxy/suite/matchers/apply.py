@@ -1,13 +1,8 @@
 """Evaluation of YAML matchers on values, and their validation before a run.
 
-    title: Buy milk                      equal, with its type
-    title: {contains: milk}              a matcher by name; several keys must all hold
-    count: {gte: 1, lt: 10}
-    parentId: {ref: $parent.id}
-    status: {anyOf: [todo, {regex: ^in}]}
+    title: {contains: milk}      a matcher by name; several keys must all hold; a plain value: equal, with its type
 
-`REGISTRY` is the table of matchers, one function each (`text`, `compare`, `schemas`). `check_value` returns assertions
-for reports, one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in any combination: never a pass.
+An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in any combination: never a pass.
 """
 
 from __future__ import annotations
@@ -83,12 +78,7 @@ def check_value(
 ) -> list[Assertion]:
     """Check a value against a matcher as written in YAML; one assertion for each of its keys.
 
-    Args:
-        name: Name of the checked value as in the suite: ``created[0].fields.title``.
-        actual: The value; `ABSENT` if there is none, `Unknown` if it is not observable.
-        matcher: A plain value, or a mapping of matchers.
-        scope: Values of names.
-        where: Source of the value, for the report.
+    `name` is the value's in the suite: ``created[0].fields.title``; `where` its source, for the report.
     """
     if not isinstance(matcher, Mapping) or matcher.keys() <= MODIFIERS.keys():
         return [_build_assertion_result(name, matcher, actual, evaluate(actual, matcher, scope), scope, where)]

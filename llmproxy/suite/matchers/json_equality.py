@@ -1,8 +1,6 @@
 """Values in matchers, independent of their source but strict about their type.
 
-A database row contains dates, decimals and UUIDs, tool arguments JSON, an HTTP store texts. `to_json` converts all of
-them to JSON types, so that a suite can name them; `are_equal` compares without guessing: 1 equals 1.0, but true does
-not equal 1 and "1" does not equal 1.
+`to_json` converts a database's dates, decimals and UUIDs, so that a suite can name them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Definition of matchers, and combination of their findings.
 
-A matcher is one function: the decorator `matcher` sets its name in YAML, the JSON Schema of its operand, a line of help
-and a check of its operand before a run. There are five findings:
-
     HOLDS      the value matches
     FAILS      it does not
     UNFIT      the matcher cannot judge the value's kind (`gt` of a text): a failure, and so is its negation
@@ -105,9 +102,7 @@ def matcher(
 
 
 def match(expected: object, seen: ValueToMatch) -> Match:
-    """Return the finding of a matcher as written in YAML: a plain value means equality, all keys of a mapping must
-    hold.
-    """
+    """Return the finding of a matcher as written: a plain value means equality, all keys of a mapping must hold."""
     if not isinstance(expected, Mapping):
         return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]

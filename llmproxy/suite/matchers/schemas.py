@@ -1,7 +1,6 @@
 """The matcher of JSON Schema, which refuses schemas with parts that are not checked.
 
-By the standard a validator ignores unknown keywords and formats, so ``requierd: [id]`` and ``format: iban`` would hold
-for everything.
+By the standard a validator ignores unknown keywords and formats, so ``requierd: [id]`` would hold for everything.
 """
 
 from __future__ import annotations

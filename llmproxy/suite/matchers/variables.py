@@ -1,14 +1,8 @@
 """Names in a suite such as `$parent.title`, and their values in one run of a scenario.
 
-    $name  ${name}              the id of a captured row, or the value of a variable
-    $name.field  ${name.field}  a field of it; .field and [0] may follow one another
-    ${env:HOME}                 a variable of the environment
-    $$                          a dollar sign
-
 A text that *is* one reference keeps the type of the value (an id stays a number); inside other text it is converted to
-text. A scenario's file declares its names, so a wrong one is found when it is loaded; a declared name without a value
-so far, or without the field, is a `StepError`. Nothing is ever sent to an agent unresolved. A bare `$word` that is not
-declared is no reference: prices and shell text are full of them.
+text. A declared name without a value so far, or without the field, is a `StepError`: nothing is ever sent to an agent
+unresolved. A bare `$word` that is not declared is no reference: prices and shell text are full of them.
 """
 
 from __future__ import annotations
@@ -131,13 +125,7 @@ class VariableScope:
         declared: Iterable[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start a run.
-
-        Args:
-            values: Variables and built-ins with their values. Texts may reference earlier ones.
-            declared: Names that the scenario's steps will capture.
-            env: Environment variables; default: those of this process.
-        """
+        """Start a run. Texts in `values` may reference earlier ones; `declared` are names that steps will capture."""
         self._env: Mapping[str, str] = os.environ if env is None else env
         self._declared = {strip_dollar(name) for name in declared}
         self._values: dict[str, object] = {}
@@ -215,11 +203,9 @@ class VariableScope:
         return _TOKEN.sub(format_reference_value, text)
 
     def resolve_value(self, value: object) -> Any:
-        """Return a YAML value with all references in it resolved, in mappings and lists too.
+        """Return a YAML value with all references in it resolved, nested ones too. Raises StepError: one has no value.
 
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
-
-        Raises StepError: a reference is unknown, or has no value.
         """
         if isinstance(value, str):
             reference = parse_ref(value)

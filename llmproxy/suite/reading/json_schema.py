@@ -1,8 +1,6 @@
-"""The JSON Schema of suites, generated from the models and the table of matchers, for completion and checks in editors.
+"""The JSON Schema of suites, generated from the models and the table of matchers; a test compares the shipped file.
 
-The shipped file, `llmproxy/data/suite.schema.json`, is this function's output; a test compares the two. Generated
-suites refer to a copy of it next to them by a relative path: the line is the same on every machine, and the file is
-committed with the suite.
+Generated suites refer to a copy of it next to them by a relative path, which is the same on every machine.
 """
 
 from __future__ import annotations
@@ -102,9 +100,7 @@ def _build_definitions_without_model() -> dict[str, Any]:
 
 
 def _simplify_node(node: Any) -> Any:
-    """Replace the models' marks by references to shared definitions; drop titles that repeat the key, nulls that YAML
-    does not need, and the branch for no step.
-    """
+    """Replace the models' marks by shared definitions; drop repeating titles, nulls, and the branch for no step."""
     if isinstance(node, list):
         return [_simplify_node(each) for each in node]
     if not isinstance(node, dict):

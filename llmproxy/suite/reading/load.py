@@ -1,14 +1,7 @@
 """Loading of suites from paths: the scenarios to run, or all errors at once.
 
-    file      one or several YAML documents, each a suite (`scenarios`) or a scenario (`steps`)
-    suite     scenarios inline, or files and globs of them relative to `baseDir`; parts of other files by `include`
-    case      a scenario with one set of its parameters: the unit that a runner executes
-
-Nothing of a file is used unless all of it is valid. The order is that of the paths and of the files.
-
-Sets of parameters may come from a file, `parametrize: cities.csv`, relative to the suite's; errors name its line. A
-column that no step uses is probably a mistake, and reported as a warning; so is a file whose cases would be named by
-their number, because an inserted row would shift every later recording.
+Nothing of a file is used unless all of it is valid. The order is that of the paths and of the files. A column of a
+`parametrize` file that no step uses is reported as a warning.
 """
 
 from __future__ import annotations
@@ -277,9 +270,7 @@ class SuiteCase:
     description: str = ""
 
     def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
-        """Return a run's variables: `run` counts from 1, `user` is its own. Raises StepError: a variable has no
-        value.
-        """
+        """Return a run's variables: `run` counts from 1, `user` is its own. Raises StepError: one has no value."""
         built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}
         return VariableScope({**built_in, **self.values}, declared=self.captures, env=env)
 

@@ -1,6 +1,6 @@
 """Checks across the steps of a scenario: names declared before use, conversations, labels.
 
-They read the YAML as written, step by step in the order of execution, and so find errors also in a file with others.
+They read the YAML as written, in the order of execution, and so find errors also in a file with others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Parts of scenarios from elsewhere: included files, and the suite's defaults.
 
-Both work on the YAML as written, before validation: included parts keep their places, and a validated scenario contains
-all that applies to it.
+Both work on the YAML as written, before validation: included parts keep their places.
 """
 
 from __future__ import annotations
@@ -92,12 +91,7 @@ def include_parts(
 ) -> Map:
     """Return the suite with its included parts; its own content takes precedence, then the last included file.
 
-    Args:
-        suite: As written.
-        path: Its file; the names of included files are relative to it.
-        problems: Collects errors.
-        files: Gets every file that is read.
-        chain: The including files.
+    `path` is its file; `files` gets every file that is read; `chain` are the including files.
     """
     names = suite.get("include")
     made = suite.copy_with_places()

@@ -1,10 +1,7 @@
 """Resources of a run, opened in order and closed in reverse, however far it came.
 
-    (session at the proxy) -> store (reset, remembered) -> hooks -> agent      steps      agent -> teardown -> hooks ->
-    store -> (session)
-
-The run engine opens and closes the session. An error while closing does not change the run's outcome; it is reported
-separately.
+The run engine opens and closes the session around them. An error while closing does not change the run's outcome; it is
+reported separately.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """One run of one case, for the run engine (`scenario.running.run_lifecycle`): its steps and their outcome.
 
-    Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed ->
-    Finished
-
-A failed step ends the run, because later ones depend on its captures; those are reported as skipped
-(`Options.keep_going` continues). The status of a run is that of its worst step; the kind of exception decides whether
-the agent is to blame.
-
-Of each step all assertions are evaluated; none of them skips another:
-
-    snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows -> capture
-
-An assertion that cannot be evaluated has the status ENVIRONMENT_ERROR; a step that could not be executed raises (an
-agent that crashed, a name without a value).
+A failed step ends the run, because later ones depend on its captures (`keep_going` continues). Of each step all
+assertions are evaluated; none of them skips another. One that cannot be evaluated has the status ENVIRONMENT_ERROR; a
+step that could not be executed raises (an agent that crashed, a name without a value).
 """
 
 from __future__ import annotations

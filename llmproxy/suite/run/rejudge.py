@@ -1,12 +1,8 @@
 """Judging recorded runs again with the current assertions and judges. The agent is not run.
 
-    JSON report            texts by step, and names of the recordings
-    the store              those recordings
-    -> an agent that repeats its answers, a session that repeats its traffic; everything else is a run like any other
-
-Judges are called as usual, recorded under a separate name, ``CASSETTE.rejudge``. A replay without such a recording uses
-the run's own. An assertion that needs the original
-run (rows, a user simulator's next text, a changed user message) is an error, never a pass.
+An agent repeats the answers of a JSON report, a session the recorded traffic; everything else is a run like any other.
+Judges are recorded as ``CASSETTE.rejudge``; a replay without such a recording uses the run's own. An assertion that
+needs the original run (rows, a user simulator's next text, a changed user message) is an error, never a pass.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """Suites on a Ray cluster: the same engine, with single runs executed on other nodes (`scenario.cluster`).
 
-    pack_suites            what travels: suites and what they include, the files that their agents name, cassettes of
-                           the selected scenarios, what `--send` names
-    RemoteSuites           cases on a cluster for a test: `run_case` is `RunContext.execute` there
-    OrderedEvents          reports in the order of the suites, whatever ends first
-
 `runner.run_cases` is unaware of it: selection, hooks, the schedule, verdicts and exit codes work as on one machine.
 """
 
@@ -86,9 +81,7 @@ def pack_suites(
     run_context: RunContext, cases: Sequence[SuiteCase], paths: Sequence[str], settings: Loaded, proxy: Sequence[str],
     *, files: Sequence[str], variables: Sequence[str], env: Mapping[str, str],
 ) -> SuiteParcel:  # fmt: skip
-    """Collect the data for these cases. Raises SuiteError: a file is outside, or gone; SettingsError: unset
-    variable.
-    """
+    """Collect the data for these cases. Raises SuiteError: a file is outside, or gone; SettingsError: an unset name."""
     root = Path.cwd()
     suites = load_suites(paths).files
     agents = agent_files(

@@ -1,10 +1,7 @@
 """Execution of cases with limited concurrency, and the result of the test.
 
-Runs that check entities disturb each other unless each has its own rows: `plan_parallel_cases` decides which may be
-concurrent.
-Agents in this process always take turns (`llmproxy.scenario.run_session`).
-
-Ctrl-C lets every started run clean up, reports the progress, and ends with 130.
+Runs that check entities disturb each other unless each has its own rows; agents in this process always take turns
+(`llmproxy.scenario.run_session`). Ctrl-C lets every started run clean up, and ends with 130.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Steps with models: a simulated user who talks with the agent, a judge who evaluates the conversation.
 
-User simulator and judge are those of `llmproxy.scenario`; their calls go through the run's session as separate parties,
-so they are recorded and replayed like the agent's, and do not count in assertions about the agent. Without criteria a
-simulation passes if the user ended the conversation and says that its goal was reached; giving up is no success.
+Their calls go through the run's session as separate parties, so they are recorded and replayed like the agent's, and do
+not count in assertions about the agent.
 """
 
 from __future__ import annotations

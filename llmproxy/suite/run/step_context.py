@@ -1,15 +1,8 @@
 """Context of a scenario's steps: the conversations of its run, calls of the agent, faults.
 
-    (no key)                   a new conversation
-    conversation: name         the one with this name, begun at its first use in this run
-    continueConversation       the one of the last executed chat step, named or not
-
-Names belong to the run. The agent knows a conversation by an id. It is derived from recording, run and conversation, so
-that an agent that puts it into a prompt replays; an agent that lives longer than the run gets a new one each time, or
-it would continue the conversation of an earlier run.
-
-Turns and messages are handled by the run engine (`scenario.running.conversation`), as for a script. A scenario's faults
-apply to its steps, and are replaced by a step's own.
+The agent knows a conversation by an id. It is derived from recording, run and conversation, so that an agent that puts
+it into a prompt replays; an agent that lives longer than the run gets a new one each time, or it would continue the
+conversation of an earlier run. A scenario's faults apply to its steps, and are replaced by a step's own.
 """
 
 from __future__ import annotations
@@ -100,9 +93,8 @@ class SuiteConversation:
     async def send_user_message(self, text: str) -> str:
         """Send a message to the agent; returns its answer.
 
-        Raises MissError: one of its requests was never recorded, regardless of its answer; UpstreamError: it failed,
-        and could not reach a provider; AgentError: it crashed, timed out, or gave an invalid answer; AgentUnreachable:
-        it was never reached.
+        Raises MissError: a request was never recorded, whatever its answer; UpstreamError: it reached no provider;
+        AgentError: the agent crashed, timed out, or gave an invalid answer; AgentUnreachable: it was never reached.
         """
         await self.verbs.user(text)
         await self.verbs.agent()

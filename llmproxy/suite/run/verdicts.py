@@ -1,7 +1,7 @@
 """Verdicts of scenarios from their runs, and the exit code of a test. Pure.
 
-A scenario passes if all of its runs pass, or the required share. Runs that say nothing about the agent (the proxy, the
-store or the provider failed, a request was never recorded) are not counted, and make the scenario an error.
+Runs that say nothing about the agent (the proxy, the store or the provider failed, a request was never recorded) are
+not counted, and make the scenario an error.
 """
 
 from __future__ import annotations
@@ -77,11 +77,7 @@ def _list_distinct_reasons(ran: Iterable[CaseResult]) -> list[str]:
 
 
 def choose_exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], *, trouble: bool = False) -> Exit:
-    """Return the exit code; of several, the one that decides what to do first.
-
-    `trouble`: something outside the runs failed, or not all of them could be executed. Runs that were all skipped say
-    nothing.
-    """
+    """Return the exit code that decides what to do first; `trouble`: something outside the runs failed."""
     found = {Exit.ENVIRONMENT} if trouble else set()
     if ran and all(each.status is Status.SKIPPED for each in ran):
         found.add(Exit.NOTHING)

@@ -1,8 +1,7 @@
-"""Base of the models of a suite: nodes that know their place in the file.
+"""Base of the models of a suite: nodes that know their place in the file, and refuse unknown keys.
 
-A node is frozen and refuses unknown keys. Validation gets a `Problems` as its context and continues after an error, so
-that one reading of a file finds all of them; `report_validation_errors` adds pydantic's own errors in the same wording.
-Python names are snake_case, the file's are camelCase.
+Validation gets a `Problems` as its context and continues after an error, so that one reading of a file finds all of
+them; `report_validation_errors` adds pydantic's own errors in the same wording.
 """
 
 from __future__ import annotations

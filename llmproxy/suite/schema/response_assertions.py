@@ -1,8 +1,4 @@
-"""Models of assertions about the agent's answer and tool calls.
-
-Short forms (``createTask: 1``) are expanded. An assertion that asserts nothing is refused here, so that it can never
-pass.
-"""
+"""Models of assertions about the answer and tool calls of an agent. One that asserts nothing is refused."""
 
 from __future__ import annotations
 

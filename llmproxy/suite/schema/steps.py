@@ -1,6 +1,4 @@
-"""Models of the steps of a scenario. The one key of a step names its kind: chat, simulate, judge, verify, wait,
-setup.
-"""
+"""Models of the steps of a scenario. The one key of a step names its kind."""
 
 from __future__ import annotations
 

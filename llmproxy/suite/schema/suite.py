@@ -1,8 +1,4 @@
-"""Models of suites and scenarios. Assertions are in `response_assertions`, steps in `steps`.
-
-A file contains suites or bare scenarios. A model contains the file's content after defaults were applied
-(`llmproxy.suite.reading.load`): a runner needs nothing else.
-"""
+"""Models of suites and scenarios: the content of a file after defaults were applied (`llmproxy.suite.reading.load`)."""
 
 from __future__ import annotations
 

@@ -2,14 +2,8 @@
 
     store:
       sqlalchemy: sqlite:///tasks.db      # or http: URL | python: module:attr | memory: {}
-      user: owner_id                      # owner column; null: rows have no owner
-      entities: {tasks: {table: app_tasks}}
-      reset: delete                       # none | delete | truncate | copy | hook: module:attr | http: POST /reset
-      ids: database                       # deterministic: ids of setup's rows are derived from scenario and name
-      counters: restore                   # keep, unused
 
-A kind may also be a table of its own, like agents: ``store: {sqlalchemy: {url: ..., entities: ...}}``. Unknown keys are
-refused. ``${env:NAME}`` in a text is an environment variable; an unset one is an error.
+A kind may also be a table of its own, like agents: ``store: {sqlalchemy: {url: ..., entities: ...}}``.
 """
 
 from __future__ import annotations
@@ -126,9 +120,7 @@ class ResetPolicy:
 
 
 def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
-    """Create the store described by `store:`, relative to `folder`. Raises SuiteError; MachineError: a library is
-    missing.
-    """
+    """Create the store that `store:` describes, relative to `folder`. Raises SuiteError, MachineError: no library."""
     given, kind = _normalize_store_config(mapping, environment)
     policy = parse_reset_policy(mapping, environment)
     entities = _require_mapping(given, "entities")

@@ -1,10 +1,6 @@
-"""A store behind a REST service.
+"""A store behind a REST service, called directly, ignoring proxy variables: its traffic is not the agent's.
 
-    store: {http: "http://127.0.0.1:8080/api", headers: {authorization: "Bearer ${env:TOKEN}"}, entities: {tasks:
-        /tasks}}
-
-It calls the service directly, ignoring proxy variables: its traffic is not the agent's. A reading request is retried
-once after a broken connection; a request that may have written is not.
+A reading request is retried once after a broken connection; a request that may have written is not.
 """
 
 from __future__ import annotations
@@ -80,13 +76,7 @@ def find_evidence_of_more_rows(
 ) -> str:
     """Describe the evidence for more rows than those read; empty if there is none.
 
-    Args:
-        value: The answer, parsed.
-        headers: Of the answer; names in any case.
-        status: Of the answer.
-        here: Rows of this page.
-        so_far: Rows of all pages so far.
-        pages: Pages read so far.
+    `here` are rows of this page, `so_far` of all pages so far; `pages` is their number.
     """
     for names, known in ((_TOTAL_HEADERS, so_far), (_PAGES_HEADERS, pages)):
         for name in names:

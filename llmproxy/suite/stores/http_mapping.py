@@ -1,20 +1,5 @@
 """Mapping of entities to HTTP requests that list, get, create and delete rows.
 
-    entities:
-      tasks:                              # these are the defaults
-        list: GET /tasks
-        get: GET /tasks/$id
-        create: POST /tasks
-        delete: DELETE /tasks/$id
-        body: $data                       # of `create`; {task: $data} wraps it
-        rows: $                           # path of the list in the answer; $.items
-        row: $                            # path of the row in the answers of get and create; $.task
-        next: null                        # path of the next page's address; $.links.next
-        id: id
-        user: null                        # owner member; `$user` in the address of `list` filters there
-        reuses: true                      # whether a deleted row's number may be reused
-        columns: [title, status]          # all members; by default those that a row has had
-
 `get: null` finds a row in the list; `create: null` and `delete: null` mean that the service does not support them.
 """
 

@@ -1,8 +1,6 @@
 """A store in this process's memory, for trying suites, and for agents that are Python functions in the same process.
 
-    store: {kind: memory, entities: {tasks: {id: id, user: userId, columns: [title, status]}}}
-
-Without `columns` an entity accepts any, and knows those that it has seen. Rows are copies, safe from changes outside.
+Without `columns` an entity accepts any, and knows those that it has seen. Rows are copies.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The interface of stores, in which the agent under test keeps its entities.
 
 An *entity* is a kind of object (``tasks``), a *row* one of them, as plain JSON values for any database: dates are
-ISO-8601 texts in UTC, UUIDs texts, decimals numbers, booleans true or false (`value_conversion`). Names are those of
-the suite; an adapter maps them to tables and columns. It refuses an unknown name or type: a dropped condition would
-widen a result, and let a test pass.
-
-An adapter reads and writes at once: an inserted row is visible to the agent before `insert` returns, and a row written
-by the agent is visible to the next `list`. Adapters are used from several threads, one call at a time each.
+ISO-8601 texts in UTC, UUIDs texts, decimals numbers. An adapter refuses an unknown name or type: a dropped condition
+would widen a result, and let a test pass. It reads and writes at once: an inserted row is visible to the agent before
+`insert` returns. Adapters are used from several threads, one call at a time each.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """A database as store, by URL: SQLite and PostgreSQL are tested, others that SQLAlchemy supports may work.
 
-    store: {sqlalchemy: "sqlite:///tasks.db", entities: {tasks: {table: app_tasks, dueDate: due_at}}}
-
 Each call is a transaction of its own, so that we and the agent see each other's commits. A read is retried once on a
-new connection if the first one died; a statement that may have written is never repeated.
-
-The URL is the agent's own: an asyncio-only driver is replaced by another one, a missing one is named. SQLite files are
-relative to the suite's folder, and are never created here: an empty database from a misspelt path would answer every
-query with "no such table".
+new connection; a statement that may have written never. The URL is the agent's own: an asyncio-only driver is replaced
+by another one. SQLite files are never created here: an empty database from a misspelt path would answer every query.
 """
 
 from __future__ import annotations

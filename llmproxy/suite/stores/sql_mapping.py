@@ -1,11 +1,8 @@
 """Mapping of entities to tables and columns: by name, or as configured in the suite.
 
-    entities:
       tasks: {table: app_tasks, id: task_id, user: owner, title: heading, columns: {dueDate: due_at}}
 
-`table`, `schema`, `id`, `user`, `columns` and `reuses` (false: no key is used twice) have a meaning; any other key is a
-column, `suite's name: database's name`. Unmapped columns keep their names. The mapping is checked against the database:
-an unknown table or column is an error that names the nearest.
+Any key that is not RESERVED is a column, `suite's name: database's name`. Unmapped columns keep their names.
 """
 
 from __future__ import annotations

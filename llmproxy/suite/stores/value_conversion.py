@@ -1,7 +1,7 @@
 """Conversion of database values to plain JSON values, and back.
 
-The kind of the column decides: SQLite has no booleans and no dates, it stores 1 and a text, and a test with ``done:
-true`` must not depend on that. A value that cannot be converted without loss stays a text with the exact stored value.
+The kind of the column decides: SQLite has no booleans and no dates. A value that cannot be converted without loss stays
+a text with the exact stored value.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Comparison of how two models, or prompts, handle the same task: their tool calls and usage.
 
-    (recorded interactions, interactions of a run) -> (BehaviorChange, ...)
-
-Compared are the tool calls that the models asked for, in order. Equal ones (tool and arguments) are paired in order as
-far as possible; of the rest, calls of one tool at the same place between pairs are the same call with other arguments;
-the others are new, or gone. A changed order is reported for two consecutive calls that were swapped.
+Equal calls (tool and arguments) are paired in order as far as possible; of the rest, calls of one tool at the same
+place between pairs are the same call with other arguments; the others are new, or gone. A changed order is reported for
+two consecutive calls that were swapped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Differences between two runs, and whether they matter.
 
-    (old cassette, new cassette) -> ReplayDiff
-
-Totals are compared as recorded in the cassettes, like the original. Latency never counts as a change. Calls are paired
-by tool name, in order; extra calls of one side are a difference of the sequence. A changed argument changes the
-*contract* between agent and tool, unless both values are incidental: a whole value that is a UUID, a time, a call's id,
-a temporary path. A changed result is information: the world answered differently. The paths are the original's:
-``arguments.order_id``, ``result.items[0].price``.
+Calls are paired by tool name, in order; extra calls of one side are a difference of the sequence. A changed argument
+changes the *contract* between agent and tool, unless both values are incidental (a UUID, a time, a call's id, a
+temporary path). A changed result is information, latency never a change. Paths are as in Evalcraft.
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
 """Properties of an answer that are independent of its wording, and tests whether new answers differ in them.
 
-    Interaction -> AnswerContract -> (refused, shape) of one call, and the distance of two answers in behaviour
-
-*Refused*: the provider does not serve this request any more. *Shape*: a member that is gone or has another type, an
-unknown framing or kind of content. Both are visible in one answer. *Behaviour* (tools, finish, length, language) varies
-from answer to answer: statistics decide whether it varies more than before.
-
-A member counts as missing only if an answer of the same shape group has its parent. Whether a model behaves differently
-is one verdict over all sampled calls, by a permutation test within each.
-
-    distances between the earlier and the new answers of each call -> p, and the detectable change
-
-Without a change, earlier and new answers of a call are exchangeable. The statistic of a call is the mean distance
-between an earlier and a new answer; its distribution comes from all assignments of the answers to earlier and new
-(Fisher's randomization test, stratified by call; Good, *Permutation Tests*, 2000). The sum over the calls is compared
-with sums drawn at random (Phipson and Smyth, 2010). A single call is never called significant.
+*Refused* (the provider does not serve this request any more) and *shape* (a member that is gone or has another type, an
+unknown framing) are visible in one answer. *Behaviour* (tools, finish, length, language) varies, so one permutation
+test over all sampled calls decides. The statistic of a call is the mean distance between an earlier and a new answer;
+its distribution comes from all assignments of the answers to earlier and new (Fisher's randomization test, stratified
+by call; Good, *Permutation Tests*, 2000), sums of them drawn at random (Phipson and Smyth, 2010).
 """
 
 from __future__ import annotations

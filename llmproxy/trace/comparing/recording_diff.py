@@ -1,14 +1,7 @@
 """Differences between two recordings of the same task: turns, prompts, tool calls, texts, tokens and cost.
 
-    interactions of A, interactions of B -> aligned by request -> CassetteDiff -> lines for people, plain values for
-    JSON
-
 Two requests with one key are one turn. Requests between such turns are paired in order, within the same operation; the
 rest was added or removed. Ids and times are no differences: only what an agent sees and what it costs.
-
-`RunAndAllRequestsDiff` combines this with the difference of the runs (tools, texts, tokens).
-
-(interactions of A, interactions of B) -> RunAndAllRequestsDiff
 """
 
 from __future__ import annotations

@@ -1,21 +1,12 @@
 """Activity of an agent from the calls of a run: tools requested and executed, tokens, retries. Pure.
 
-    a call (from the proxy) + Interaction (as recorded) -> WireCall, of a whole run -> AgentActivity, of a part
-
-A value that a provider did not report is None, never 0, and a sum with an unknown part is a lower bound
-(`UsageSum.complete`). Recordings are decoded only on demand: most agents have no tools.
-
 Only a request whose first answer was an error, or incomplete, is retried. Equal requests with complete answers count as
 separate calls: an agent in a loop, a card charged three times. Two complete answers count as one only if the client's
 SDK says so in the request (`Call.attempt`): the first was complete here, but came too late for the client.
 
-A request repeats the history. Its new results come after the last answer with tool calls, and no model has answered
-them yet; the request itself says which call each is for: the call in that answer with this id (or the next of this
-name, in dialects without ids). Ids alone are not enough: servers number the calls of each answer anew, and a recording
-may be replayed twice.
-
-A recorded cassette is read like live traffic. For ``estimate: true`` four characters are a token, marked as an
-estimate: within a third for English prose, worse for code.
+New results in a request come after the last answer with tool calls; the request itself says which call of that answer
+each is for. Ids alone are not enough: servers number the calls of each answer anew, and a recording may be replayed
+twice. For ``estimate: true`` four characters are a token: within a third for English prose, worse for code.
 """
 
 from __future__ import annotations
@@ -357,10 +348,9 @@ _MS = 1000
 
 
 def compare_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
-    """List differences between models' tool calls and servers' received ones.
+    """List differences between models' tool calls and servers' received ones in a cassette's interactions, in order.
 
-    `made`: a cassette's interactions, in order. Also empty without servers or models, and if an answer of a model
-    cannot be read.
+    Also empty without servers or models, and if an answer of a model cannot be read.
     """
     wire = WireObserver()
     wire.add_calls((_interaction_to_call(number, each), each) for number, each in enumerate(made, 1))

@@ -5,11 +5,9 @@
     inferred      messages are missing and others replace them, but no call of the run wrote them
     unobservable  the history is not in the requests (kept by the provider), or cannot be aligned
 
-A processor is reported inactive only if every request of the step carries its whole history, aligned with the one
-before it (``proven``). Everything else is ``unobservable``, with the reason.
-
-Sources (read 2026-11): Claude's API, "Context editing" (``context_management.applied_edits``) and "Compaction"; OpenAI,
-"Compaction" of the Responses API (its summary is encrypted) and ``previous_response_id``.
+A processor is inactive (``proven``) only if every request of the step carries its whole history, aligned with the one
+before it. Sources (read 2026-11): Claude's API, "Context editing" and "Compaction"; OpenAI, "Compaction" of the
+Responses API (its summary is encrypted) and ``previous_response_id``.
 """
 
 from __future__ import annotations
@@ -130,13 +128,9 @@ class ProcessorFindings:
 def find_history_edits(
     step: AgentActivity, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
 ) -> ProcessorFindings:
-    """Find edits of the history in a step.
+    """Find edits of the history in a step; `before` are the run's exchanges before it.
 
-    Args:
-        step: The step's exchanges.
-        before: Those of the run before it, in order.
-        continues: Whether the step continues a conversation, so that its first request should contain history.
-        spoken: The users' texts in the run; empty if unknown.
+    `continues`: its first request should contain history; `spoken`: the users' texts in the run, empty if unknown.
     """
     all_seen = [*before, *step.seen]
     found: dict[str, list[ProcessorFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
@@ -253,9 +247,7 @@ class HistoryLink:
 def find_parent(
     seen: WireCall, all_seen: Sequence[WireCall], *, continues: bool, spoken: Sequence[str] = ()
 ) -> HistoryLink | str | None:
-    """Find the request that this continues; None: first of its thread; a text: reason of failure. `spoken`: users'
-    texts.
-    """
+    """Find the request that this continues; None: first of its thread; a text: reason of failure."""
     exchange = seen.exchange
     if exchange is None:
         return None

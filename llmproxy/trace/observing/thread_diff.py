@@ -1,10 +1,8 @@
 """Differences between the expected and the sent history of a thread's requests.
 
-    request k, its predecessor p -> Change: missing messages, their place, replacements, pruned parts
-
-A request carries the history. Expected are the predecessor's messages, its answer, and then new messages. Messages are
-reduced to what clients preserve (white space, ids and the layout of arguments do not count); answers in pieces are one.
-A message that was only rewritten (a clock, retrieved text) is an edit, not a loss.
+Expected are the predecessor's messages, its answer, and then new messages. Messages are reduced to what clients
+preserve (white space, ids and the layout of arguments do not count); answers in pieces are one. A message that was only
+rewritten (a clock, retrieved text) is an edit, not a loss.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Tool calls requested by models: name, arguments, execution, result; and calls received by MCP servers.
 
-    calls of a session -> ServedToolCalls of some of them: each tool call that a server received, in order, and unknowns
-
-A call that met a fault, or that replay refused, reached no server. A call without a recording is unknown: it is in
-`unread_reason`.
-
-`WireCall` is one exchange of the agent. If its answer cannot be read, or only in part, its tool calls are unknown, and
-so is everything that depends on them. A table lists requests that cannot lead to tool calls. An unknown kind of
-exchange that looks as if it could is not skipped.
+A call that met a fault, or that replay refused, reached no server. If an answer cannot be read, or only in part, its
+tool calls are unknown, and so is everything that depends on them: an unknown kind of exchange that looks as if it could
+call tools is not skipped.
 """
 
 from __future__ import annotations
@@ -125,7 +120,7 @@ class ToolUse:
 
 
 class InteractionLabel(str):
-    """Names recorded interactions like `llmproxy show`; `which` names the store for readers with another one."""
+    """Names recorded interactions like `llmproxy show`."""
 
     __slots__ = ("interactions",)
     interactions: tuple[int | None, ...]
@@ -209,8 +204,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
 def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> list[str]:
     """List differences between models' tool calls and servers' received ones, without tools that an agent runs itself.
 
-    Each call of a model is paired with one of a server with the same arguments, in any order; the rest of both sides is
-    reported in pairs.
+    Calls with the same arguments are paired in any order; the rest of both sides is reported in pairs.
     """
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:

@@ -1,9 +1,4 @@
-"""Assignment of requests to conversations by their content.
-
-A request carries the conversation so far. If an earlier conversation is a prefix of it, it continues that one; so
-concurrent agents, and the sub-agents that they start, are separated whatever the order on the wire. Prefixes are
-compared by a running digest over messages, each reduced to what clients preserve: white space, ids of calls, reasoning
-and the layout of arguments do not count, nor digits in a system prompt (today's date). In order of evidence:
+"""Assignment of requests to conversations by their content, in order of evidence.
 
     the same key after a failed answer        a retry of it
     an id of an earlier answer                continues that (`previous_response_id`)
@@ -12,7 +7,8 @@ and the layout of arguments do not count, nor digits in a system prompt (today's
     prefix is an earlier request              continues, with the answer changed (without successor: a new run of it)
     none of these                             a new conversation
 
-Memory is a digest or two for each exchange, never the texts.
+Prefixes are compared by a running digest over messages, each reduced to what clients preserve: white space, ids of
+calls, reasoning and the layout of arguments do not count, nor digits in a system prompt (today's date).
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""One decoded interaction: request, answer, tools, timing.
+"""One decoded interaction: request, answer, tools, timing. Nothing raises on invalid input.
 
-    Interaction -> DecodedExchange
-
-`core.dialects.conversation` parses the dialects; here is additional data for spans: declared tools, request parameters,
-ids of earlier answers, finish reasons, errors, times. Nothing raises on invalid input.
-
-An agent sends the whole conversation again with each request. The part in common with a recent request is found by
-comparison, and its parsed messages are reused: same messages, same objects.
+An agent sends the whole conversation again with each request: the messages in common with a recent one are reused, same
+messages, same objects.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Spans of a cassette in a store, one by one; `trace.trace_file` makes a trace of them.
-
-By default only the agent's exchanges: those of the user simulator and judges are no behaviour of the agent.
-
-Also a running proxy's calls as interactions. Calls without a recording (passed through, refused, lost) have none.
-"""
+"""Spans of a cassette in a store, one by one, by default only of the agent's exchanges; a call's recording."""
 
 from __future__ import annotations
 

@@ -10,17 +10,11 @@
     │       └── agent_output    an answer that asks for no tool
 
 A failed answer that was retried is an `agent_step` named ``llm_attempt`` under the one request, so that nothing is
-counted twice. Other model calls (embeddings, reranking) are steps too, with tokens and cost. So is a message to an MCP
-server, `tools/call echo`: in addition to the model's own `tool_call`, so no call counts twice; its session's id is a
-credential and not recorded. Ids are derived from the recording, so the same recording gives the same spans. Values
-missing on the wire are None.
-
-Metadata of spans uses the names of OpenTelemetry's GenAI conventions (1.40, read 2026-11), and names that begin with
-``llmproxy.`` where those have none. Unknown values are left out: there is no attribute for "unknown".
-
-Spans are emitted in order, as early as possible. A tool call is complete when its result comes, some requests later.
-Spans wait in a queue until everything before them is complete. The queue is bounded: a call without a result is emitted
-incomplete when the queue gets too long.
+counted twice. Other model calls and messages to MCP servers are steps too; an MCP session's id is a credential and not
+recorded. Ids are derived from the recording: the same recording gives the same spans. Metadata uses the names of
+OpenTelemetry's GenAI conventions (1.40, read 2026-11), or ``llmproxy.`` ones; unknown values are left out. Spans wait
+in a bounded queue until everything before them is complete; a call without a result is emitted incomplete when it gets
+too long.
 """
 
 from __future__ import annotations

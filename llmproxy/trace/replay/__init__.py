@@ -1,7 +1,7 @@
 """Evalcraft's import path: ``from evalcraft.replay.engine import ReplayEngine`` works with our name in front.
 
-`trace.replay` is also a function, in the original and here. Importing this package replaces the function, so it is
-callable: `trace.replay(path)` means the same before and after the import.
+`trace.replay` is also a function. Importing this package replaces the function, so it is callable: it means the same
+before and after the import.
 """
 
 from __future__ import annotations

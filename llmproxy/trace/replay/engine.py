@@ -1,15 +1,11 @@
-"""The replay engine: steps through a recording, with tool results and answers overridden.
+"""The replay engine: steps through a recording, with tool results and answers overridden. No agent runs here.
 
-    cassette + overrides + filter -> run() -> AgentRun with a changed copy; the recording is unchanged
+It behaves like Evalcraft's: an index of an LLM call counts requests and responses over the *filtered* spans,
+`output_text` stays as recorded despite overrides, `diff` compares the recording only. Better than the original: an
+override without a match warns, or raises with ``strict=True``; `step` applies overridden answers too.
 
-It behaves like Evalcraft's, edge cases included: an index of an LLM call counts requests and responses over the
-*filtered* spans, `output_text` stays as recorded despite overrides (no agent runs here; `llmproxy replay -- COMMAND`
-runs one), `diff` compares the recording only. Better than the original: an override without a match warns, or raises
-with ``strict=True``; `step` applies overridden answers too; the network guard stops every kind of connection.
-
-The guard is an audit hook of the interpreter, process-wide like the original's: it sees every connection and lookup
-below all libraries. It stays for the life of the process and does nothing while no guard is open. Unix sockets are no
-network and are allowed.
+The network guard is an audit hook of the interpreter, process-wide: it sees every connection and lookup below all
+libraries, stays for the life of the process, and does nothing while no guard is open. Unix sockets are allowed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """Cleanup of the store after a run, so that the next run, and the replay, find the same rows.
 
-    none       nothing is removed
-    delete     what setup inserted and what `created` found; where rows have a user, every row that appeared for
-               the run's user
-    truncate   all rows of the store's entities, before the run and after it
-    copy       a SQLite file is copied before the first run and brought back after each
-    hook       `module:attr` is called with the store before the run and after it
-    http       the service is asked to reset itself before the run and after it
-
-Counters of keys go back to where they stood before the run, if nothing else ran meanwhile. What could not be cleaned is
-said, not raised: the run's result stands.
+`delete` removes what setup inserted and what `created` found, and where rows have a user, every row that appeared for
+the run's user. Counters of keys go back to where they stood before the run, if nothing else ran meanwhile. What could
+not be cleaned is said, not raised: the run's result stands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Assertion `created`: rows that did not exist when the step started.
+"""Assertion `created`: rows that did not exist when the step started, of the run's user unless the fields name another.
 
-At least one of them, or `count`, must match all fields. They must belong to the run's user, unless the fields name
-another. A failure shows similar rows: the nearest new row with each wrong field, or an older row that matches.
+A failure shows similar rows: the nearest new row with each wrong field, or an older row that matches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Selection and checking of rows: the parts of `entities` that do not wait.
 
-An unknown column is refused, in filters as in fields. A store without a schema knows the columns that it has seen; a
-column that no row ever had is refused there too, or ``{exists: false}`` would hold for every misspelling.
+A store without a schema knows the columns that it has seen. A column that no row ever had is refused there too, or
+``{exists: false}`` would hold for every misspelling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Assertions `verify` and `wait`: the current and the eventual state of rows.
 
 With an id that row must exist (`exists: false`: must not). With filters, at least one row must be selected, unless
-`count` allows none, and the fields must hold for every one. `wait` repeats this until it holds; after a failure of the
-store it retries.
+`count` allows none, and the fields must hold for every one.
 """
 
 from __future__ import annotations
