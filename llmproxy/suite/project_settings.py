@@ -27,13 +27,10 @@ class SuiteCommandOptions:
     parallel: int = 1
     """Maximum concurrent runs, as far as they do not disturb each other."""
     keep_going: bool = False
-    """Whether a run continues after a failed step."""
     label: str = ""
-    """Step up to which scenarios are run."""
     fast_waits: bool = False
     """Whether `wait` polls as often as it can."""
     update: bool = False
-    """Whether snapshots are rewritten."""
     live: bool = False
     """Whether models are called in mode replay."""
     max_cost: Decimal | None = None
@@ -47,7 +44,6 @@ class SuiteCommandOptions:
     only: str = "--id"
     """Option that selects one scenario; empty if the command already names it."""
     mode_flag: str = "--mode"
-    """The command's option for the mode."""
     partly: bool = False
     """Whether only some scenarios of the suites are selected."""
     title: str = ""

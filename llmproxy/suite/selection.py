@@ -30,7 +30,6 @@ def cassette_name(suite: str, case: str) -> str:
 
 
 _SHOWN = 10
-"""Maximum scenarios named."""
 
 
 class RunNotRecorded(MissError):
@@ -136,7 +135,6 @@ class SelectionOptions:
     grep: str = ""
     label: str = ""
     only: Collection[str] | None = None
-    """Ids of the cases that failed last; None: all."""
 
 
 def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:

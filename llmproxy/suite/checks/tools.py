@@ -29,7 +29,6 @@ from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, find_call_mismatches
 
 _LISTED = 12
-"""Maximum calls listed in a message."""
 
 
 def check_tool_sequence(names: Sequence[str], step: AgentActivity) -> Assertion:
@@ -90,7 +89,6 @@ def _format_call_order(calls: Sequence[ToolUse]) -> str:
 
 
 _SHOWN = 6
-"""Maximum calls listed in a message."""
 
 
 def explain_unreadable_answers(step: AgentActivity) -> str:

@@ -181,7 +181,6 @@ class _MessageProcessingCheck:
     wanted: HistoryProcessor
     finding: ProcessorFinding
     least: str
-    """Least evidence required."""
     scope: VariableScope
 
     @property
@@ -245,9 +244,7 @@ class _MessageProcessingCheck:
 
 
 _SHOWN = 4
-"""Maximum requests listed in a message."""
 _WIDE = 200
-"""Maximum characters shown of a provider's text."""
 
 NO_TRAFFIC = (
     "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said "
@@ -259,11 +256,8 @@ NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
 @dataclass(frozen=True, slots=True)
 class TrafficWindowStart:
     after: int
-    """Number of the last call before it."""
     continues: bool
-    """Whether its conversation had begun before."""
     index: int = 0
-    """Index of the step."""
 
 
 def evaluate_traffic(

@@ -30,7 +30,6 @@ class _AbsentValue:
 
 
 ABSENT = _AbsentValue()
-"""Marks a missing value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ class Unknown:
     """A value that may exist but is not observable; every assertion about it is an error."""
 
     reason: str
-    """Reason: ``the provider does not report it``."""
 
 
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")

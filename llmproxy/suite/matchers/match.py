@@ -34,7 +34,6 @@ class MatchKind(Enum):
 class Match:
     outcome: MatchKind
     message: str = ""
-    """Reason of a failure."""
     note: str = ""
     """Remark even if it holds: compared as text."""
 
@@ -65,7 +64,6 @@ Objection = Callable[[Any], str]
 class Matcher:
     rule: Rule
     schema: Mapping[str, Any]
-    """JSON Schema of its operand."""
     help: str
     objection: Objection
     raw: bool

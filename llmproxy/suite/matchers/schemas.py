@@ -23,7 +23,6 @@ from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found
 from llmproxy.suite.matchers.variables import StepError
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
-"""Pattern of a host name's label."""
 _DURATION = r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"
 _SILENT = frozenset(
     {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",

@@ -19,7 +19,6 @@ SECONDS = 1.0
 """Time limit for one search of a pattern; afterwards the result is unknown."""
 _FLAGS = {"i": "IGNORECASE", "m": "MULTILINE", "s": "DOTALL", "x": "VERBOSE"}
 _LONGEST = 20_000
-"""Maximum characters of a pattern."""
 
 _WORD = {"type": ["string", "number"], "minLength": 1}
 _WORDS = {

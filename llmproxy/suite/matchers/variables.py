@@ -26,7 +26,6 @@ BUILT_IN = {
     "conversation": "`$conversation.name`: the agent's id of a named conversation",
     "last": "`$last.response`: what the agent said last",
 }
-"""Built-in names with their meanings."""
 
 _PATH = r"(?:\.[A-Za-z_]\w*|\[\d+\])*"
 _TOKEN = re.compile(rf"\$\$|\$\{{(?P<braced>[^}}\n]*)\}}|\$(?P<name>[A-Za-z_]\w*)(?P<path>{_PATH})", re.ASCII)
@@ -45,7 +44,6 @@ class StepError(LLMProxyError):
 @dataclass(frozen=True, slots=True)
 class Reference:
     text: str
-    """As written."""
     name: str = ""
     path: tuple[str | int, ...] = ()
     env: str = ""

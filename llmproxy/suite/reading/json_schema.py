@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "suite.schema.json"
-"""Path of the shipped schema."""
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = r"^\$(\{[^}]+\}|[A-Za-z_]\w*([.\[].*)?)$"
 _WRAPPED = re.compile(r"\s*\n\s*")
 """Line ends within a docstring's paragraph."""
 NAME = "suite.schema.json"
-"""File name of the schema next to a suite."""
 SCHEMA_COMMENT = f"# yaml-language-server: $schema={NAME}"
 """First line of a suite, which names its schema for editors (the YAML language server reads it)."""
 

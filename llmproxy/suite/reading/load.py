@@ -247,7 +247,6 @@ _EMPTY = (
 )
 
 USER = "test-user"
-"""Default user of a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +258,11 @@ class SuiteCase:
     scenario: Scenario
     suite: Suite
     path: Path
-    """Its file."""
     folder: Path
     """The suite's folder, to which commands and databases are relative."""
     values: Mapping[str, object]
     """Variables as written: the suite's, the scenario's, the parameters."""
     captures: frozenset[str]
-    """Names that its steps capture."""
     title: str = ""
     description: str = ""
 
@@ -292,7 +289,6 @@ class LoadedSuites:
     suites: list[Suite] = field(default_factory=list)
     scenarios: list[SuiteCase] = field(default_factory=list)
     files: dict[Path, None] = field(default_factory=dict)
-    """Every file that was read, included ones too."""
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
     def load_file(self, path: Path) -> None:

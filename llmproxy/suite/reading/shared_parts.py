@@ -18,7 +18,6 @@ from llmproxy.suite.schema.suite import Part
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
-"""Name patterns of suites in a folder."""
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
 _MAGIC = frozenset("*?[")
 

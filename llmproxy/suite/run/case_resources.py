@@ -42,7 +42,6 @@ from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import load_attribute
 
 _TAIL = 1000
-"""Characters of a hook's output shown in an error."""
 
 
 async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], name: str) -> None:

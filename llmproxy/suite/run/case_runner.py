@@ -144,7 +144,6 @@ async def _run_talk_step(
 
 
 _TOLD = 3
-"""Maximum differences listed in a label."""
 
 
 def _list_traffic_remarks(

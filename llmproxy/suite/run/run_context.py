@@ -66,7 +66,6 @@ class RunContext:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """``agent`` and ``store`` for suites without any."""
     defaults_folder: Path = field(default_factory=Path.cwd)
-    """Base of paths in `defaults`."""
     users: frozenset[str] = frozenset()
     """Users of this test's runs; empty if not all are known."""
     faults: Mapping[str, Any] | None = None
@@ -82,12 +81,10 @@ class RunContext:
     execute: Callable[..., Awaitable[Any]] | None = None
     """Runs a case elsewhere, with the signature of `run_case_once`; None: here."""
     stopped: threading.Event = field(default_factory=threading.Event)
-    """Set to end everything early."""
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)
     _stores: dict[int, tuple[StoreAdapter, ResetPolicy] | None] = field(default_factory=dict)
     _snapshots: dict[Path, StoredAnswerSnapshots] = field(default_factory=dict)
     _entities: dict[int, list[str]] = field(default_factory=dict)
-    """Entities named by a suite."""
 
     def emit_event(self, event: Event) -> None:
         notify_handlers(self.handlers, event)

@@ -48,7 +48,6 @@ _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteParcel(NodeSetup):
     paths: Sequence[str]
-    """Relative paths of suites to load."""
     options: SuiteCommandOptions
     agent: Mapping[str, Any] | None = None
     store: Mapping[str, Any] | None = None

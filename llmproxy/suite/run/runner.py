@@ -38,7 +38,6 @@ from llmproxy.suite.selection import RunNotRecorded, advise_recording, append_ru
 from llmproxy.suite.stores.protocol import Restorable
 
 _NAMED = 5
-"""Maximum scenarios named in a note."""
 
 
 _WHOLE = ("truncate", "copy", "hook", "http")
@@ -48,13 +47,10 @@ _WHOLE = ("truncate", "copy", "hook", "http")
 @dataclass(frozen=True, slots=True)
 class ConcurrencyPlan:
     users: bool = False
-    """Whether runs of different users are concurrent."""
     why_not: str = ""
-    """Message if requested concurrency is not possible."""
     bound: frozenset[str] = frozenset()
     """Ids of cases whose concurrent runs rely on bindings: a miss is repeated alone."""
     counters: Sequence[tuple[Restorable, Mapping[str, tuple[int, bool]]]] = ()
-    """Key counters at the start."""
 
 
 async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> ConcurrencyPlan:
@@ -123,7 +119,6 @@ def _find_entity_with_fixed_owner(case: SuiteCase, owners: Mapping[str, str | No
 
 
 _OWN = ("$userId", "${userId}")
-"""A run's own user, as written in suites."""
 
 
 @dataclass(slots=True)
@@ -228,7 +223,6 @@ class _CaseBatch:
         self.run_context, self.jobs = run_context, jobs
         self.ran: dict[str, list[CaseResult]] = {}
         self.seconds: dict[str, float] = {}
-        """Total duration of a case's runs."""
         self.notes: list[str] = []
         self.part_notes: list[str] = []
         """Notes that count only scenarios that ran here."""

@@ -48,7 +48,6 @@ _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 @dataclass(frozen=True, slots=True)
 class UserForAgent:
     user_id: str
-    """Owner of the rows that the agent should use."""
 
 
 class SuiteConversation:
@@ -70,7 +69,6 @@ class SuiteConversation:
         """Start; `name` is its name in the suite, empty without one, `thread` its id for the agent."""
         self.name, self.thread_id = name, thread
         self.answer = ""
-        """The agent's last text."""
         self.windows: dict[int, tuple[int, int]] = {}
         """Position of an answer -> numbers of the session's last call before it, and of its own last call."""
         self.states: dict[AgentRole, object] = {AgentRole.AGENT: player}
@@ -134,7 +132,6 @@ class StepConversations:
         self._named: dict[str, SuiteConversation] = {}
         self._unnamed = 0
         self.last: SuiteConversation | None = None
-        """Conversation of the last executed chat step."""
 
     def choose_conversation(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
         """Return a step's conversation, and make it the last one. Raises LLMProxyError: none to continue."""
@@ -222,9 +219,7 @@ _QUIET = 0.02
 @dataclass(slots=True)
 class StepResult:
     wire: list[Assertion] = field(default_factory=list)
-    """Assertions about the agent's traffic."""
     rest: list[Assertion] = field(default_factory=list)
-    """All other assertions."""
     message: str = ""
     interactions: Sequence[int] = ()
     recordings: Sequence[str] = ()
@@ -269,7 +264,6 @@ class StepContext:
     declared: list[tuple[int, Any]] = field(default_factory=list)
     """The agent's statements about its history, by index of the step."""
     spoken: list[str] = field(default_factory=list)
-    """User texts sent to the agent, in order."""
     labels: list[str] = field(default_factory=list)
     asking: SuiteAgentCaller = field(default_factory=SuiteAgentCaller)
     _start: int = 0

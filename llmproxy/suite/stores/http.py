@@ -47,12 +47,10 @@ _TOTAL = (
     "total", "totalcount", "totalitems", "totalresults", "totalrows", "totalelements", "totalsize", "count",
     "@odata.count",
 )  # fmt: skip
-"""Members with the total number of rows."""
 _HOLDERS = (
     "links", "_links", "meta", "_meta", "metadata", "paging", "pagination", "pageinfo", "page", "cursors",
     "responsemetadata",
 )  # fmt: skip
-"""Objects that contain such members."""
 _TOTAL_HEADERS = (
     "x-total-count", "x-total", "x-wp-total", "x-total-results", "total-count", "x-pagination-total-count",
 )  # fmt: skip

@@ -80,7 +80,6 @@ class Column:
 class EntityInfo:
     name: str
     key: str = "id"
-    """The key column."""
     user: str | None = None
     """The owner column; None: rows have no owner, and are not restricted to a user."""
     columns: Mapping[str, Column] = field(default_factory=dict)

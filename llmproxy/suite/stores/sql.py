@@ -226,7 +226,6 @@ class SqlStore(StoreBase):
         self._reset = reset
         self._file = sqlite_file(self.url)
         self._backup: tempfile.TemporaryDirectory[str] | None = None
-        """Holds a copy of the file."""
 
     # -- what is there
 

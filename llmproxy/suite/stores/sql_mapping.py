@@ -20,7 +20,6 @@ from llmproxy.suite.stores.protocol import Column, EntityInfo, Kind, unknown_col
 
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
 USER_COLUMNS = ("userId", "user_id")
-"""Owner columns by convention, if the suite names none."""
 
 
 @dataclass(frozen=True, slots=True)

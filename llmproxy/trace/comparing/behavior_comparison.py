@@ -27,7 +27,6 @@ from llmproxy.protocol import AGENT, Channel
 
 _FAILED = 400
 _PLACES = 20
-"""Maximum argument places reported for one call."""
 _SHOWN = 80
 
 
@@ -76,7 +75,6 @@ class BehaviorChange:
 class BehaviorRun:
     calls: tuple[ComparedToolCall, ...] = ()
     answer: str = ""
-    """Its last text."""
     requests: int = 0
     tokens_in: int | None = 0
     """None if an answer does not report it."""

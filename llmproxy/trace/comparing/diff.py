@@ -22,7 +22,6 @@ from llmproxy.trace.trace_file import Cassette
 
 CONTRACT, INFO = "contract", "info"
 MISSING: Any = object()
-"""Marks a missing value."""
 _DEPTH = 64
 _SHOWN = 400
 

@@ -27,7 +27,6 @@ from llmproxy.trace.trace_file import from_interactions
 
 What = Literal["same", "changed", "added", "removed"]
 _ARGUMENTS = 5
-"""Maximum differing argument places listed for one call."""
 
 
 @dataclass(frozen=True, slots=True)

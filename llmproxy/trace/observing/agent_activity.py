@@ -162,7 +162,6 @@ class AgentActivity:
     usage: Mapping[str, UsageSum] = field(default_factory=dict)
     """Usage by the names in suites: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
     replayed: bool = False
-    """Whether every exchange was answered from a recording."""
 
     @property
     def request_count(self) -> int:
@@ -465,13 +464,10 @@ class UnansweredToolCalls:
 class _WaitingCall(NamedTuple):
     tool: ToolUse
     together: tuple[ToolUse, ...]
-    """All calls of the answer."""
     conversation: RecordedConversation
     answer: int
-    """Number of the answer that asked for it."""
     cut: bool
     asked: str | None
-    """Key of the request."""
 
     @property
     def repeat_key(self) -> _Mark:
@@ -487,7 +483,6 @@ def _is_same_tool_call(tool: ToolUse, asked: ToolCall) -> bool:
 
 class NewToolResult(NamedTuple):
     place: int
-    """Position of its message."""
     call: ToolCall | None
     """The call that it is for by the history, None without one."""
     sure: bool

@@ -110,7 +110,6 @@ class ProcessorFinding:
     """None: unknown."""
     evidence: str
     reason: str = ""
-    """Reason why it is unknown, or the evidence."""
     where: str = ""
     values: dict[str, int | None] = field(default_factory=dict)
     """``condensedMessages`` ...; None for an unknown number."""

@@ -47,7 +47,6 @@ class HistoryItem:
 class HistoryGap:
     missing: tuple[HistoryItem, ...]
     inserted: tuple[HistoryItem, ...]
-    """Messages in their place."""
     kept: int
     """Number of expected messages after the gap that are present."""
     sure: bool = True
@@ -62,7 +61,6 @@ class HistoryChange:
     pruned: int = 0
     """Parts missing from kept messages: tool calls, shortened results, reasoning."""
     grown: str = ""
-    """New parts of the system prompt."""
     other: bool = False
     """Whether these are more than a date or number."""
 

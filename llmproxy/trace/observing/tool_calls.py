@@ -70,9 +70,7 @@ class ToolUse:
     output: str | None = None
     """Result of the tool as sent to the model; None if not observed."""
     errored: bool = False
-    """Whether the result is a failure."""
     asking: ExchangeTimes = ExchangeTimes()
-    """Times of the answer that asked for it."""
     heard: int | None = None
     """Number of the call whose request brought the result: tools requested from then on are later."""
     approval: bool = False
@@ -146,7 +144,6 @@ NO_SERVER = (
 )
 _LIST = "mcp:tools/list"
 _SHOWN = 200
-"""Maximum characters shown of arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,6 @@ class ServedToolCalls:
     listed: frozenset[str] = frozenset()
     """Tools that servers listed."""
     seen: bool = False
-    """Whether any message to a server was observed in this run."""
     unread: Sequence[str] = ()
     """Places of unrecorded calls that may have reached a server."""
 
@@ -249,7 +245,6 @@ _LOOKS_LIKE = re.compile(
     rb'"tool_calls"\s*:\s*\[\s*\{|"type"\s*:\s*"(?:\w+_)?(?:tool_use|function_call|tool_call|function\.call)"'
     rb'|"functionCall"\s*:\s*\{|"toolUse"\s*:\s*\{'
 )
-"""Common traits of answers with tool calls on any path."""
 
 
 def may_contain_tool_calls(operation: str, body: bytes | None) -> bool:

@@ -34,21 +34,17 @@ class PendingToolCall:
     call_id: str | None
     name: str
     kept: Any = None
-    """What its reader needs when the result comes."""
 
 
 @dataclass(slots=True, eq=False)
 class RecordedConversation:
     id: str
-    """Its number, from 1."""
     tools: frozenset[str]
     system: Digest
     step: str = ""
     """Id of its `agent_step` span; empty at first."""
     last: Digest = _START
-    """Digest after the last answer."""
     latest: DecodedExchange | None = None
-    """Its last call, if its reader keeps that."""
     ended: float | None = None
     """Unix time of the last answer's end, None if unknown."""
     pending: list[PendingToolCall] = field(default_factory=list)

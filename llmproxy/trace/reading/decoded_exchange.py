@@ -25,7 +25,6 @@ from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usa
 from llmproxy.trace.spans import Span, TokenUsage
 
 _DEPTH = 8
-"""Maximum depth of a value searched for texts."""
 
 
 def make_span_id(interaction: Interaction, part: str) -> str:
@@ -148,7 +147,6 @@ def has_content(message: Message) -> bool:
 
 _FIRST_CHUNKS = 64
 _FIRST_BYTES = 1 << 16
-"""Bytes of a stream searched for the first token."""
 CLIENT_ERROR = 400
 
 
@@ -156,16 +154,13 @@ CLIENT_ERROR = 400
 class DecodedExchange:
     interaction: Interaction
     tree: dict[str, Any]
-    """The request's body."""
     messages: Sequence[Message]
     answer: Message | None
     tools: frozenset[str]
-    """Names of the tools that the request declares."""
     answer_model: str | None
     answer_id: str | None
     finish_reasons: tuple[str, ...]
     error: str | None
-    """Error text, or None."""
     duration_ms: float | None
     """Milliseconds from the request's release to the last byte; None without recorded times."""
     first_token_ms: float | None
@@ -268,7 +263,6 @@ def _list_schema_argument_names(
 
 
 _DEEPEST = 8
-"""Maximum depth of a schema whose names are read."""
 
 
 def _find_properties(tool: dict[str, Any]) -> dict[str, Any]:
@@ -359,7 +353,6 @@ def _read_model_id_and_finish(events: Sequence[dict[str, Any]]) -> tuple[str | N
 
 
 _ENDS = 6
-"""Number of events searched at either end of a stream."""
 _PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
 
 

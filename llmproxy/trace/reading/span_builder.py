@@ -54,7 +54,6 @@ from llmproxy.trace.reading.decoded_exchange import (
 from llmproxy.trace.spans import UNREAD, Span, SpanKind
 
 _PLAIN = 512
-"""Messages that are kept as plain values."""
 HELD_SPANS = 10_000
 HELD_BYTES = 8 << 20
 """Maximum bytes in the queue, estimated from the bodies."""

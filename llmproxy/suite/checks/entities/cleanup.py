@@ -19,7 +19,6 @@ from llmproxy.suite.stores.config import ResetPolicy, load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
 
 _SHOWN = 5
-"""Maximum remaining rows whose keys are listed."""
 
 
 @dataclass(slots=True)
@@ -27,11 +26,9 @@ class RowCleaner:
     store: StoreAdapter
     policy: ResetPolicy = field(default_factory=ResetPolicy)
     user: str | None = None
-    """The run's user."""
     alone: bool = True
     """Whether no other run uses the store meanwhile; only then counters are restored."""
     hook: Callable[[StoreAdapter], object] | None = None
-    """Hook of the policy `hook` (`load_reset_hook`)."""
     remarks: list[str] = field(default_factory=list)
     """New rows that remain in the store, one sentence an entity; set by `clean_up`."""
     _rows: dict[tuple[str, Id], None] = field(default_factory=dict)

@@ -140,7 +140,6 @@ def _list_all_rows(run: RowCheckContext, info: EntityInfo) -> Rows:
 
 
 _SHOWN = 3
-"""Maximum doubtful rows named."""
 
 
 def check_created(

@@ -59,7 +59,6 @@ _SHOWN = 300
 class JudgedRow:
     row: Row
     found: Mapping[str, Match]
-    """Finding by column."""
 
     @property
     def all_match(self) -> bool:
@@ -188,7 +187,6 @@ class RowCheckContext:
     adapter: StoreAdapter | None
     """None without a store: every check of an entity is an error then."""
     scope: VariableScope
-    """Variables; rows are captured into it."""
     user: str | None
     """Owner of the checked rows, if an entity has users; None: all owners."""
     clock: Callable[[], float]
@@ -196,19 +194,16 @@ class RowCheckContext:
     sleep: Callable[[float], None]
     """Waits this many seconds; may raise to end a wait early."""
     cleaner: RowCleaner | None = None
-    """Gets every row that must be removed afterwards."""
     alone: bool = True
     """Whether no other run writes meanwhile, so that every new row is the agent's."""
     beside: frozenset[str] = frozenset()
     """Users of concurrent runs; if runs may be concurrent, empty means unknown."""
     remarks: list[str] = field(default_factory=list)
-    """Remarks for the result that do not change it."""
     scenario: str = ""
     sample: int = 1
     deterministic: bool = False
     """Whether setup's ids are derived from scenario, run and name."""
     names: Sequence[str] = ()
-    """The run's entities."""
     _inserted: int = field(default=0, init=False)
 
     def may_be_created_by_run(self, owner: object) -> bool:

@@ -32,9 +32,7 @@ from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, Un
 from llmproxy.suite.stores.value_conversion import from_plain, parse_key
 
 _SHOWN = 3
-"""Maximum rows of other users named."""
 _FAILING_ROWS = 5
-"""Maximum failing rows whose fields are shown one by one."""
 
 
 def check_verify(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:
