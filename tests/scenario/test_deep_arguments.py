@@ -18,8 +18,7 @@ from llmproxy.scenario.scenario_state import _parse_arguments
 from llmproxy.scenario.values.data_files import RowError, read_rows
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.reading.shared_parts import find_scenario_files
-from llmproxy.suite.stores.protocol import Kind
-from llmproxy.suite.stores.value_conversion import to_plain
+from llmproxy.suite.stores.protocol import Kind, to_plain
 from llmproxy.yaml_reader import Problems
 
 DEEP = "[" * 100_000

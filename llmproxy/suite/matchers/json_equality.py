@@ -17,8 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.json_diff import show_json
-from llmproxy.suite.stores.protocol import Kind
-from llmproxy.suite.stores.value_conversion import to_plain as stored_as_plain
+from llmproxy.suite.stores.protocol import Kind, to_plain as stored_as_plain
 
 
 class _AbsentValue:

@@ -26,9 +26,9 @@ from llmproxy.suite.stores.protocol import (
     StoreLost,
     StoreRefused,
     fold_name,
+    pick_rows,
     unknown_entity,
 )
-from llmproxy.suite.stores.value_conversion import pick_rows
 
 _PARTIAL = 206
 _NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",

@@ -13,8 +13,18 @@ from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreBase, StoreRefused, unknown_entity
-from llmproxy.suite.stores.value_conversion import pick_rows, to_plain
+from llmproxy.suite.stores.protocol import (
+    Column,
+    EntityInfo,
+    Id,
+    Row,
+    Rows,
+    StoreBase,
+    StoreRefused,
+    pick_rows,
+    to_plain,
+    unknown_entity,
+)
 
 
 @dataclass(frozen=True, slots=True)

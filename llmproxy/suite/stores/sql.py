@@ -50,11 +50,13 @@ from llmproxy.suite.stores.protocol import (
     StoreError,
     StoreLost,
     StoreRefused,
+    from_plain,
     key_order,
+    parse_key,
     sort_rows,
+    to_plain,
 )
 from llmproxy.suite.stores.sql_mapping import MappedEntity, TableMap, build_untyped_parameter, map_entity
-from llmproxy.suite.stores.value_conversion import from_plain, parse_key, to_plain
 
 _DRIVERS = {
     "postgresql": ("psycopg", "psycopg2", "pg8000"),

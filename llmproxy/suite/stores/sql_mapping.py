@@ -118,7 +118,7 @@ def map_entity(
         reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
     )  # fmt: skip
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
-    # Without types values come as the driver returns them; `value_conversion` interprets them.
+    # Without types values come as the driver returns them; `to_plain` interprets them.
     untyped = table(mapping.table, *map(column, reflected), schema=mapping.schema)
     return MappedEntity(info, untyped, zones, serial)
 

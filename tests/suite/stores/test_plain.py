@@ -11,8 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.suite.stores.protocol import Kind
-from llmproxy.suite.stores.value_conversion import from_plain, is_same_plain_value, to_plain
+from llmproxy.suite.stores.protocol import Kind, from_plain, is_same_plain_value, to_plain
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
 

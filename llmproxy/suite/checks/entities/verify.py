@@ -28,8 +28,7 @@ from llmproxy.suite.checks.entities.row_selection import (
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, may_be_zero
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.values import Verify, WaitFor
-from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
-from llmproxy.suite.stores.value_conversion import from_plain, parse_key
+from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn, from_plain, parse_key
 
 _SHOWN = 3
 _FAILING_ROWS = 5
