@@ -29,8 +29,7 @@ from llmproxy.suite.schema.response_assertions import Created, MessageProcessing
 from llmproxy.suite.schema.steps import ChatStep
 from llmproxy.suite.schema.values import Verify
 from llmproxy.suite.stores import StoreAdapter, build_store
-from llmproxy.suite.stores.http import HttpStore
-from llmproxy.suite.stores.http_mapping import read_http_entity
+from llmproxy.suite.stores.http import HttpStore, read_http_entity
 from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
 from llmproxy.trace.observing.history_edits import ProcessorFindings, find_history_edits
 from tests.oracle.agents import Exchange

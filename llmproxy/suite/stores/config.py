@@ -126,18 +126,15 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         try:
-            from llmproxy.suite.stores.sql import SqlStore
+            from llmproxy.suite.stores.sql import SqlStore, read_owner_column, read_table_maps
         except ImportError:
             said = "the store is a database, and SQLAlchemy is not installed"
             raise MachineError(said, hint=install_command("runner")) from None
-        from llmproxy.suite.stores.sql_mapping import read_owner_column, read_table_maps
-
         user = read_owner_column(given, "store", None)
         maps = read_table_maps(entities, user)
         return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
-        from llmproxy.suite.stores.http import HttpStore
-        from llmproxy.suite.stores.http_mapping import read_http_entity, read_reset_request
+        from llmproxy.suite.stores.http import HttpStore, read_http_entity, read_reset_request
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: read_http_entity(name, value) for name, value in entities.items()}

@@ -3,6 +3,10 @@
 Each call is a transaction of its own, so that we and the agent see each other's commits. A read is retried once on a
 new connection; a statement that may have written never. The URL is the agent's own: an asyncio-only driver is replaced
 by another one. SQLite files are never created here: an empty database from a misspelt path would answer every query.
+
+      tasks: {table: app_tasks, id: task_id, user: owner, title: heading, columns: {dueDate: due_at}}
+
+In the mapping of an entity any key that is not RESERVED is a column, `suite's name: database's name`.
 """
 
 from __future__ import annotations
@@ -13,28 +17,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import batched
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    URL,
-    ColumnElement,
-    Connection,
-    Engine,
-    Select,
-    create_engine,
-    delete,
-    func,
-    insert,
-    inspect,
-    select,
-    text,
-)
-from sqlalchemy.engine import make_url
+import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.sqlite_file import open_connection
 from llmproxy.suite.stores.protocol import (
@@ -55,8 +47,180 @@ from llmproxy.suite.stores.protocol import (
     parse_key,
     sort_rows,
     to_plain,
+    unknown_column,
+    unknown_entity,
 )
-from llmproxy.suite.stores.sql_mapping import MappedEntity, TableMap, build_untyped_parameter, map_entity
+
+RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
+USER_COLUMNS = ("userId", "user_id")
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    table: str = ""
+    schema: str | None = None
+    key: str | None = None
+    user: str | None = None
+    """Owner column; empty: rows have no owner; None: by convention."""
+    columns: Mapping[str, str] | None = None
+    reuses: bool | None = None
+    """Whether a deleted row's number may be reused; None: by the database's behaviour."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedEntity:
+    info: EntityInfo
+    table: sa.TableClause
+    zones: frozenset[str]
+    """Columns whose dates keep their time zone."""
+    serial: str | None
+    """Database name of the key column if the database numbers it."""
+
+    @property
+    def key(self) -> sa.ColumnElement[Any]:
+        return self.table.c[self.info.columns[self.info.key].source]
+
+
+def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, TableMap]:
+    """Parse `store.entities`; `user` is the owner column of the whole store, None if not given."""
+    maps: dict[str, TableMap] = {}
+    for name, value in entities.items():
+        at = f"store.entities.{name}"
+        given = {"table": value} if isinstance(value, str) else value or {}
+        if not isinstance(given, Mapping):
+            raise SuiteError(f"{at}: expected a table's name or a mapping, got {value!r}")
+        columns = given.get("columns") or {}
+        if not isinstance(columns, Mapping):
+            raise SuiteError(f"{at}.columns: expected `name in the suite: name in the database`, got {columns!r}")
+        renamed = {**{k: v for k, v in given.items() if k not in RESERVED}, **columns}
+        texts = {**renamed, **{k: given[k] for k in ("table", "schema", "id") if given.get(k) is not None}}
+        for key, said in texts.items():
+            if not isinstance(said, str) or not said:
+                raise SuiteError(f"{at}.{key}: expected a name, got {said!r}{did_you_mean(key, RESERVED)}")
+        reuses = given.get("reuses")
+        if reuses is not None and not isinstance(reuses, bool):
+            raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
+        maps[name] = TableMap(
+            given.get("table", name),
+            given.get("schema"),
+            given.get("id"),
+            read_owner_column(given, at, user),
+            renamed,
+            reuses,
+        )
+    return maps
+
+
+def read_owner_column(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
+    """Return the owner column: empty if rows have no owner, `default` if not given."""
+    if "user" not in given:
+        return default
+    if given["user"] is not None and not isinstance(given["user"], str):
+        raise SuiteError(f"{at}.user: expected a column's name or null, got {given['user']!r}")
+    return given["user"] or ""
+
+
+def map_entity(
+    inspector: sa.Inspector, name: str, declared: TableMap | None, user: str | None, names: list[str]
+) -> MappedEntity:
+    """Map an entity to the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
+    mapping = declared or TableMap(name, user=user)
+    tables = [*inspector.get_table_names(mapping.schema), *inspector.get_view_names(mapping.schema)]
+    if mapping.table not in tables:
+        what = f"is mapped to the table {mapping.table!r}" if declared and mapping.table != name else "has no table"
+        raise unknown_entity(
+            name, {*names, *tables} - {name}, f"{name!r} {what}, map it: store.entities.{name}: {{table: NAME}}"
+        )
+    reflected = {str(each["name"]): each for each in inspector.get_columns(mapping.table, mapping.schema)}
+    back = _map_columns_to_suite_names(name, mapping, reflected)
+    columns = {back[each]: Column(back[each], get_column_kind(spec["type"]), each) for each, spec in reflected.items()}
+    key = _find_key(inspector, name, mapping, back, columns)
+    if mapping.user is None:
+        owner = next((back[each] for each in USER_COLUMNS if each in back), None)
+    else:
+        owner = (
+            _get_suite_column_name(mapping.user, back, EntityInfo(name, columns=columns), "user")
+            if mapping.user
+            else None
+        )
+    spec = reflected[columns[key].source]
+    counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
+    serial = columns[key].source if counted or columns[key].kind is Kind.INTEGER else None
+    info = EntityInfo(
+        name, key, owner, columns, closed=True, counted=serial is not None,
+        reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
+    )  # fmt: skip
+    zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
+    # Without types values come as the driver returns them; `to_plain` interprets them.
+    untyped = sa.table(mapping.table, *map(sa.column, reflected), schema=mapping.schema)
+    return MappedEntity(info, untyped, zones, serial)
+
+
+def _map_columns_to_suite_names(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
+    back = {each: each for each in reflected}
+    known = EntityInfo(name, columns={each: Column(each) for each in reflected})
+    for suite, source in (mapping.columns or {}).items():
+        if source not in reflected:
+            near = did_you_mean(suite, RESERVED)
+            raise unknown_column(known, source, f"store.entities.{name}.{suite}" + (f" ({near[2:]})" if near else ""))
+        back[source] = suite
+    doubled = [suite for suite in back.values() if list(back.values()).count(suite) > 1]
+    if doubled:
+        raise SuiteError(f"store.entities.{name}: two columns would be called {doubled[0]!r}")
+    return back
+
+
+def get_column_kind(type_: Any) -> Kind:
+    if type(type_).__name__ == "TINYINT" and getattr(type_, "display_width", None) == 1:
+        return Kind.BOOLEAN  # as MySQL spells it
+    kinds = (
+        (sa.Boolean, Kind.BOOLEAN), (sa.Integer, Kind.INTEGER), (sa.Numeric, Kind.NUMBER),
+        (sa.DateTime, Kind.DATETIME), (sa.Date, Kind.DATE), (sa.Time, Kind.TIME), (sa.Uuid, Kind.UUID),
+        (sa.LargeBinary, Kind.BYTES), (sa.JSON, Kind.JSON), (sa.String, Kind.TEXT),
+    )  # fmt: skip
+    return next((kind for class_, kind in kinds if isinstance(type_, class_)), Kind.UNKNOWN)
+
+
+def _find_key(
+    inspector: sa.Inspector, name: str, mapping: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
+) -> str:
+    if mapping.key is not None:
+        return _get_suite_column_name(mapping.key, back, EntityInfo(name, columns=columns), "id")
+    primary = inspector.get_pk_constraint(mapping.table, mapping.schema)["constrained_columns"]
+    if len(primary) == 1:
+        return back[primary[0]]
+    if not primary and "id" in columns:
+        return "id"  # a view
+    what = f"a primary key of several columns ({', '.join(primary)})" if primary else "no primary key"
+    raise SuiteError(
+        f"{name}: the table {mapping.table} has {what}",
+        hint=f"Name a column that tells rows apart: store.entities.{name}.id",
+    )
+
+
+def _get_suite_column_name(said: str, back: Mapping[str, str], info: EntityInfo, key: str) -> str:
+    """Return the suite's name of a column that is named by either side. Raises UnknownColumn."""
+    if said in info.columns:
+        return said
+    if said not in back:
+        raise unknown_column(info, said, f"store.entities.{info.name}.{key}")
+    return back[said]
+
+
+def _has_reused_keys(inspector: sa.Inspector, mapping: TableMap, key: Column) -> bool:
+    """Return whether numbers may be reused: SQLite does, unless the table has AUTOINCREMENT."""
+    if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
+        return False
+    query = sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
+    bind: Any = inspector.bind
+    found = bind.execute(query, {"name": mapping.table}).scalar()
+    return found is not None and "AUTOINCREMENT" not in str(found).upper()
+
+
+def build_untyped_parameter(value: Any) -> sa.ColumnElement[Any]:
+    """Build a parameter without a type: PostgreSQL then parses a text by its column."""
+    return sa.literal(value, sa.types.NullType())
+
 
 _DRIVERS = {
     "postgresql": ("psycopg", "psycopg2", "pg8000"),
@@ -70,10 +234,10 @@ _BUSY_SECONDS = 15
 _CONNECT_SECONDS = 10
 
 
-def url_for(text: str, folder: Path) -> URL:
+def url_for(text: str, folder: Path) -> sa.URL:
     """Parse a database URL and choose its driver. Raises SuiteError: invalid, or private; MachineError: no driver."""
     try:
-        url = make_url(text)
+        url = sa.make_url(text)
     except ArgumentError:
         raise SuiteError(
             f"store.sqlalchemy: {text!r} is no database URL",
@@ -106,13 +270,13 @@ def url_for(text: str, folder: Path) -> URL:
     return url
 
 
-def sqlite_file(url: URL) -> Path | None:
+def sqlite_file(url: sa.URL) -> Path | None:
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     return Path(url.database.removeprefix("file:").partition("?")[0])
 
 
-def open_engine(url: URL) -> Engine:
+def open_engine(url: sa.URL) -> sa.Engine:
     arguments: dict[str, Any] = {}
     if url.get_backend_name() == "sqlite":
         arguments = {"timeout": _BUSY_SECONDS}
@@ -120,17 +284,17 @@ def open_engine(url: URL) -> Engine:
         arguments = {"connect_timeout": _CONNECT_SECONDS}
     try:
         # Tested before use: a connection that died while it was idle is replaced before anything is written to it.
-        return create_engine(url, pool_pre_ping=True, connect_args=arguments, hide_parameters=True)
+        return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments, hide_parameters=True)
     except (NoSuchModuleError, ImportError) as error:
         raise MachineError(f"the store {mask_url(url)} needs a driver that is not installed: {error}") from None
 
 
-def mask_url(url: URL) -> str:
+def mask_url(url: sa.URL) -> str:
     return url.render_as_string(hide_password=True)
 
 
 @contextmanager
-def translate_errors(url: URL, doing: str) -> Iterator[None]:
+def translate_errors(url: sa.URL, doing: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
@@ -145,39 +309,39 @@ def translate_errors(url: URL, doing: str) -> Iterator[None]:
         raise StoreError(f"the store {mask_url(url)} failed ({doing}): {error}") from error
 
 
-def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
+def _read_counter(connection: sa.Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
     if connection.dialect.name == "sqlite":
         if not _has_sqlite_counters(connection):
             return None  # without AUTOINCREMENT the next key follows from the rows
-        sql = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
+        sql = sa.text("SELECT seq FROM sqlite_sequence WHERE name = :name")
         row = connection.execute(sql, {"name": mapped.table.name}).first()
         return (int(row[0]) if row else 0, True)
     name = _sequence_name(connection, mapped) if connection.dialect.name == "postgresql" else None
-    query = text(f"SELECT last_value, is_called FROM {name}")  # noqa: S608 - the database gave the name, quoted
+    query = sa.text(f"SELECT last_value, is_called FROM {name}")  # noqa: S608 - the database gave the name, quoted
     row = connection.execute(query).first() if name else None
     return (int(row[0]), bool(row[1])) if row else None
 
 
-def _rewind_counter(mapped: MappedEntity, value: int, connection: Connection, *, called: bool) -> None:
-    largest = int(connection.execute(select(func.max(mapped.key))).scalar() or 0)
+def _rewind_counter(mapped: MappedEntity, value: int, connection: sa.Connection, *, called: bool) -> None:
+    largest = int(connection.execute(sa.select(sa.func.max(mapped.key))).scalar() or 0)
     last, given = (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
     if connection.dialect.name == "sqlite":
-        sql = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
+        sql = sa.text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
         connection.execute(sql, {"seq": last if given else 0, "name": mapped.table.name})
     else:
-        sql = text("SELECT setval(CAST(:name AS regclass), :last, :called)")
+        sql = sa.text("SELECT setval(CAST(:name AS regclass), :last, :called)")
         name = _sequence_name(connection, mapped)
         connection.execute(sql, {"name": name, "last": max(last, 1), "called": given})
 
 
-def _has_sqlite_counters(connection: Connection) -> bool:
-    return connection.execute(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")).first() is not None
+def _has_sqlite_counters(connection: sa.Connection) -> bool:
+    return connection.execute(sa.text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")).first() is not None
 
 
-def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
+def _sequence_name(connection: sa.Connection, mapped: MappedEntity) -> str | None:
     table = connection.dialect.identifier_preparer.format_table(mapped.table)
     found = connection.execute(
-        text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table, "column": mapped.serial}
+        sa.text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table, "column": mapped.serial}
     ).scalar()
     return str(found) if found else None
 
@@ -196,7 +360,7 @@ def _copy_sqlite_pages(source: Path, target: Path) -> None:
         ) from error
 
 
-type Conditions = list[ColumnElement[bool]]
+type Conditions = list[sa.ColumnElement[bool]]
 """A name, since `list` is a method of stores."""
 
 _COPY = "copy.db"
@@ -222,7 +386,7 @@ class SqlStore(StoreBase):
         self.url = url_for(url, folder)
         self._maps = dict(entities or {})
         self._user = user
-        self._engine: Engine = open_engine(self.url)
+        self._engine: sa.Engine = open_engine(self.url)
         self._known: dict[str, MappedEntity] = {}
         self._lock = threading.Lock()
         self._reset = reset
@@ -235,8 +399,10 @@ class SqlStore(StoreBase):
         with self._lock:
             if entity not in self._known:
 
-                def look(connection: Connection) -> MappedEntity:
-                    return map_entity(inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps))
+                def look(connection: sa.Connection) -> MappedEntity:
+                    return map_entity(
+                        sa.inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps)
+                    )
 
                 self._known[entity] = self.run_read_with_retry(look, f"looking at {entity}")
             return self._known[entity]
@@ -256,12 +422,12 @@ class SqlStore(StoreBase):
         where = self._build_conditions(mapped, filters or {})
         if where is None:
             return []
-        return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(mapped.key).limit(limit))
+        return self._read_rows(mapped, sa.select(*mapped.table.c).where(*where).order_by(mapped.key).limit(limit))
 
     def ids(self, entity: str, user: str | None) -> Ids:
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
-        query, kind = select(mapped.key).where(*(where or ())), mapped.info.columns[mapped.info.key].kind
+        query, kind = sa.select(mapped.key).where(*(where or ())), mapped.info.columns[mapped.info.key].kind
         found = self.run_read_with_retry(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
         return [to_plain(value, kind) for value in found]
 
@@ -275,11 +441,11 @@ class SqlStore(StoreBase):
             new[name] = []
             for part in batched(keys, _BATCH):
                 values = [build_untyped_parameter(self._to_native(mapped, key, value)) for value in part]
-                query = select(*mapped.table.c).where(mapped.key.in_(values))
+                query = sa.select(*mapped.table.c).where(mapped.key.in_(values))
                 new[name] += sort_rows(self._read_rows(mapped, query), key.name)
         return new
 
-    def _read_rows(self, mapped: MappedEntity, query: Select[Any]) -> Rows:
+    def _read_rows(self, mapped: MappedEntity, query: sa.Select[Any]) -> Rows:
         found = self.run_read_with_retry(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
         columns = mapped.info.columns.values()
         parse = self.url.get_backend_name() != "postgresql"
@@ -326,9 +492,9 @@ class SqlStore(StoreBase):
             except ValueError as error:
                 raise StoreRefused(f"insert into {entity}: {name}: {error}") from None
         key = info.columns[info.key]
-        statement = insert(mapped.table).values(values)
+        statement = sa.insert(mapped.table).values(values)
 
-        def add(connection: Connection) -> Any:
+        def add(connection: sa.Connection) -> Any:
             if connection.dialect.insert_returning:
                 return connection.execute(statement.returning(mapped.key)).scalar_one()
             return values.get(key.source, connection.execute(statement).lastrowid)
@@ -344,12 +510,12 @@ class SqlStore(StoreBase):
         where = self._build_conditions(mapped, {mapped.info.key: id})
         if where is None:
             return False
-        statement = delete(mapped.table).where(*where)
+        statement = sa.delete(mapped.table).where(*where)
         return self.run_write(lambda c: c.execute(statement).rowcount, f"deleting from {entity}") > 0
 
     # -- connections
 
-    def run_read_with_retry[T](self, act: Callable[[Connection], T], doing: str) -> T:
+    def run_read_with_retry[T](self, act: Callable[[sa.Connection], T], doing: str) -> T:
         """Run a reading function; retried on a new connection if the first one died."""
         self._require_file()
         try:
@@ -360,7 +526,7 @@ class SqlStore(StoreBase):
         with translate_errors(self.url, doing), self._engine.connect() as connection:
             return act(connection)
 
-    def run_write[T](self, act: Callable[[Connection], T], doing: str) -> T:
+    def run_write[T](self, act: Callable[[sa.Connection], T], doing: str) -> T:
         self._require_file()
         with translate_errors(self.url, doing), self._engine.begin() as connection:
             return act(connection)
@@ -401,18 +567,18 @@ class SqlStore(StoreBase):
             )
         mapped = [self.find_table(name) for name in self._maps]
 
-        def empty(connection: Connection) -> None:
+        def empty(connection: sa.Connection) -> None:
             quote = connection.dialect.identifier_preparer.format_table
             names = [quote(each.table) for each in mapped]
             if connection.dialect.name == "postgresql":
-                connection.execute(text(f"TRUNCATE {', '.join(names)} RESTART IDENTITY"))
+                connection.execute(sa.text(f"TRUNCATE {', '.join(names)} RESTART IDENTITY"))
                 return
             if connection.dialect.name == "sqlite":
-                connection.execute(text("PRAGMA defer_foreign_keys = ON"))
+                connection.execute(sa.text("PRAGMA defer_foreign_keys = ON"))
             for each, name in zip(mapped, names, strict=True):
-                connection.execute(text(f"DELETE FROM {name}"))  # noqa: S608 - quoted by SQLAlchemy
+                connection.execute(sa.text(f"DELETE FROM {name}"))  # noqa: S608 - quoted by SQLAlchemy
                 if connection.dialect.name == "sqlite" and _has_sqlite_counters(connection):
-                    sql = text("DELETE FROM sqlite_sequence WHERE name = :name")
+                    sql = sa.text("DELETE FROM sqlite_sequence WHERE name = :name")
                     connection.execute(sql, {"name": each.table.name})
 
         self.run_write(empty, f"emptying {', '.join(self._maps)}")

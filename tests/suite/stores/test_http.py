@@ -11,8 +11,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreRefused, build_store
-from llmproxy.suite.stores.http import HttpStore
-from llmproxy.suite.stores.http_mapping import read_http_entity
+from llmproxy.suite.stores.http import HttpStore, read_http_entity
 from tests.suite.stores.places import Rest
 
 WRAPPED = {"rows": "$.items", "row": "$.item", "next": "$.next", "body": {"item": "$data"}}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.http_mapping import HttpRequestLine, read_http_entity
+from llmproxy.suite.stores.http import HttpRequestLine, read_http_entity
 
 
 def test_the_usual_addresses_need_not_be_written() -> None:

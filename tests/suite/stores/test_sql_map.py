@@ -13,8 +13,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, build_store
 from llmproxy.suite.stores.protocol import parse_key
-from llmproxy.suite.stores.sql import SqlStore
-from llmproxy.suite.stores.sql_mapping import read_table_maps
+from llmproxy.suite.stores.sql import SqlStore, read_table_maps
 
 TABLES = """
 CREATE TABLE app_tasks (task_id INTEGER PRIMARY KEY, heading TEXT, due_at DATE, owner TEXT, open BOOLEAN, x, n NUMERIC, b BLOB, j JSON,
