@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeGuard
 
-import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference

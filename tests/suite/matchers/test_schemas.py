@@ -7,8 +7,7 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.match import REGISTRY
-from llmproxy.suite.matchers.schemas import match_json_schema
-from llmproxy.suite.matchers.text import is_pattern_found
+from llmproxy.suite.matchers.text import is_pattern_found, match_json_schema
 from llmproxy.suite.matchers.variables import VariableScope
 
 FORMATS = [
