@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value, evaluate
-from llmproxy.suite.matchers.json_equality import ABSENT, Unknown
+from llmproxy.suite.matchers.match import ABSENT, Unknown
 from llmproxy.suite.matchers.variables import VariableScope
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR

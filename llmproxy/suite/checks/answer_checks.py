@@ -15,7 +15,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.suite.matchers.apply import assertion, check_paths, check_value
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.json_equality import quote
+from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.response_assertions import Response

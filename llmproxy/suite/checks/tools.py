@@ -21,8 +21,7 @@ from llmproxy.suite.matchers.apply import (
     evaluate,
     worst_status,
 )
-from llmproxy.suite.matchers.json_equality import get_path, quote, to_json
-from llmproxy.suite.matchers.match import MatchKind
+from llmproxy.suite.matchers.match import MatchKind, get_path, quote, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity

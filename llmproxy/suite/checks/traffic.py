@@ -23,8 +23,7 @@ from llmproxy.suite.checks.tools import (
     explain_unreadable_answers,
 )
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
-from llmproxy.suite.matchers.json_equality import Unknown, quote
-from llmproxy.suite.matchers.match import MatchKind, explain_replaced_secret
+from llmproxy.suite.matchers.match import MatchKind, Unknown, explain_replaced_secret, quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import HistoryProcessor, MessageProcessing, Usage
 from llmproxy.suite.schema.steps import Talk

@@ -18,15 +18,20 @@ from typing import Any, TypeGuard
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.json_equality import ABSENT, Unknown, get_path, name_kind, quote, to_json
 from llmproxy.suite.matchers.match import (
+    ABSENT,
     MODIFIERS,
     REGISTRY,
     Match,
     MatchKind,
+    Unknown,
     ValueToMatch,
     apply_named_matcher,
+    get_path,
     match,
+    name_kind,
+    quote,
+    to_json,
 )
 from llmproxy.suite.matchers.text import explain_bad_pattern
 from llmproxy.suite.matchers.variables import StepError, VariableScope

@@ -11,26 +11,24 @@ from uuid import UUID
 
 from llmproxy.core.traffic.canonical_json import refuse_constant
 from llmproxy.core.traffic.json_diff import list_differences
-from llmproxy.suite.matchers.json_equality import (
+from llmproxy.suite.matchers.match import (
     ABSENT,
+    REGISTRY,
+    Match,
+    MatchKind,
+    ValueToMatch,
     are_equal,
+    combine_required_matches,
     is_mistyped,
     is_number,
+    match,
+    match_any,
+    matcher,
     name_kind,
     parse_time,
     quote,
     to_json,
     to_nfc,
-)
-from llmproxy.suite.matchers.match import (
-    REGISTRY,
-    Match,
-    MatchKind,
-    ValueToMatch,
-    combine_required_matches,
-    match,
-    match_any,
-    matcher,
 )
 from llmproxy.suite.matchers.variables import parse_ref
 

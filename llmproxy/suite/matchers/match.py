@@ -1,33 +1,201 @@
-"""Definition of matchers, and combination of their findings.
+"""Values in matchers, definition of matchers, and combination of their findings.
 
-    HOLDS      the value matches
-    FAILS      it does not
-    UNFIT      the matcher cannot judge the value's kind (`gt` of a text): a failure, and so is its negation
-    MISTYPED   it does not match, but would with another type (5 and "5"): a failure, and so is its negation
-    UNCLEAR    unknown: the value is unknown, a name has no value, a pattern timed out
-
-`not` swaps HOLDS and FAILS; the others become UNCLEAR. So no matcher holds together with its negation, and an assertion
-that cannot be evaluated passes in no combination.
+Values are independent of their source, but strict about their type: `to_json` converts a database's dates, decimals and
+UUIDs, so that a suite can name them. Of the findings (`MatchKind`) `not` swaps HOLDS and FAILS; the others become
+UNCLEAR. So no matcher holds together with its negation, and an assertion that cannot be evaluated passes in no
+combination.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from enum import Enum
+from numbers import Number
 from typing import Any
+from uuid import UUID
 
 from llmproxy.core.secrets.redact import STANDS_IN
-from llmproxy.suite.matchers.json_equality import Unknown
+from llmproxy.core.traffic.json_diff import show_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
+from llmproxy.suite.stores.protocol import Kind, to_plain as stored_as_plain
+
+
+class _AbsentValue:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT = _AbsentValue()
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value that may exist but is not observable; every assertion about it is an error."""
+
+    reason: str
+
+
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")
+_INDEX = re.compile(r"\[(\d+)\]")
+_SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
+"""JSONPath syntax that our paths lack: search, every item, filters, items from the end, quoted names."""
+
+
+def to_json(value: object) -> Any:
+    """Return a value as JSON: dates in ISO 8601 (UTC if they have a time), UUIDs as text, decimals as numbers."""
+    return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, Kind.TEXT)
+
+
+def are_equal(left: object, right: object) -> bool:
+    """Return whether two values are equal with their types: 1 equals 1.0, true does not equal 1, "1" does not equal 1.
+
+    Dates, UUIDs and decimals equal their texts and numbers; two times are equal in any time zone.
+    """
+    if isinstance(left, (datetime, date)) or isinstance(right, (datetime, date)):
+        moments = parse_time(left), parse_time(right)
+        return None not in moments and moments[0] == moments[1]
+    if isinstance(left, UUID) or isinstance(right, UUID):
+        texts = isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
+        return texts and str(left).lower() == str(right).lower()
+    if isinstance(left, Decimal) or isinstance(right, Decimal):
+        return is_number(left) and is_number(right) and _to_decimal(left) == _to_decimal(right)
+    left, right = to_json(left), to_json(right)
+    left, right = (None if left is ABSENT else left), (None if right is ABSENT else right)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(are_equal(value, right[key]) for key, value in left.items())
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(are_equal, left, right))
+    if isinstance(left, str) and isinstance(right, str):
+        return to_nfc(left) == to_nfc(right)
+    return left == right and (type(left) is type(right) or (is_number(left) and is_number(right)))
+
+
+def to_nfc(text: str) -> str:
+    """Return a text with composed letters and accents, so that both forms are equal."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def is_mistyped(left: object, right: object) -> bool:
+    """Return whether two values differ only in type: 5 and "5", 1 and true, "true" and true."""
+    left, right = to_json(left), to_json(right)
+    return name_kind(left) != name_kind(right) and bool(_list_spellings(left) & _list_spellings(right))
+
+
+def _list_spellings(value: object) -> set[str]:
+    if isinstance(value, bool):
+        return {str(value).casefold(), str(int(value))}
+    if isinstance(value, int | float):
+        return {str(int(value)) if value == value // 1 else repr(value)}
+    return {value.strip().casefold()} if isinstance(value, str) else set()
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool)
+
+
+def _to_decimal(value: object) -> Decimal:
+    return value if isinstance(value, Decimal) else Decimal(repr(value))
+
+
+def parse_time(value: object) -> datetime | None:
+    """Return the time of a date or an ISO 8601 text (a day: its midnight, UTC); None for anything else."""
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
+        return None
+    try:
+        made = datetime.fromisoformat(value.replace(",", ".").replace(" +", "+").replace(" Z", "Z"))
+    except ValueError:
+        return None
+    return made if made.tzinfo else made.replace(tzinfo=UTC)
+
+
+def name_kind(value: object) -> str:
+    if value is None:
+        return "null"
+    if value is ABSENT:
+        return "nothing"
+    for types, name in (
+        (bool, "a boolean"),
+        (Number, "a number"),
+        ((datetime, date), "a date"),
+        ((str, UUID, Enum, time), "text"),
+        ((list, tuple, set, frozenset), "a list"),
+        (Mapping, "an object"),
+    ):
+        if isinstance(value, types):
+            return name
+    return type(value).__name__
+
+
+def quote(value: object, width: int = 120) -> str:
+    return "nothing" if value is ABSENT else show_json(to_json(value), width)
+
+
+def get_path(value: object, path: str) -> Any:
+    """Return the value at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT if there is none.
+
+    A key equal to the whole path, or the rest of it, takes precedence. `$` is the whole, and may precede the path. A
+    path that cannot be followed is `Unknown`, not ABSENT: a name in a list of objects, or in a JSON text, means
+    something else.
+    """
+    if path in {"", "$"}:
+        return value
+    if path.startswith(("$.", "$[")) and not (isinstance(value, Mapping) and "$" in value):
+        path = path[1:].removeprefix(".")
+    if isinstance(value, Mapping):
+        if path in value:
+            return value[path]
+        lost: object = ABSENT
+        for at in range(len(path) - 1, 0, -1):
+            if path[at] in ".[" and path[:at] in value:
+                found = get_path(value[path[:at]], path[at:].removeprefix("."))
+                if found is not ABSENT and not isinstance(found, Unknown):
+                    return found
+                lost = found if lost is ABSENT else lost
+        return lost
+    if isinstance(value, (list, tuple)):
+        head, rest = _split_path_head(path)
+        if head.isdecimal():
+            return get_path(value[int(head)], rest) if int(head) < len(value) else ABSENT
+        if any(isinstance(each, (Mapping, list, tuple)) for each in value):
+            return Unknown(f"{head!r} is looked for in a list of {len(value)}: say in which item, such as [0].{path}")
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        return Unknown(f"{path!r} is looked for in a text: {quote(value, 60)}")
+    return ABSENT
+
+
+def explain_bad_path(path: str) -> str:
+    """Return why a path can never be followed, or "": assertions on a missing value would hold."""
+    found = _SEARCHES.search(path)
+    return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
+
+
+def _split_path_head(path: str) -> tuple[str, str]:
+    if found := _INDEX.match(path):
+        return found[1], path[found.end() :].removeprefix(".")
+    head = re.split(r"[.\[]", path, maxsplit=1)[0]
+    return head, path[len(head) :].removeprefix(".")
 
 
 class MatchKind(Enum):
     HOLDS = "holds"
     FAILS = "fails"
-    UNFIT = "unfit"
-    MISTYPED = "mistyped"
-    UNCLEAR = "unclear"
+    UNFIT = "unfit"  # the matcher cannot judge the value's kind (`gt` of a text): a failure, and so is its negation
+    MISTYPED = "mistyped"  # it would match with another type (5 and "5"): a failure, and so is its negation
+    UNCLEAR = "unclear"  # the value is unknown, a name has no value, a pattern timed out
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,19 @@ from llmproxy.advice import install_command
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.json_equality import ABSENT, are_equal, name_kind, parse_time, quote, to_json, to_nfc
-from llmproxy.suite.matchers.match import Match, MatchKind, ValueToMatch, matcher
+from llmproxy.suite.matchers.match import (
+    ABSENT,
+    Match,
+    MatchKind,
+    ValueToMatch,
+    are_equal,
+    matcher,
+    name_kind,
+    parse_time,
+    quote,
+    to_json,
+    to_nfc,
+)
 from llmproxy.suite.matchers.variables import StepError
 
 SECONDS = 1.0

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, RowError, name_rows, read_rows
 from llmproxy.suite.matchers.apply import COMPARISONS
-from llmproxy.suite.matchers.json_equality import quote
+from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names, only_mappings
 from llmproxy.suite.reading.shared_parts import (

@@ -23,7 +23,7 @@ from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
 from llmproxy.scenario.values.messages import Farewell, get_text
 from llmproxy.suite.matchers.apply import assertion, build_unclear
-from llmproxy.suite.matchers.json_equality import quote
+from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import build_unjudged_assertion
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation

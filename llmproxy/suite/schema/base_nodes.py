@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.json_equality import name_kind, quote
+from llmproxy.suite.matchers.match import name_kind, quote
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate_path, place_of
 
 

@@ -11,8 +11,7 @@ from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.apply import COMPARISONS, NOTHING_ASSERTED, validate_matcher
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.json_equality import quote
-from llmproxy.suite.matchers.match import MODIFIERS
+from llmproxy.suite.matchers.match import MODIFIERS, quote
 from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind
 from llmproxy.suite.schema.values import (
     Capture,

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.json_equality import name_kind, quote
+from llmproxy.suite.matchers.match import name_kind, quote
 from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value
 from llmproxy.suite.schema.response_assertions import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.values import (

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 
 from llmproxy.core.forks.overrides import InvalidMock, parse_mocks
 from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_expected_count, validate_matcher
-from llmproxy.suite.matchers.json_equality import explain_bad_path, quote
+from llmproxy.suite.matchers.match import explain_bad_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value, describe_value
 from llmproxy.yaml_reader import Problems, place_of

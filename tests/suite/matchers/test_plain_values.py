@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from llmproxy.suite.matchers.json_equality import (
+from llmproxy.suite.matchers.match import (
     ABSENT,
     Unknown,
     are_equal,

@@ -18,8 +18,7 @@ from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.matchers.apply import build_unclear, check_value, evaluate
-from llmproxy.suite.matchers.json_equality import ABSENT
-from llmproxy.suite.matchers.match import Match, MatchKind
+from llmproxy.suite.matchers.match import ABSENT, Match, MatchKind
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 
