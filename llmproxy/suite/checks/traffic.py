@@ -14,9 +14,9 @@ from typing import Any
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answer_checks import StepCheckContext, check_tool_calls_snapshot
-from llmproxy.suite.checks.misspelt_tools import check_tool_names
 from llmproxy.suite.checks.tools import (
     check_server_calls,
+    check_tool_names,
     check_tool_sequence,
     check_tools,
     check_total,

@@ -26,7 +26,7 @@ from llmproxy.scenario.values.run_ids_and_options import classify_run_error, des
 from llmproxy.suite.checks.answer_checks import check_response
 from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
-from llmproxy.suite.checks.misspelt_tools import find_never_offered_tools
+from llmproxy.suite.checks.tools import find_never_offered_tools
 from llmproxy.suite.checks.traffic import (
     TrafficWindowStart,
     check_usage,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.misspelt_tools import (
+from llmproxy.suite.checks.tools import (
     check_tool_names,
     find_near_name,
     find_never_offered_tools,
