@@ -217,7 +217,7 @@ class TestOptions:
     send_env: tuple[str, ...] = ()
 
     def execute(self, env: Mapping[str, str]) -> int:
-        from llmproxy.suite.checks.answer_checks import forbid_update_in_ci
+        from llmproxy.suite.checks.chat_steps import forbid_update_in_ci
 
         if self.update:
             forbid_update_in_ci(env)

@@ -14,16 +14,16 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, R
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext
-from llmproxy.suite.checks.entities.verify import check_verify
-from llmproxy.suite.checks.tools import check_tool_sequence, check_tools, check_total
-from llmproxy.suite.checks.traffic import (
+from llmproxy.suite.checks.chat_steps import (
     check_history_edits,
     check_usage,
     explain_unseen_traffic,
     find_unclear_tool_checks,
 )
+from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext
+from llmproxy.suite.checks.entities.verify import check_verify
+from llmproxy.suite.checks.tools import check_tool_sequence, check_tools, check_total
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage
 from llmproxy.suite.schema.steps import ChatStep

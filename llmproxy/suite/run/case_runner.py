@@ -23,17 +23,17 @@ from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
-from llmproxy.suite.checks.answer_checks import check_response
-from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.verify import check_verify, check_wait
-from llmproxy.suite.checks.tools import find_never_offered_tools
-from llmproxy.suite.checks.traffic import (
+from llmproxy.suite.checks.chat_steps import (
     TrafficWindowStart,
+    check_response,
     check_usage,
     evaluate_traffic,
     explain_unseen_traffic,
     find_uncounted_hosted_tools,
 )
+from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
+from llmproxy.suite.checks.entities.verify import check_verify, check_wait
+from llmproxy.suite.checks.tools import find_never_offered_tools
 from llmproxy.suite.matchers.apply import all_hold, build_unclear, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase

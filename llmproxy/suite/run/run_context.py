@@ -13,7 +13,7 @@ from typing import Any
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Event, Handler, notify_handlers
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.suite.checks.answer_checks import StoredAnswerSnapshots
+from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots
 from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import ReportedRuns

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.traffic import merge_declared_with_observed, read_declared_history_edits
+from llmproxy.suite.checks.chat_steps import merge_declared_with_observed, read_declared_history_edits
 from llmproxy.trace.observing.history_edits import ProcessorFinding, ProcessorFindings
 
 UNSEEN = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")

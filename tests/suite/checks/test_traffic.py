@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from llmproxy.report.events import Status
+from llmproxy.suite.checks.chat_steps import (
+    explain_unseen_traffic,
+    find_unclear_tool_checks,
+    find_uncounted_hosted_tools,
+)
 from llmproxy.suite.checks.tools import check_tools, check_total
-from llmproxy.suite.checks.traffic import explain_unseen_traffic, find_unclear_tool_checks, find_uncounted_hosted_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ChatStep
