@@ -20,9 +20,8 @@ from llmproxy.suite.checks.chat_steps import (
     explain_unseen_traffic,
     find_unclear_tool_checks,
 )
-from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext
-from llmproxy.suite.checks.entities.verify import check_verify
+from llmproxy.suite.checks.row_checks import check_created, check_verify, take_baseline
+from llmproxy.suite.checks.rows import RowCheckContext
 from llmproxy.suite.checks.tools import check_tool_sequence, check_tools, check_total
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage

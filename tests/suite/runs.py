@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.checks.entities.new_rows import check_created
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext
+from llmproxy.suite.checks.row_checks import check_created
+from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost

@@ -15,10 +15,8 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext
-from llmproxy.suite.checks.entities.verify import check_verify, check_wait
+from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
+from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor

@@ -22,18 +22,18 @@ RESOLUTIONS = {
     "6 count and input of a tool": "checks/test_tools::test_what_is_expected_of_a_tool",
     "7 tools are those of this step": "../trace/observing/test_wire::test_history_is_never_counted",
     "8 other tools may be called": "checks/test_tools::test_other_tools_may_be_called_unless_only_these_may",
-    "9 what counts as created": "checks/entities/test_created::test_a_row_that_was_there_before_is_not_created "
-    "checks/entities/test_created::test_count_is_of_the_rows_that_have_the_fields checks/entities/test_created::test_within_waits_for_agents_that_write_later",
-    "10 fields without an id hold for every row": "checks/entities/test_verify::test_fields_hold_for_every_selected_row",
-    "11 verify wants a row": "checks/entities/test_verify::test_no_row_is_no_pass",
-    "12 wait may begin before there is a row, and needs until": "checks/entities/test_verify::test_wait_ends_as_soon_as_it_holds "
+    "9 what counts as created": "checks/test_created::test_a_row_that_was_there_before_is_not_created "
+    "checks/test_created::test_count_is_of_the_rows_that_have_the_fields checks/test_created::test_within_waits_for_agents_that_write_later",
+    "10 fields without an id hold for every row": "checks/test_verify::test_fields_hold_for_every_selected_row",
+    "11 verify wants a row": "checks/test_verify::test_no_row_is_no_pass",
+    "12 wait may begin before there is a row, and needs until": "checks/test_verify::test_wait_ends_as_soon_as_it_holds "
     "reading/test_load::test_what_cannot_be_meant_is_refused",
-    "13 timeouts stand in wait and in chat": "checks/entities/test_verify::test_wait_ends_when_the_time_is_over schema/test_steps::test_every_kind_of_step_loads",
+    "13 timeouts stand in wait and in chat": "checks/test_verify::test_wait_ends_when_the_time_is_over schema/test_steps::test_every_kind_of_step_loads",
     "14 a name alone is its id": "matchers/test_variables::test_references_are_written_out",
     "15 what has no value is an error": "matchers/test_variables::test_what_has_no_value_is_never_sent run/test_runner::test_a_name_without_a_value_is_never_sent",
-    "16 setup goes in order": "checks/entities/test_looking::test_setup_inserts_in_order_and_names_whole_rows",
-    "17 clean-up": "checks/entities/test_cleanup::test_each_way_of_leaving_the_store run/test_runner::test_rows_are_removed_whatever_happened",
-    "18 what userId means": "checks/entities/test_looking::test_setup_rows_belong_to_the_runs_user checks/entities/test_rows::test_filters_are_matchers_and_narrow_to_the_user "
+    "16 setup goes in order": "checks/test_looking::test_setup_inserts_in_order_and_names_whole_rows",
+    "17 clean-up": "checks/test_cleanup::test_each_way_of_leaving_the_store run/test_runner::test_rows_are_removed_whatever_happened",
+    "18 what userId means": "checks/test_looking::test_setup_rows_belong_to_the_runs_user checks/test_rows::test_filters_are_matchers_and_narrow_to_the_user "
     "run/test_runner::test_runs_with_users_of_their_own_go_on_at_the_same_time",
     "19 usage is the step's": "checks/test_usage::test_numbers_are_compared",
     "20 what stands beside anyOf counts too": "checks/test_usage::test_any_branch_is_enough",

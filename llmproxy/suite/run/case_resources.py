@@ -24,11 +24,12 @@ from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.agent_caller import Caller, gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
-from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
-from llmproxy.suite.checks.entities.row_selection import (
+from llmproxy.suite.checks.rows import (
     RowCheckContext,
+    RowCleaner,
     add_run_number_suffix,
     build_clock_env,
+    load_reset_hook,
     select_rows,
 )
 from llmproxy.suite.matchers.variables import VariableScope

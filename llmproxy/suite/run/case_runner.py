@@ -31,8 +31,7 @@ from llmproxy.suite.checks.chat_steps import (
     explain_unseen_traffic,
     find_uncounted_hosted_tools,
 )
-from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.verify import check_verify, check_wait
+from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
 from llmproxy.suite.checks.tools import find_never_offered_tools
 from llmproxy.suite.matchers.apply import all_hold, build_unclear, worst_status
 from llmproxy.suite.matchers.variables import StepError

@@ -27,7 +27,7 @@ from llmproxy.proxy_calls import describe_served_failures, find_carried_or_stale
 from llmproxy.report.events import Completed, Event, Selected, Status, to_handlers
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.suite.checks.entities.row_selection import add_run_number_suffix
+from llmproxy.suite.checks.rows import add_run_number_suffix
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once

@@ -32,7 +32,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.messages import format_value, get_text, list_messages
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext
+from llmproxy.suite.checks.rows import RowCheckContext
 from llmproxy.suite.matchers.apply import build_unclear, worst_status
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase

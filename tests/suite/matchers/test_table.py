@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.entities.row_selection import JudgedRow, check_row_fields
+from llmproxy.suite.checks.rows import JudgedRow, check_row_fields
 from llmproxy.suite.matchers.apply import check_paths, check_value
 from llmproxy.suite.matchers.match import ABSENT, REGISTRY, Unknown
 from llmproxy.suite.matchers.variables import VariableScope

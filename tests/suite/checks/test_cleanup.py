@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
+from llmproxy.suite.checks.rows import RowCleaner, load_reset_hook
 from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreAdapter, StoreRefused, build_store, parse_reset_policy
 
 TABLES = """

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext, derive_setup_row_key
-from llmproxy.suite.checks.entities.verify import check_verify, check_wait
+from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
+from llmproxy.suite.checks.rows import RowCheckContext, derive_setup_row_key
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor

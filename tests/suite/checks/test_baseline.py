@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.checks.entities.new_rows import StoreBaseline, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext
+from llmproxy.suite.checks.row_checks import StoreBaseline, take_baseline
+from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import build_store
 from tests.suite.runs import Run, created, run

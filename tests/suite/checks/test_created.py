@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.new_rows import StoreBaseline, take_baseline
+from llmproxy.suite.checks.row_checks import StoreBaseline, take_baseline
 from tests.suite.runs import Run, created, run
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.row_selection import (
+from llmproxy.suite.checks.rows import (
     MOST_ROWS,
     RowCheckContext,
     add_run_number_suffix,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.checks.entities.new_rows import StoreBaseline, take_baseline
+from llmproxy.suite.checks.row_checks import StoreBaseline, take_baseline
 from tests.suite.runs import Run, run
 
 

@@ -1,1 +1,0 @@
-"""Assertions about rows: setup, new rows, verification, waiting, and cleanup."""
