@@ -34,8 +34,7 @@ from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.rejudge import read_report
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import describe_replayed_but_unfiled
-from llmproxy.suite.run.verdicts import build_row, get_matrix_position
+from llmproxy.suite.run.runner import build_row, describe_replayed_but_unfiled, get_matrix_position
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.errors import Exit, MissError, SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.run.case_runner import CaseResult
-from llmproxy.suite.run.verdicts import build_row, choose_exit_code
+from llmproxy.suite.run.runner import build_row, choose_exit_code
 
 P, F, A, E, S = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.SKIPPED
 
