@@ -36,8 +36,7 @@ from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent, RecordedCallsSession, ReportedRuns
 from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names
-from llmproxy.suite.run.simulate_and_judge import model_upstreams
-from llmproxy.suite.run.step_context import StepContext, StepConversations, parse_faults
+from llmproxy.suite.run.step_context import StepContext, StepConversations, model_upstreams, parse_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import load_attribute

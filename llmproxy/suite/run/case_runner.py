@@ -39,8 +39,15 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
 from llmproxy.suite.run.rejudge import build_unjudged_assertion
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.simulate_and_judge import replay_simulation, run_judge, run_simulated_conversation
-from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
+from llmproxy.suite.run.step_context import (
+    StepContext,
+    StepResult,
+    SuiteConversation,
+    inject_step_faults,
+    replay_simulation,
+    run_judge,
+    run_simulated_conversation,
+)
 from llmproxy.suite.schema.steps import (
     ChatStep,
     JudgeStep,

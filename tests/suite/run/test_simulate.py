@@ -159,7 +159,7 @@ def test_a_simulated_and_judged_conversation_is_replayed_whole(tmp_path: Path, a
 def test_models_of_ones_own_are_forwarded_where_they_are(tmp_path: Path, agent: str) -> None:
     """The session of a run learns where a judge's model is served; a suite without models costs nothing."""
     from llmproxy.scenario.config import ModelConfig, ScenarioConfig
-    from llmproxy.suite.run.simulate_and_judge import model_upstreams
+    from llmproxy.suite.run.step_context import model_upstreams
 
     (plain,) = rig.cases_of(tmp_path, text(agent, "{chat: x}"))
     (judged,) = rig.cases_of(tmp_path, text(agent, "{chat: x}", "{judge: It is kind}"), "j.suite.yaml")
