@@ -57,9 +57,8 @@ from llmproxy.core.traffic.json_diff import Difference, build_difference, list_d
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, Exit, SettingsError, printable
 from llmproxy.protocol import format_sample_name
-from llmproxy.trace.comparing.diff import FailOn
+from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
 from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
-from llmproxy.trace.comparing.render import diff_to_dict, render
 from llmproxy.trace.observing.agent_activity import compare_calls_with_servers
 from llmproxy.ui.calls import body_to_json, summarize_recorded_steps
 

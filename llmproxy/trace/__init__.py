@@ -27,8 +27,11 @@ if TYPE_CHECKING:
         tool_order as tool_order,
         tool_trajectory as tool_trajectory,
     )
-    from llmproxy.trace.comparing.diff import ReplayDiff as ReplayDiff, ToolFieldChange as ToolFieldChange
-    from llmproxy.trace.comparing.render import render as render
+    from llmproxy.trace.comparing.diff import (
+        ReplayDiff as ReplayDiff,
+        ToolFieldChange as ToolFieldChange,
+        render as render,
+    )
     from llmproxy.trace.export import otlp as otlp, write_otlp as write_otlp, write_trace as write_trace
     from llmproxy.trace.reading.recording_spans import spans_of as spans_of
     from llmproxy.trace.replay.engine import (
@@ -58,8 +61,7 @@ _HOMES = {
                    "output_json_schema", "output_matches", "token_count_under", "no_tool_called", "same_tool_calls",
                    "tool_called", "tool_order", "tool_trajectory"),
     "trace_file": ("AgentRun", "Cassette", "behavior_fingerprint"),
-    "comparing.diff": ("ReplayDiff", "ToolFieldChange"),
-    "comparing.render": ("render",),
+    "comparing.diff": ("ReplayDiff", "ToolFieldChange", "render"),
     "export": ("otlp", "write_otlp", "write_trace"),
     "spans": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
     "reading.recording_spans": ("spans_of",),
