@@ -17,6 +17,16 @@ from llmproxy.errors import LLMProxyError, SettingsError, SuiteError, ensure_pre
 from llmproxy.settings import find_project_tables
 from llmproxy.yaml_reader import Problems, read_documents
 
+KEYS = ("agent", "store")
+TABLE = "[tool.llmproxy.suite]"
+_EXAMPLE = f'{TABLE} has the tables agent and store, as in agent = {{command = ["node", "agent.mjs"]}}'
+PAUSE = 0.5
+_KINDS = frozenset({".yaml", ".yml", ".py", ".mjs", ".js", ".ts", ".json", ".toml", ".md", ".txt"})
+_PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages", "cassettes"})
+_MOST = 5000
+"""Maximum watched files; a folder with more is no project of tests."""
+Seen = dict[Path, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteCommandOptions:
@@ -53,11 +63,6 @@ class SuiteCommandOptions:
 
     def build_rerun_command(self, case: str) -> str:
         return f"{self.command} {self.only} {shlex.quote(case)}" if self.only else self.command
-
-
-KEYS = ("agent", "store")
-TABLE = "[tool.llmproxy.suite]"
-_EXAMPLE = f'{TABLE} has the tables agent and store, as in agent = {{command = ["node", "agent.mjs"]}}'
 
 
 def read_project_table(cwd: Path) -> tuple[dict[str, Any], Path]:
@@ -110,14 +115,6 @@ def _agent_flag_to_mapping(text: str) -> Mapping[str, Any]:
         return {"command": shlex.split(text)}
     except ValueError as error:
         raise SuiteError(f"{text!r} is no command that a shell could read: {error}.") from error
-
-
-PAUSE = 0.5
-_KINDS = frozenset({".yaml", ".yml", ".py", ".mjs", ".js", ".ts", ".json", ".toml", ".md", ".txt"})
-_PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages", "cassettes"})
-_MOST = 5000
-"""Maximum watched files; a folder with more is no project of tests."""
-Seen = dict[Path, int]
 
 
 def read_change_times(paths: Sequence[str]) -> Seen:

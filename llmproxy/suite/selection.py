@@ -23,13 +23,17 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase
 from llmproxy.trace.reading.recording_spans import spans_of
 
+_SHOWN = 10  # scenarios named
+FILE = Path(".llmproxy") / "last-failed.json"
+_WORD = re.compile(r"[()]|[^\s()]+")
+_KEYWORDS = ("(", ")", "and", "or", "not")
+Holds = Callable[[Collection[str]], bool]
+_NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
+
 
 def cassette_name(suite: str, case: str) -> str:
     """Return a case's recording name: suite and id as slugs; with a digest if slugging lost characters."""
     return f"{name_cassette(suite)}/{name_cassette(case)}"
-
-
-_SHOWN = 10
 
 
 class RunNotRecorded(MissError):
@@ -100,9 +104,6 @@ def explain_unrecorded_request(
     return "\n".join([*lines, text])
 
 
-FILE = Path(".llmproxy") / "last-failed.json"
-
-
 def read_last_failed(folder: Path) -> list[str] | None:
     """Return the ids that did not pass last time; None without an earlier test, or for a foreign file."""
     try:
@@ -120,11 +121,6 @@ def record_failed(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> No
     path = folder / FILE
     with suppress(OSError), replace_file(path) as file:
         file.write(json.dumps({"version": 1, "failed": left}, ensure_ascii=False) + "\n")
-
-
-_WORD = re.compile(r"[()]|[^\s()]+")
-_KEYWORDS = ("(", ")", "and", "or", "not")
-Holds = Callable[[Collection[str]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +202,6 @@ def parse_tag_expression(text: str) -> Holds:
     if not all(isinstance(node, _NODES) for node in nodes):
         raise wrong
     return lambda tags: _evaluate_tags(tree, {made for name, made in names.items() if name in tags})
-
-
-_NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
 
 
 def _evaluate_tags(node: ast.expr, there: Collection[str]) -> bool:

@@ -23,6 +23,10 @@ from llmproxy.trace.trace_file import AgentRun, Cassette
 OnUnknown = Literal["fail", "ignore"]
 _SHOWN = 300
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_CONDITION = re.compile(r"\(\?<?[=!]|\[\^|\\[DWSB]")
+"""What lets a pattern match an empty text and not every other: a look-around, a negated set."""
+Subject = Cassette | AgentRun
+Mode = Literal["strict", "unordered", "subset", "superset"]
 
 # -- what came out -----------------------------------------------------------------------------------------------------
 
@@ -36,10 +40,6 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
     found = substring in text if case_sensitive else substring.casefold() in text.casefold()
     problem = "" if found else f"{substring!r} is not in the output: {_clip_text(text)!r}"
     return build_result(f"output_contains({substring!r})", cassette, substring, text, problem)
-
-
-_CONDITION = re.compile(r"\(\?<?[=!]|\[\^|\\[DWSB]")
-"""What lets a pattern match an empty text and not every other: a look-around, a negated set."""
 
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
@@ -190,10 +190,6 @@ def evaluate(*results: AssertionResult) -> EvalResult:
 
 def _clip_text(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-
-
-Subject = Cassette | AgentRun
-Mode = Literal["strict", "unordered", "subset", "superset"]
 
 
 def unwrap_cassette(subject: Subject) -> Cassette:

@@ -35,6 +35,10 @@ _ERROR = 2
 _MILLION = 1_000_000
 _INT64 = 1 << 63
 Plain = dict[str, Any]
+BATCH = 200
+"""Spans of one OTLP line: a few hundred kilobytes."""
+_HALF = re.compile("[\ud800-\udfff]")
+"""Lone surrogates: recorded answers may contain them, OTLP's readers reject them."""
 
 
 def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
@@ -251,10 +255,6 @@ def _build_value(value: object) -> Plain:
     return {"stringValue": value if isinstance(value, str) else _to_json_text(value) or ""}
 
 
-BATCH = 200
-"""Spans of one OTLP line: a few hundred kilobytes."""
-
-
 def write_trace(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT
 ) -> Cassette:
@@ -285,10 +285,6 @@ def write_otlp(
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
-
-
-_HALF = re.compile("[\ud800-\udfff]")
-"""Lone surrogates: recorded answers may contain them, OTLP's readers reject them."""
 
 
 def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:

@@ -18,6 +18,12 @@ from typing import Any
 
 from llmproxy.errors import CassetteCorrupt
 
+_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
+UNKNOWN = "llmproxy.unknown"
+"""Member of a span's metadata in files: names of unknown numbers, which are written as 0."""
+UNREAD = "llmproxy.unread"
+"""Member of an answer's metadata: why it is not known what the answer called."""
+
 
 class TraceNotJSON(CassetteCorrupt, json.JSONDecodeError):
     """The file is no JSON: empty, cut off, or something else."""
@@ -45,18 +51,9 @@ class TraceWrongValue(CassetteCorrupt):
     """A member has an invalid value, such as an unknown kind."""
 
 
-_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
-
-
 def raise_if_wrong_type(given: object, wanted: type, what: str) -> None:
     if not isinstance(given, wanted):
         raise TraceWrongShape(f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}.")
-
-
-UNKNOWN = "llmproxy.unknown"
-"""Member of a span's metadata in files: names of unknown numbers, which are written as 0."""
-UNREAD = "llmproxy.unread"
-"""Member of an answer's metadata: why it is not known what the answer called."""
 
 
 class SpanKind(StrEnum):

@@ -41,6 +41,29 @@ from llmproxy.trace.spans import (
     raise_if_wrong_type,
 )
 
+WRITES = "0.12.0"
+"""Version of Evalcraft whose format is written."""
+FORMAT = 1
+"""Version of llmproxy's additions to the file; a newer one is refused."""
+_LLM = (SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE)
+_CLIENT_ERROR = 400
+"""Least HTTP status at which nothing was generated, so nothing is billed."""
+_SPACE = late(r"\s+")
+_IDS = frozenset({"id", "call_id", "tool_call_id"})
+"""Members that hold a message's own id."""
+_DEPTH = 64
+# Stricter than the table of volatile differences: there both sides are at hand, here a wrong match would hide a change.
+_VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (name, late(pattern))
+    for name, pattern in (
+        ("uuid", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"),
+        ("time", r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
+        ("temp", r"(?:/private)?/(?:tmp|var/folders|var/tmp)/[^\s\"'`<>,;)]+"),
+        ("id", r"\b(?:call|toolu|tooluse|chatcmpl|resp|msg|run|thread|req)[_-](?=\w*\d)[\w-]{8,}"),
+        ("stamp", r"\b1[0-9]{9}(?:\.\d+|\d{3}|\d{6})?\b"),
+    )
+)
+
 
 def _read_json_file(path: Path) -> Any:
     try:
@@ -58,13 +81,6 @@ def _read_json_file(path: Path) -> Any:
         raise TraceNotJSON(f"{path}, line {error.lineno}: {what}.", error) from error
     except RecursionError as error:
         raise CassetteCorrupt(f"{path}: nested too deeply.") from error
-
-
-WRITES = "0.12.0"
-"""Version of Evalcraft whose format is written."""
-FORMAT = 1
-"""Version of llmproxy's additions to the file; a newer one is refused."""
-_LLM = (SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE)
 
 
 @dataclass
@@ -318,10 +334,6 @@ class AgentRun:
         return {**vars(self), "cassette": self.cassette.to_dict()}
 
 
-_CLIENT_ERROR = 400
-"""Least HTTP status at which nothing was generated, so nothing is billed."""
-
-
 def _has_tokens(span: Span) -> bool:
     return span.token_usage is not None and span.token_usage.total_tokens is not None
 
@@ -332,23 +344,6 @@ def _is_billed_answer(span: Span) -> bool:
     if isinstance(status, int) and status >= _CLIENT_ERROR:
         return False
     return span.kind is SpanKind.LLM_RESPONSE or bool(metadata.get("llmproxy.model_call"))
-
-
-_SPACE = late(r"\s+")
-_IDS = frozenset({"id", "call_id", "tool_call_id"})
-"""Members that hold a message's own id."""
-_DEPTH = 64
-# Stricter than the table of volatile differences: there both sides are at hand, here a wrong match would hide a change.
-_VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, late(pattern))
-    for name, pattern in (
-        ("uuid", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"),
-        ("time", r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
-        ("temp", r"(?:/private)?/(?:tmp|var/folders|var/tmp)/[^\s\"'`<>,;)]+"),
-        ("id", r"\b(?:call|toolu|tooluse|chatcmpl|resp|msg|run|thread|req)[_-](?=\w*\d)[\w-]{8,}"),
-        ("stamp", r"\b1[0-9]{9}(?:\.\d+|\d{3}|\d{6})?\b"),
-    )
-)
 
 
 def behavior_fingerprint(cassette: Cassette) -> str:

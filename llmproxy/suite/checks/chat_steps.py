@@ -46,7 +46,21 @@ from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver,
 from llmproxy.trace.observing.history_edits import EVIDENCE, ProcessorFinding, ProcessorFindings, find_history_edits
 from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, WireCall
 
-FORMAT = 1
+FORMAT = 1  # of snapshots
+_NAMES = tuple(each.name for each in fields(ProcessorFindings))
+_COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
+_WHERE = "the agent's answer"
+_SHOWN = 4  # requests listed in a message
+_WIDE = 200  # characters shown of a provider's text
+NO_TRAFFIC = (
+    "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said "
+    "about it. Its base URL must name the proxy (`llmproxy doctor` tells which program goes past it)"
+)
+NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
+_TEXT_ONLY = frozenset(
+    {"completions", "complete", "fim.completions", "api.generate", "v1.generate", "writer.completions", "generate"}
+)
+"""Text completion operations: they have no tools, and requests for tools in the text cannot be recognised."""
 
 
 def locate_snapshots(suite: Path) -> Path:
@@ -240,11 +254,6 @@ def _decimal_to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-_NAMES = tuple(each.name for each in fields(ProcessorFindings))
-_COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
-_WHERE = "the agent's answer"
-
-
 def read_declared_history_edits(answers: Iterable[object]) -> dict[str, ProcessorFinding]:
     """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
     found: dict[str, ProcessorFinding] = {}
@@ -381,16 +390,6 @@ class _MessageProcessingCheck:
         return assertion(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
 
 
-_SHOWN = 4
-_WIDE = 200
-
-NO_TRAFFIC = (
-    "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said "
-    "about it. Its base URL must name the proxy (`llmproxy doctor` tells which program goes past it)"
-)
-NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
-
-
 @dataclass(frozen=True, slots=True)
 class TrafficWindowStart:
     after: int
@@ -466,12 +465,6 @@ def _list_all_tools_assertions(step: Talk) -> list[tuple[str, bool]]:
         ("onlyTools", bool(step.only_tools)), ("toolOrder", step.tool_order is not None),
         ("totalToolCalls", step.total_tool_calls is not None), ("toolsSnapshot", bool(step.tools_snapshot)),
     ]  # fmt: skip
-
-
-_TEXT_ONLY = frozenset(
-    {"completions", "complete", "fim.completions", "api.generate", "v1.generate", "writer.completions", "generate"}
-)
-"""Text completion operations: they have no tools, and requests for tools in the text cannot be recognised."""
 
 
 def explain_toolless_api(measured: AgentActivity) -> str:

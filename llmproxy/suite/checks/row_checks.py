@@ -49,6 +49,21 @@ from llmproxy.suite.stores.protocol import (
     parse_key,
 )
 
+_BIRTH = (
+    "created",
+    "createdat",
+    "createdon",
+    "createtime",
+    "creationdate",
+    "creationtime",
+    "datecreated",
+    "insertedat",
+)
+"""Names of creation time columns, without underscores."""
+_SHOWN_DOUBTS = 3
+_SHOWN_OTHERS = 3
+_FAILING_ROWS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class StoreBaseline:
@@ -123,19 +138,6 @@ def find_rows_with_reused_keys(run: RowCheckContext, info: EntityInfo, before: S
     return found
 
 
-_BIRTH = (
-    "created",
-    "createdat",
-    "createdon",
-    "createtime",
-    "creationdate",
-    "creationtime",
-    "datecreated",
-    "insertedat",
-)
-"""Names of creation time columns, without underscores."""
-
-
 def _is_recreated(row: ChangedRow) -> bool:
     births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
     return any(row.now[name] not in {None, row.before[name]} for name in births)
@@ -153,9 +155,6 @@ def _list_all_rows(run: RowCheckContext, info: EntityInfo) -> Rows:
         if info.user is None or run.user is None:
             raise
         return run.store.list(info.name, {info.user: run.user}, MOST_ROWS + 1)
-
-
-_SHOWN_DOUBTS = 3
 
 
 def check_created(
@@ -305,10 +304,6 @@ def _check_new_rows(
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     message = f"{none}; {name_row(info, older[0])} has these fields, but was there before" if older else none
     return [assertion(name, message, expected=dict(item.fields), actual=0)]
-
-
-_SHOWN_OTHERS = 3
-_FAILING_ROWS = 5
 
 
 def check_verify(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:

@@ -38,7 +38,22 @@ from llmproxy.suite.stores.protocol import (
     unknown_column,
 )
 
-_SHOWN_LEFT = 5
+_SHOWN_LEFT = 5  # remaining rows listed
+NAMESPACE = UUID("6f1d2f1c-5a0b-5f57-8d0e-0d4b4d3f6a11")
+"""UUID namespace of derived ids; changing it changes every id, and so the recordings of suites that use them."""
+NOW = "2027-01-04T09:00:00Z"
+"""Fixed current time of deterministic runs: a Monday morning."""
+NOW_VARIABLE = "LLMPROXY_NOW"
+SEED_VARIABLE = "LLMPROXY_SEED"
+_LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
+"""Range of derived integers: above any counter, and within 32 bits."""
+_UNCLEAR = frozenset({MatchKind.UNCLEAR, MatchKind.MISTYPED})
+"""Findings that leave open whether a row is selected."""
+MOST_ROWS = 10_000
+"""Maximum rows of a selection; more indicates wrong filters, and would fill the memory."""
+_ROW_WIDTH = 300  # characters
+POLL = 1_000
+_SHOWN_IDS = 10  # keys listed of rows that could be meant
 
 
 @dataclass(slots=True)
@@ -156,16 +171,6 @@ def load_reset_hook(policy: ResetPolicy, folder: Path) -> Callable[[StoreAdapter
     return hook
 
 
-NAMESPACE = UUID("6f1d2f1c-5a0b-5f57-8d0e-0d4b4d3f6a11")
-"""UUID namespace of derived ids; changing it changes every id, and so the recordings of suites that use them."""
-NOW = "2027-01-04T09:00:00Z"
-"""Fixed current time of deterministic runs: a Monday morning."""
-NOW_VARIABLE = "LLMPROXY_NOW"
-SEED_VARIABLE = "LLMPROXY_SEED"
-_LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
-"""Range of derived integers: above any counter, and within 32 bits."""
-
-
 def derive_setup_row_key(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
     made = uuid5(NAMESPACE, f"{add_run_number_suffix(scenario, sample)}/{name}")
@@ -179,13 +184,6 @@ def build_clock_env(scenario: str, sample: int) -> dict[str, str]:
 def add_run_number_suffix(name: str, sample: int) -> str:
     """Return a name for one of several runs, such as its user; the first run has no suffix."""
     return name if sample == 1 else f"{name}~{sample}"
-
-
-_UNCLEAR = frozenset({MatchKind.UNCLEAR, MatchKind.MISTYPED})
-"""Findings that leave open whether a row is selected."""
-MOST_ROWS = 10_000
-"""Maximum rows of a selection; more indicates wrong filters, and would fill the memory."""
-_ROW_WIDTH = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +307,6 @@ def name_row(info: EntityInfo, row: Mapping[str, Any]) -> str:
 def show_row(row: Mapping[str, Any]) -> str:
     text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
     return text if len(text) <= _ROW_WIDTH else text[: _ROW_WIDTH - 4] + " ..."
-
-
-POLL = 1_000
-_SHOWN_IDS = 10
 
 
 @dataclass(slots=True, kw_only=True)

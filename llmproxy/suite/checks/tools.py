@@ -40,6 +40,9 @@ _NAME = re.compile(r"[^.\[\]$]+")
 """A name, or an index, in the path of an argument."""
 _DEEPEST = 8
 """Maximum depth of compared arguments."""
+_LISTED = 12  # calls in the order of calls
+_SHOWN = 6  # calls listed in a message
+_SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
 def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentActivity, run: Sequence[WireCall]) -> list[Assertion]:
@@ -191,9 +194,6 @@ def _find_unknown_argument(path: str, known: _Names) -> tuple[str, ...] | None:
     return None
 
 
-_LISTED = 12
-
-
 def check_tool_sequence(names: Sequence[str], step: AgentActivity) -> Assertion:
     calls = step.tools
     made = Assertion(name="toolOrder", status=Status.PASSED, expected=list(names), actual=[call.name for call in calls])
@@ -249,9 +249,6 @@ def _format_call_order(calls: Sequence[ToolUse]) -> str:
             together.append([call])
     more = f" and {len(calls) - _LISTED} more" if len(calls) > _LISTED else ""
     return "the calls: " + ", ".join(" with ".join(each.name for each in group) for group in together) + more
-
-
-_SHOWN = 6
 
 
 def explain_unreadable_answers(step: AgentActivity) -> str:
@@ -328,9 +325,6 @@ def _check_listed_by_server(name: str, served: ServedToolCalls, *, offered: bool
         return build_unclear(key, "no server listed its tools in this run")
     message = f"the servers listed {', '.join(sorted(served.listed))}"
     return assertion(key, message, holds=there is offered, expected=offered, actual=there)
-
-
-_SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
 def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentActivity, *, hosted: bool) -> list[ToolUse]:

@@ -45,6 +45,7 @@ _STATUS = {
     MatchKind.HOLDS: Status.PASSED, MatchKind.FAILS: Status.FAILED, MatchKind.UNFIT: Status.FAILED,
     MatchKind.MISTYPED: Status.FAILED, MatchKind.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }  # fmt: skip
+_WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)
 
 
 def evaluate(actual: object, matcher: object, scope: VariableScope, *, negated: bool = False) -> Match:
@@ -66,9 +67,6 @@ def build_unclear(name: str, message: object, **about: Any) -> Assertion:
 
 def all_hold(assertions: Iterable[Assertion]) -> bool:
     return all(each.status is Status.PASSED for each in assertions)
-
-
-_WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)
 
 
 def worst_status(statuses: Iterable[Status]) -> Status:

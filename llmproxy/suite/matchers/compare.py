@@ -36,6 +36,12 @@ _JSON = {"$ref": "#/$defs/Json"}
 _MATCHER = {"$ref": "#/$defs/Matcher"}
 _SEVERAL = {"type": "array", "minItems": 1, "items": _MATCHER}
 _LIMIT = {"anyOf": [{"type": "number"}, {"type": "string"}, {"$ref": "#/$defs/Ref"}]}
+_ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "gt": ("more than", operator.gt),
+    "gte": ("at least", operator.ge),
+    "lt": ("less than", operator.lt),
+    "lte": ("at most", operator.le),
+}
 
 
 def is_reference(value: object) -> bool:
@@ -123,14 +129,6 @@ def match_exists(operand: object, seen: ValueToMatch) -> Match:
     if operand:
         return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
     return Match.of(not there, f"expected no value, found {quote(seen.actual)}")
-
-
-_ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "gt": ("more than", operator.gt),
-    "gte": ("at least", operator.ge),
-    "lt": ("less than", operator.lt),
-    "lte": ("at most", operator.le),
-}
 
 
 def _is_comparable_number(value: Any) -> bool:

@@ -24,6 +24,26 @@ from llmproxy.core.traffic.json_diff import show_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
 from llmproxy.suite.stores.protocol import Kind, to_plain as stored_as_plain
 
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")
+_INDEX = re.compile(r"\[(\d+)\]")
+_SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
+"""JSONPath syntax that our paths lack: search, every item, filters, items from the end, quoted names."""
+Objection = Callable[[Any], str]
+"""Operand as written -> problem, as text after the matcher's name (`` takes a list``); or ""."""
+REGISTRY: dict[str, Matcher] = {}
+"""YAML name -> matcher; filled by the decorator when `matchers.apply` is imported, and unchanged afterwards."""
+MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
+    "ignoreCase": (
+        {"type": "boolean"},
+        "upper and lower case are the same",
+        ("contains", "notContains", "containsAny", "regex", "eq"),
+    ),
+    "flags": ({"type": "string", "pattern": "^[imsx]+$"}, "of the regex: i, m, s, x as in Python", ("regex",)),
+}
+"""Modifier keys: schema, help, and the matchers that they modify."""
+_UNAFFECTED = frozenset({"anyOf", "allOf", "not", "exists"})
+"""Matchers whose finding a placeholder changes only by the matchers inside, or not."""
+
 
 class _AbsentValue:
     def __repr__(self) -> str:
@@ -41,12 +61,6 @@ class Unknown:
     """A value that may exist but is not observable; every assertion about it is an error."""
 
     reason: str
-
-
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")
-_INDEX = re.compile(r"\[(\d+)\]")
-_SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
-"""JSONPath syntax that our paths lack: search, every item, filters, items from the end, quoted names."""
 
 
 def to_json(value: object) -> Any:
@@ -224,8 +238,6 @@ class ValueToMatch:
 
 Rule = Callable[[Any, ValueToMatch], Match]
 """Operand (references resolved) and value -> finding."""
-Objection = Callable[[Any], str]
-"""Operand as written -> problem, as text after the matcher's name (`` takes a list``); or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,20 +248,6 @@ class Matcher:
     objection: Objection
     raw: bool
     """Whether its operand is taken as written: references are not resolved (or by nested matchers)."""
-
-
-REGISTRY: dict[str, Matcher] = {}
-"""YAML name -> matcher; filled by the decorator when `matchers.apply` is imported, and unchanged afterwards."""
-
-MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
-    "ignoreCase": (
-        {"type": "boolean"},
-        "upper and lower case are the same",
-        ("contains", "notContains", "containsAny", "regex", "eq"),
-    ),
-    "flags": ({"type": "string", "pattern": "^[imsx]+$"}, "of the regex: i, m, s, x as in Python", ("regex",)),
-}
-"""Modifier keys: schema, help, and the matchers that they modify."""
 
 
 def matcher(
@@ -284,10 +282,6 @@ def choose_eq_or_ref(expected: object, scope: VariableScope) -> str:
     """Return the matcher of a plain value: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
-
-
-_UNAFFECTED = frozenset({"anyOf", "allOf", "not", "exists"})
-"""Matchers whose finding a placeholder changes only by the matchers inside, or not."""
 
 
 def apply_named_matcher(name: str, operand: object, seen: ValueToMatch) -> Match:

@@ -49,6 +49,34 @@ _WORDS = {
 _PATTERNS = {
     "anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]
 }
+_LOOKING = {
+    "contains": "a text has this part, a list this member, an object this key; of a list: all",
+    "containsAny": "as contains; of a list: at least one",
+    "notContains": "the opposite of contains; of a list: none of them",
+}
+_ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
+"""Texts without anything in common: a pattern found in all of them matches every text."""
+_CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+"""Escapes and character sets, in which a dollar sign is literal."""
+_NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
+_DURATION = r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"
+_SILENT = frozenset(
+    {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
+     "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
+     "contentSchema", "$recursiveAnchor", "nullable", "example", "discriminator", "xml", "externalDocs"}
+)  # fmt: skip
+"""Keywords of JSON Schema, and of OpenAPI, that refuse nothing."""
+_BESIDE = frozenset({"then", "else", "minContains", "maxContains"})
+"""Keywords that only modify others."""
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose members are schemas under user-defined names."""
+_DATA = frozenset(
+    {"const", "enum", "default", "examples", "example", "discriminator", "xml", "externalDocs", "$vocabulary"}
+)
+"""Keywords whose values are data, not schemas."""
+_STEPS = 500_000
+"""Maximum rule applications on parts of one value, some seconds; recursive definitions can need any number."""
 
 
 def _to_list(operand: object) -> list[Any]:
@@ -127,11 +155,6 @@ def _match_contained_values(name: str, operand: object, seen: ValueToMatch) -> M
     return Match.of(holds, f"{message}; it is {quote(actual, 300)}")
 
 
-_LOOKING = {
-    "contains": "a text has this part, a list this member, an object this key; of a list: all",
-    "containsAny": "as contains; of a list: at least one",
-    "notContains": "the opposite of contains; of a list: none of them",
-}
 for _name, _help in _LOOKING.items():
     matcher(_name, schema=_WORDS, help=_help, objection=_explain_invalid_search_texts)(
         partial(_match_contained_values, _name)
@@ -170,13 +193,6 @@ def is_pattern_found(pattern: str, text: str, flags: str = "", seconds: float = 
             f" characters",
             hint="nested repeats such as (a+)+ cause this; write it without them",
         ) from None
-
-
-_ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
-"""Texts without anything in common: a pattern found in all of them matches every text."""
-_CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
-"""Escapes and character sets, in which a dollar sign is literal."""
-_NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 
 def explain_bad_pattern(operand: object, flags: str = "") -> str:
@@ -227,26 +243,6 @@ def match_regex(operand: object, seen: ValueToMatch) -> Match:
     return Match.of(
         not missing, f"{', '.join(map(quote, missing))} is not found in it{hint}; it is {quote(actual, 300)}"
     )
-
-
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
-_DURATION = r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"
-_SILENT = frozenset(
-    {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
-     "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
-     "contentSchema", "$recursiveAnchor", "nullable", "example", "discriminator", "xml", "externalDocs"}
-)  # fmt: skip
-"""Keywords of JSON Schema, and of OpenAPI, that refuse nothing."""
-_BESIDE = frozenset({"then", "else", "minContains", "maxContains"})
-"""Keywords that only modify others."""
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-"""Keywords whose members are schemas under user-defined names."""
-_DATA = frozenset(
-    {"const", "enum", "default", "examples", "example", "discriminator", "xml", "externalDocs", "$vocabulary"}
-)
-"""Keywords whose values are data, not schemas."""
-_STEPS = 500_000
-"""Maximum rule applications on parts of one value, some seconds; recursive definitions can need any number."""
 
 
 def _check_full_match(text: str, rule: str) -> str:

@@ -32,6 +32,7 @@ _TOKEN = re.compile(rf"\$\$|\$\{{(?P<braced>[^}}\n]*)\}}|\$(?P<name>[A-Za-z_]\w*
 _INSIDE = re.compile(rf"(?P<name>[A-Za-z_]\w*)(?P<path>{_PATH})", re.ASCII)
 _ENV = re.compile(r"env:([A-Za-z_]\w*)", re.ASCII)
 _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]", re.ASCII)
+_RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
 class StepError(LLMProxyError):
@@ -230,9 +231,6 @@ class VariableScope:
         return StepError(
             f"{found.text}: nothing is called ${found.name}", hint=suggest_name(found.name, self.known_names)
         )
-
-
-_RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
 def _is_valid_row_id(value: object) -> bool:

@@ -38,6 +38,13 @@ from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
+_MOST_CELLS = 1_000
+"""Maximum cells of one scenario over all sets: each is a run that costs money, and a recording."""
+_NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_EMPTY = (
+    "a suite has `name` and `scenarios`, a scenario has `id` and `steps`; `llmproxy test --init` writes a first one"
+)
+USER = "test-user"
 
 
 def _name_axis_values(values: Sequence[object]) -> list[str]:
@@ -59,10 +66,6 @@ def _drop_parameter_set_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     made = parameters.copy_with_places()
     made.pop("id", None)
     return made
-
-
-_MOST_CELLS = 1_000
-"""Maximum cells of one scenario over all sets: each is a run that costs money, and a recording."""
 
 
 def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
@@ -120,9 +123,6 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
             text = quote(values[twice], 40)
             problems.add(place_of(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell")
     return found if len(found) == len(matrix) else []
-
-
-_NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
 def _inline_parametrize_file(
@@ -240,13 +240,6 @@ def _warn_of_unsatisfiable_comparison(node: Map, doubts: Problems) -> None:
     open_end = numbers.get("gt") == low or numbers.get("lt") == high
     if low > high or (low == high and open_end):
         doubts.add(node.place, f"no number is {' and '.join(f'{key} {value}' for key, value in numbers.items())}")
-
-
-_EMPTY = (
-    "a suite has `name` and `scenarios`, a scenario has `id` and `steps`; `llmproxy test --init` writes a first one"
-)
-
-USER = "test-user"
 
 
 @dataclass(frozen=True, slots=True)

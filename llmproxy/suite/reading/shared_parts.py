@@ -20,6 +20,11 @@ from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
 _MAGIC = frozenset("*?[")
+_MERGED = ("vars", "defaults", "hooks")
+"""Keys whose members are merged one by one."""
+_DEEPEST = 20
+_SCENARIO = ("userId", "runs", "minPassRate", "timeout", "settle", "observe")
+_TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
 
 
 def show_path(path: Path) -> str:
@@ -76,13 +81,6 @@ def _suggest_file(path: Path) -> str:
     except OSError:
         return f"there is no folder {path.parent} either"
     return suggest_name(path.name, others, listing=False)
-
-
-_MERGED = ("vars", "defaults", "hooks")
-"""Keys whose members are merged one by one."""
-_DEEPEST = 20
-_SCENARIO = ("userId", "runs", "minPassRate", "timeout", "settle", "observe")
-_TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
 
 
 def include_parts(

@@ -73,6 +73,7 @@ _ANSWER_TIMEOUT = 120_000.0
 """Default time limit of an agent's answer in milliseconds."""
 _FAST = 20.0
 """Milliseconds between two checks of a fast wait."""
+_TOLD = 3  # differences in a label
 
 
 async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
@@ -147,9 +148,6 @@ async def _run_talk_step(
     if before is not None:
         done.rest += await asyncio.to_thread(check_created, context.rows, before, step.created or ())
     return done
-
-
-_TOLD = 3
 
 
 def _list_traffic_remarks(

@@ -30,6 +30,8 @@ from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
 """Statuses of runs that say something about the agent."""
+_UNKEPT = Call.from_json({"party": AGENT, "decision": Decision.PASS.value, "status": 200, "operation": "?"})
+"""An unrecorded call: its content is unknown."""
 
 
 class Unjudgeable(MachineError):
@@ -256,7 +258,3 @@ class RecordedAgent(AgentAdapter):
         if not turn.answers:
             raise AgentError(f"in the recorded run: {self.run.why}")
         return list(turn.answers)
-
-
-_UNKEPT = Call.from_json({"party": AGENT, "decision": Decision.PASS.value, "status": 200, "operation": "?"})
-"""An unrecorded call: its content is unknown."""

@@ -42,6 +42,10 @@ from llmproxy.suite.selection import RunNotRecorded, advise_recording, append_ru
 from llmproxy.suite.stores.protocol import Restorable
 
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
+_NAMED = 5  # scenarios in a note
+_WHOLE = ("truncate", "copy", "hook", "http")
+"""Reset policies that remove all users' rows."""
+_OWN = ("$userId", "${userId}")
 
 
 def get_matrix_position(case: SuiteCase) -> dict[str, Any]:
@@ -112,13 +116,6 @@ def choose_exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], 
     if any(made["status"] in bad for made in rows):
         found.add(Exit.FAILED)
     return next((code for code in _ORDER if code in found), Exit.OK)
-
-
-_NAMED = 5
-
-
-_WHOLE = ("truncate", "copy", "hook", "http")
-"""Reset policies that remove all users' rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +190,6 @@ def _find_entity_with_fixed_owner(case: SuiteCase, owners: Mapping[str, str | No
         if owner is not None and owner not in (*_OWN, case.scenario.user_id or USER):
             return entity
     return ""
-
-
-_OWN = ("$userId", "${userId}")
 
 
 @dataclass(slots=True)

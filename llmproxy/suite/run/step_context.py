@@ -55,6 +55,10 @@ from llmproxy.trace.observing.tool_calls import ToolUse
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """No limit of turns: a suite's steps define their own lengths."""
+_ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
+_QUIET = 0.02
+"""Seconds between two checks whether the traffic is quiet."""
+_STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +170,6 @@ class StepConversations:
         return self._make(name, derive_thread_id("" if self._fresh else self._cassette or "suite", self._sample, key))
 
 
-_ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
-
-
 @dataclass(slots=True)
 class SuiteAgentCaller:
     """Caller for a suite's run (`Caller`): the step's time limit, and the suite's messages for missing answers."""
@@ -222,10 +223,6 @@ def _get_last_answer_text(messages: list[Message]) -> str:
 
 def _name_agent(agent: AgentAdapter) -> str:
     return AdapterAttributes.of_adapter(agent).who or type(agent).__name__
-
-
-_QUIET = 0.02
-"""Seconds between two checks whether the traffic is quiet."""
 
 
 @dataclass(slots=True)
@@ -569,9 +566,6 @@ async def _ask_judge_for_assertions(
     if all(each.status is Status.PASSED for each in made) and not returned.success:
         unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
     return [*made, build_unclear(name, unsaid)] if unsaid else made
-
-
-_STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
 
 
 def _build_criterion_assertion(name: str, found: CriterionResult) -> Assertion:

@@ -29,6 +29,10 @@ from llmproxy.suite.schema.values import (
 )
 from llmproxy.yaml_reader import Map, Problems
 
+_TEXT_MATCHERS = ("contains", "containsAny", "notContains", "regex", "eq", "jsonSchema", "anyOf", "allOf", "not")
+Evidence = Literal["declared", "proven", "inferred"]
+"""Evidence of a finding about the agent's message processing, strongest first."""
+
 
 class NonEmptyAssertions(Node):
     """A node that must assert something."""
@@ -126,9 +130,6 @@ class ToolExpect(NonEmptyAssertions):
         return {"anyOf": [{"$comment": "Count"}, handler(schema)]}
 
 
-_TEXT_MATCHERS = ("contains", "containsAny", "notContains", "regex", "eq", "jsonSchema", "anyOf", "allOf", "not")
-
-
 class Response(NonEmptyAssertions):
     """Assertions about the agent's answer. All keys must hold."""
 
@@ -187,10 +188,6 @@ class Response(NonEmptyAssertions):
                 if problem.code != NOTHING_ASSERTED:
                     add_problem(info, problem.place, problem.message, problem.hint)
         return super().prepare_value(data, info)
-
-
-Evidence = Literal["declared", "proven", "inferred"]
-"""Evidence of a finding about the agent's message processing, strongest first."""
 
 
 class Created(Node):

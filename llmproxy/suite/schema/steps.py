@@ -27,6 +27,16 @@ from llmproxy.suite.schema.values import (
 
 Observe = Literal["wire", "none"]
 """Whether the agent's LLM traffic passes the proxy; with `none` it cannot be asserted."""
+ABOUT_WIRE = (
+    "tools", "onlyTools", "toolOrder", "serverTools", "serversAsAsked", "totalToolCalls", "toolsSnapshot", "usage",
+    "messageProcessing",
+)  # fmt: skip
+"""Keys of a chat step that assert something about the agent's traffic."""
+REFUSED = {
+    "http": "steps that call HTTP are not part of the format: use a hook, or the store `http`",
+    "sql": "steps that run SQL are not part of the format: use a hook, `setup` and `verify`",
+}
+"""Keys of other formats."""
 
 
 def _validate_snapshot_mode(value: object) -> object:
@@ -35,11 +45,6 @@ def _validate_snapshot_mode(value: object) -> object:
     raise bad_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
 
 
-ABOUT_WIRE = (
-    "tools", "onlyTools", "toolOrder", "serverTools", "serversAsAsked", "totalToolCalls", "toolsSnapshot", "usage",
-    "messageProcessing",
-)  # fmt: skip
-"""Keys of a chat step that assert something about the agent's traffic."""
 Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_validate_snapshot_mode)]
 """Part of the calls that is compared with the snapshot of `--update`."""
 
@@ -214,11 +219,6 @@ STEPS: dict[str, type[StepBase]] = {
     step.kind: step for step in (ChatStep, SimulateStep, JudgeStep, VerifyStep, WaitStep, SetupStep)
 }
 """Key -> model of the step."""
-REFUSED = {
-    "http": "steps that call HTTP are not part of the format: use a hook, or the store `http`",
-    "sql": "steps that run SQL are not part of the format: use a hook, `setup` and `verify`",
-}
-"""Keys of other formats."""
 
 
 def step_kind(value: object) -> str:

@@ -18,6 +18,9 @@ from llmproxy.yaml_reader import Problems, place_of
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _LONGEST = 24 * 3_600_000
+_TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
+Value = Annotated[Any, WithJsonSchema({"$comment": "Json"})]
+"""A literal, ``{ref: $name.field}``, or a text with references."""
 
 
 def _read_text(value: object) -> object:
@@ -168,7 +171,6 @@ Times = Annotated[int, BeforeValidator(_parse_repeat_count), WithJsonSchema({"ty
 Share = Annotated[
     float, BeforeValidator(_parse_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
 ]
-_TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
 Milliseconds = Annotated[float, BeforeValidator(_build_duration_reader(0.001)), WithJsonSchema(_TIME)]
 """Milliseconds; more than 0."""
 Pause = Annotated[float, BeforeValidator(_build_duration_reader(0)), WithJsonSchema(_TIME)]
@@ -177,8 +179,6 @@ Capture = Annotated[
     str, BeforeValidator(_read_capture_name), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})
 ]
 """A name, stored without its dollar sign."""
-Value = Annotated[Any, WithJsonSchema({"$comment": "Json"})]
-"""A literal, ``{ref: $name.field}``, or a text with references."""
 Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comment": "Matcher"})]
 """As written; `llmproxy.suite.matchers.apply.check_value` evaluates it."""
 Count = Annotated[Any, BeforeValidator(_read_count), WithJsonSchema({"$comment": "Count"})]

@@ -25,6 +25,26 @@ from llmproxy.suite.stores.memory import EntityShape, MemoryStore, read_entity_s
 from llmproxy.suite.stores.protocol import StoreAdapter
 
 METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes", "reset", "close")
+KINDS = ("sqlalchemy", "http", "python", "memory")
+COMMON = ("reset", "ids", "counters")
+FIRST = {"sqlalchemy": "url", "http": "url", "python": "make", "memory": "memory"}
+"""Key of a kind's main value if the kind is a table."""
+ALLOWED = {
+    "sqlalchemy": ("entities", "user"),
+    "http": ("entities", "headers", "timeout"),
+    "python": ("options",),
+    "memory": ("entities",),
+}
+RESETS = {
+    "sqlalchemy": ("none", "delete", "truncate", "copy", "hook"),
+    "http": ("none", "delete", "http", "hook"),
+    "python": ("none", "delete", "truncate", "hook"),
+    "memory": ("none", "delete", "truncate", "hook"),
+}
+_CHOICES = {"ids": ("database", "deterministic"), "counters": ("restore", "keep", "unused")}
+"""Other keys with their valid values, the default first."""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
+Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 
 def build_plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
@@ -85,29 +105,6 @@ def _import_module(name: str, folder: Path, where: str) -> ModuleType:
     finally:
         if path is None:
             sys.path.remove(str(folder.resolve()))
-
-
-KINDS = ("sqlalchemy", "http", "python", "memory")
-COMMON = ("reset", "ids", "counters")
-FIRST = {"sqlalchemy": "url", "http": "url", "python": "make", "memory": "memory"}
-"""Key of a kind's main value if the kind is a table."""
-ALLOWED = {
-    "sqlalchemy": ("entities", "user"),
-    "http": ("entities", "headers", "timeout"),
-    "python": ("options",),
-    "memory": ("entities",),
-}
-RESETS = {
-    "sqlalchemy": ("none", "delete", "truncate", "copy", "hook"),
-    "http": ("none", "delete", "http", "hook"),
-    "python": ("none", "delete", "truncate", "hook"),
-    "memory": ("none", "delete", "truncate", "hook"),
-}
-_CHOICES = {"ids": ("database", "deterministic"), "counters": ("restore", "keep", "unused")}
-"""Other keys with their valid values, the default first."""
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
-
-Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,37 @@ MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 WHOLE = ValuePath("$", ())
 _NAME = re.compile(r"\$(\w+)")
+_PARTIAL = 206
+_NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
+         "nexttoken", "cursornext", "continuationtoken", "continue", "nextmarker", "nextoffset", "nextstart",
+         "nextpagestart", "nextrecordsurl", "lastevaluatedkey")  # fmt: skip
+"""Members with the next page, without case, underscores and hyphens; empty or null on the last one."""
+_MORE = ("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated", "incompleteresults")
+"""Members that are true if there is a next page."""
+_OVER = ("islast", "islastpage", "last", "lastpage")
+"""Members that are false if there is a next page."""
+_PAGES = ("pages", "totalpages", "pagecount", "numpages", "lastpage", "pagestotal")
+"""Members with the number of pages."""
+_SIZE = ("limit", "pagesize", "perpage", "pagelimit")
+"""Members with the maximum rows of a page: a full one may have a successor."""
+_TOTAL = (
+    "total", "totalcount", "totalitems", "totalresults", "totalrows", "totalelements", "totalsize", "count",
+    "@odata.count",
+)  # fmt: skip
+_HOLDERS = (
+    "links", "_links", "meta", "_meta", "metadata", "paging", "pagination", "pageinfo", "page", "cursors",
+    "responsemetadata",
+)  # fmt: skip
+_TOTAL_HEADERS = (
+    "x-total-count", "x-total", "x-wp-total", "x-total-results", "total-count", "x-pagination-total-count",
+)  # fmt: skip
+_PAGES_HEADERS = ("x-total-pages", "x-wp-totalpages", "x-pages", "x-page-count", "x-pagination-page-count")
+_NEXT_HEADERS = ("x-next-page", "x-next-cursor", "x-continuation-token", "x-ms-continuation")
+_LINK = re.compile(r"<([^>]*)>((?:\s*;\s*[\w!#$&+\-.^`|~*]+\s*(?:=\s*(?:\"(?:\\.|[^\"\\])*\"|[^\s;,\"]*))?)*)")
+_REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,]*))", re.IGNORECASE)
+NOT_FOUND = (404, 410)
+PAGES = 1000
+"""Maximum pages read of one list: an endless service must not block a test for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,36 +159,6 @@ def fill_body(template: Any, data: Mapping[str, Any]) -> Any:
     return template
 
 
-_PARTIAL = 206
-_NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
-         "nexttoken", "cursornext", "continuationtoken", "continue", "nextmarker", "nextoffset", "nextstart",
-         "nextpagestart", "nextrecordsurl", "lastevaluatedkey")  # fmt: skip
-"""Members with the next page, without case, underscores and hyphens; empty or null on the last one."""
-_MORE = ("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated", "incompleteresults")
-"""Members that are true if there is a next page."""
-_OVER = ("islast", "islastpage", "last", "lastpage")
-"""Members that are false if there is a next page."""
-_PAGES = ("pages", "totalpages", "pagecount", "numpages", "lastpage", "pagestotal")
-"""Members with the number of pages."""
-_SIZE = ("limit", "pagesize", "perpage", "pagelimit")
-"""Members with the maximum rows of a page: a full one may have a successor."""
-_TOTAL = (
-    "total", "totalcount", "totalitems", "totalresults", "totalrows", "totalelements", "totalsize", "count",
-    "@odata.count",
-)  # fmt: skip
-_HOLDERS = (
-    "links", "_links", "meta", "_meta", "metadata", "paging", "pagination", "pageinfo", "page", "cursors",
-    "responsemetadata",
-)  # fmt: skip
-_TOTAL_HEADERS = (
-    "x-total-count", "x-total", "x-wp-total", "x-total-results", "total-count", "x-pagination-total-count",
-)  # fmt: skip
-_PAGES_HEADERS = ("x-total-pages", "x-wp-totalpages", "x-pages", "x-page-count", "x-pagination-page-count")
-_NEXT_HEADERS = ("x-next-page", "x-next-cursor", "x-continuation-token", "x-ms-continuation")
-_LINK = re.compile(r"<([^>]*)>((?:\s*;\s*[\w!#$&+\-.^`|~*]+\s*(?:=\s*(?:\"(?:\\.|[^\"\\])*\"|[^\s;,\"]*))?)*)")
-_REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,]*))", re.IGNORECASE)
-
-
 def parse_next_link(header: str) -> str:
     """Return the next page's address from a ``Link`` header, alone or among relations; or ""."""
     for address, parameters in _LINK.findall(header):
@@ -222,11 +223,6 @@ def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
         yield f"$.{name}", str(name), found
         if isinstance(found, Mapping) and fold_name(str(name)) in map(fold_name, _HOLDERS):
             yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _walk_members(found))
-
-
-NOT_FOUND = (404, 410)
-PAGES = 1000
-"""Maximum pages read of one list: an endless service must not block a test for ever."""
 
 
 class HttpStore(StoreBase):

@@ -36,6 +36,8 @@ Id = str | int | float
 """A primary key."""
 
 Ids = list[Id]
+BASE64 = "base64:"
+"""Prefix of the text for bytes."""
 
 
 class StoreError(MachineError):
@@ -242,10 +244,6 @@ class StoreBase:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-BASE64 = "base64:"
-"""Prefix of the text for bytes."""
 
 
 def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:

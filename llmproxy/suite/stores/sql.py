@@ -53,6 +53,19 @@ from llmproxy.suite.stores.protocol import (
 
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
 USER_COLUMNS = ("userId", "user_id")
+_DRIVERS = {
+    "postgresql": ("psycopg", "psycopg2", "pg8000"),
+    "mysql": ("pymysql", "mysqlclient:MySQLdb", "mysqlconnector:mysql.connector"),
+    "mariadb": ("pymysql", "mysqlclient:MySQLdb", "mariadbconnector:mariadb"),
+}
+"""Drivers that need no event loop, in order of preference; after a colon the module, if its name differs."""
+_ASYNC = {"asyncpg", "psycopg_async", "aiopg", "aiosqlite", "aiomysql", "asyncmy"}
+_BUSY_SECONDS = 15
+"""Seconds that SQLite waits while the agent writes."""
+_CONNECT_SECONDS = 10
+_COPY = "copy.db"
+_BATCH = 500
+"""Keys in one statement: old SQLite versions accept 999 variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +235,6 @@ def build_untyped_parameter(value: Any) -> sa.ColumnElement[Any]:
     return sa.literal(value, sa.types.NullType())
 
 
-_DRIVERS = {
-    "postgresql": ("psycopg", "psycopg2", "pg8000"),
-    "mysql": ("pymysql", "mysqlclient:MySQLdb", "mysqlconnector:mysql.connector"),
-    "mariadb": ("pymysql", "mysqlclient:MySQLdb", "mariadbconnector:mariadb"),
-}
-"""Drivers that need no event loop, in order of preference; after a colon the module, if its name differs."""
-_ASYNC = {"asyncpg", "psycopg_async", "aiopg", "aiosqlite", "aiomysql", "asyncmy"}
-_BUSY_SECONDS = 15
-"""Seconds that SQLite waits while the agent writes."""
-_CONNECT_SECONDS = 10
-
-
 def url_for(text: str, folder: Path) -> sa.URL:
     """Parse a database URL and choose its driver. Raises SuiteError: invalid, or private; MachineError: no driver."""
     try:
@@ -362,10 +363,6 @@ def _copy_sqlite_pages(source: Path, target: Path) -> None:
 
 type Conditions = list[sa.ColumnElement[bool]]
 """A name, since `list` is a method of stores."""
-
-_COPY = "copy.db"
-_BATCH = 500
-"""Keys in one statement: old SQLite versions accept 999 variables."""
 
 
 class SqlStore(StoreBase):

@@ -39,6 +39,12 @@ _INCIDENTAL: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("id", r"(?:call|toolu|tooluse|fc|chatcmpl|resp|msg|run|thread|req)[_-](?=\w*\d)[\w-]{8,}"),
     )
 )
+FailOn = Literal["contract", "any"]
+_FLAGS = ("tool_sequence_changed", "output_changed", "token_count_changed", "cost_changed", "span_count_changed")
+_SIDES = ("tool_sequence", "output", "tokens", "cost")
+Form = Literal["text", "json", "markdown"]
+_TICKS = re.compile("`+")
+_RED, _GREEN, _YELLOW, _DIM, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
 
 
 @dataclass(frozen=True)
@@ -145,11 +151,6 @@ def _find_json_differences(path: str, old: Any, new: Any, depth: int) -> Iterato
             yield from _find_json_differences(f"{path}[{n}]", left, right, depth + 1)
     elif not equals_json(old, new):
         yield path, old, new
-
-
-FailOn = Literal["contract", "any"]
-_FLAGS = ("tool_sequence_changed", "output_changed", "token_count_changed", "cost_changed", "span_count_changed")
-_SIDES = ("tool_sequence", "output", "tokens", "cost")
 
 
 @dataclass
@@ -266,11 +267,6 @@ def _list_model_texts(cassette: Cassette) -> list[str]:
         if texts := [text for text in said if isinstance(text, str) and text]:
             return texts
     return []
-
-
-Form = Literal["text", "json", "markdown"]
-_TICKS = re.compile("`+")
-_RED, _GREEN, _YELLOW, _DIM, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
 
 
 def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width: int = 100) -> str:

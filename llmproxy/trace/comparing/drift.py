@@ -48,6 +48,15 @@ _SCRIPTS = (
 )  # fmt: skip
 _FEWEST_WORDS = 3
 """Least function words that identify a language."""
+ALPHA = 0.05
+DRAWN = 9_999
+_SIMULATED = 800
+_DRAWN_IN_SIMULATIONS = 99
+NOISE = 0.1
+"""Assumed share of differing answers to one unchanged request, if unknown."""
+PLANTED = (0.1, 0.3, 0.6)
+"""Shares of changed calls for which the probability of detection is reported."""
+_MOST_ARRANGEMENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +189,6 @@ def describe_answer_behavior(one: AnswerContract) -> str:
 
 
 # -- statistics --------------------------------------------------------------------------------------------------------
-
-ALPHA = 0.05
-DRAWN = 9_999
-_SIMULATED = 800
-_DRAWN_IN_SIMULATIONS = 99
-NOISE = 0.1
-"""Assumed share of differing answers to one unchanged request, if unknown."""
-PLANTED = (0.1, 0.3, 0.6)
-"""Shares of changed calls for which the probability of detection is reported."""
-_MOST_ARRANGEMENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)

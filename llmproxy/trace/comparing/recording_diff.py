@@ -27,6 +27,7 @@ from llmproxy.trace.trace_file import from_interactions
 
 What = Literal["same", "changed", "added", "removed"]
 _ARGUMENTS = 5
+_REQUEST_MEMBERS = ("provider", "operation", "model", "asked", "status", "ending")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +177,6 @@ def _list_lone_turn_changes(turn: CallSummary) -> Iterator[TurnChange]:
         yield TurnChange("text", show_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
         yield TurnChange(f"call {n} {call.name}", show_json(parse_json_or_text(call.arguments)), "")
-
-
-_REQUEST_MEMBERS = ("provider", "operation", "model", "asked", "status", "ending")
 
 
 def _compare_members(old: CallSummary, new: CallSummary, names: Sequence[str]) -> Iterator[TurnChange]:

@@ -40,6 +40,19 @@ from llmproxy.trace.reading.conversations import RecordedConversation, RecordedC
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
 from llmproxy.trace.reading.recording_spans import read_call_recording
 
+_FAILED = re.compile(
+    r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call "
+    r"last\)|[\w.]*(?:error|exception)\b\s*[:(]",
+    re.IGNORECASE,
+)
+"""Beginnings of texts of failed tools: our own, and those of frameworks."""
+_ERRORS = ("error", "errors", "exception")
+"""Members of an object that hold an error, if not empty."""
+_FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", False))
+"""Members of an object that say whether it failed."""
+_MS = 1000
+CHARACTERS = 4  # of a token, as an estimate
+
 
 def mark_calls_replaced_by_retries(asked: Iterable[WireCall]) -> None:
     """Set which requests to models are `replaced`, since a later one repeats them, and where that is `unclear`."""
@@ -78,18 +91,6 @@ def _mark_retries_in_group(group: Sequence[WireCall]) -> None:
     if not any(each.tools for each in group if each.unclear):  # nothing depends on which it was
         for each in group:
             each.unclear = False
-
-
-_FAILED = re.compile(
-    r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call "
-    r"last\)|[\w.]*(?:error|exception)\b\s*[:(]",
-    re.IGNORECASE,
-)
-"""Beginnings of texts of failed tools: our own, and those of frameworks."""
-_ERRORS = ("error", "errors", "exception")
-"""Members of an object that hold an error, if not empty."""
-_FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", False))
-"""Members of an object that say whether it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,9 +344,6 @@ def build_portable_recording_name(recording: Mapping[str, Any]) -> str:
     return f"{known['key']}#{known['occurrence']}@{digest}"
 
 
-_MS = 1000
-
-
 def compare_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
     """List differences between models' tool calls and servers' received ones in a cassette's interactions, in order.
 
@@ -366,9 +364,6 @@ def _interaction_to_call(number: int, made: Interaction) -> Call:
         key=made.key, interaction=made.id, at=made.started_at, ms=chunks[-1].offset / _MS if chunks else 0.0,
         occurrence=made.occurrence, seq=number,
     )  # fmt: skip
-
-
-CHARACTERS = 4
 
 
 def estimate_step_tokens(key: str, step: AgentActivity) -> int | None:

@@ -38,6 +38,8 @@ _ALIKE = 0.8
 """Least common share of two versions of one system prompt."""
 _LEAST = 8
 """Least characters of a summary whose occurrence proves something."""
+EVIDENCE = ("unobservable", "inferred", "proven", "declared")
+"""From the weakest to the strongest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,6 @@ def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
     if exchange.tree.get("truncation") == "auto":
         return "truncation: auto lets the provider drop messages without saying so"
     return ""
-
-
-EVIDENCE = ("unobservable", "inferred", "proven", "declared")
-"""From the weakest to the strongest."""
 
 
 @dataclass(slots=True)

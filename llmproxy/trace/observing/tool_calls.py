@@ -26,6 +26,23 @@ from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_result_json_or_text
 from llmproxy.trace.reading.span_builder import list_possible_unprefixed_names
 
+_SAME = 0.001
+"""Tolerance in seconds for clocks and rounding."""
+NO_SERVER = (
+    "no server of tools was seen in this run, so what one got and returned is not known. Its messages must pass the "
+    "proxy (`llmproxy run --mcp-config`, `llmproxy mcp -- SERVER`, `--upstream NAME=URL`)"
+)
+_LIST = "mcp:tools/list"
+_SHOWN = 200  # characters of arguments
+_CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions", "predictions", "async-invoke",
+            "rawPredict", "messages/batches", "batches", "agents/")  # fmt: skip
+"""Operations that can call tools in formats not read here; with ``/`` at the end: all below."""
+_LOOKS_LIKE = re.compile(
+    rb'"tool_calls"\s*:\s*\[\s*\{|"type"\s*:\s*"(?:\w+_)?(?:tool_use|function_call|tool_call|function\.call)"'
+    rb'|"functionCall"\s*:\s*\{|"toolUse"\s*:\s*\{'
+)
+_OK = range(200, 300)
+
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
@@ -47,8 +64,6 @@ def _ends_before(one: _Span, other: _Span) -> bool:
 
 
 type _Span = tuple[float, float]
-_SAME = 0.001
-"""Tolerance in seconds for clocks and rounding."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,14 +151,6 @@ class InteractionLabel(str):
 
 def format_interaction_label(interaction: int | None, seq: int) -> str:
     return f"call {seq} of the session" if interaction is None else InteractionLabel(interaction)
-
-
-NO_SERVER = (
-    "no server of tools was seen in this run, so what one got and returned is not known. Its messages must pass the "
-    "proxy (`llmproxy run --mcp-config`, `llmproxy mcp -- SERVER`, `--upstream NAME=URL`)"
-)
-_LIST = "mcp:tools/list"
-_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,24 +245,12 @@ def _format_tool_use(use: ToolUse) -> str:
     return f"{use.name}({raw if len(raw) <= _SHOWN else raw[:_SHOWN] + '...'})"
 
 
-_CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions", "predictions", "async-invoke",
-            "rawPredict", "messages/batches", "batches", "agents/")  # fmt: skip
-"""Operations that can call tools in formats not read here; with ``/`` at the end: all below."""
-_LOOKS_LIKE = re.compile(
-    rb'"tool_calls"\s*:\s*\[\s*\{|"type"\s*:\s*"(?:\w+_)?(?:tool_use|function_call|tool_call|function\.call)"'
-    rb'|"functionCall"\s*:\s*\{|"toolUse"\s*:\s*\{'
-)
-
-
 def may_contain_tool_calls(operation: str, body: bytes | None) -> bool:
     """Return whether an exchange of an unknown kind may contain tool calls; `body` is its answer, if kept."""
     first = operation.partition("/")[0]
     if operation in _CALLERS or first in _CALLERS or (f"{first}/" in _CALLERS and operation != first):
         return True
     return body is not None and _LOOKS_LIKE.search(body) is not None
-
-
-_OK = range(200, 300)
 
 
 @dataclass(slots=True, eq=False)

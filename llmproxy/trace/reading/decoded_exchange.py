@@ -24,7 +24,34 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
 from llmproxy.trace.spans import Span, TokenUsage
 
-_DEPTH = 8
+_DEPTH = 8  # of a value searched for texts
+_REMEMBERED = 16  # requests
+_LARGEST = 1 << 18
+"""Maximum bytes of a cached body, so that the cache has at most some megabytes."""
+# A request with one of these is read as a whole: its conversation is not in `messages` alone.
+_ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction", "preamble", "chat_history",
+                        "contents", "input", "message", "prompt", "inputText", "inputs", "query", "texts", "content",
+                        "instances", "request"})  # fmt: skip
+_FIRST_CHUNKS = 64  # of a stream that are searched for the first token
+_FIRST_BYTES = 1 << 16
+CLIENT_ERROR = 400
+_DEEPEST = 8  # of a schema whose names are read
+_PARAMETERS = (
+    ("gen_ai.request.temperature", ("temperature",)),
+    ("gen_ai.request.top_p", ("top_p", "topP", "p")),
+    ("gen_ai.request.top_k", ("top_k", "topK", "k")),
+    ("gen_ai.request.max_tokens", LIMITS),
+    ("gen_ai.request.frequency_penalty", ("frequency_penalty", "frequencyPenalty")),
+    ("gen_ai.request.presence_penalty", ("presence_penalty", "presencePenalty")),
+    ("gen_ai.request.stop_sequences", ("stop", "stop_sequences", "stopSequences")),
+    ("gen_ai.request.seed", ("seed",)),
+    ("gen_ai.request.choice.count", ("n", "candidateCount")),
+)  # fmt: skip
+_HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options")
+_REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason", "completionReason"})
+_ENDS = 6  # events searched at either end of a stream
+_PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
+_PROVIDERS = {row.name: row.otel for row in PROVIDERS.values() if row.otel} | {"watsonx": "ibm.watsonx.ai"}
 
 
 def make_span_id(interaction: Interaction, part: str) -> str:
@@ -86,16 +113,6 @@ def find_tool_name(exchange: DecodedExchange, call_id: str | None) -> str | None
     return named or (call_id if any(call.name == call_id for call in calls) else None)
 
 
-_REMEMBERED = 16
-_LARGEST = 1 << 18
-"""Maximum bytes of a cached body, so that the cache has at most some megabytes."""
-# A request with one of these is read as a whole: its conversation is not in `messages` alone.
-_ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction", "preamble", "chat_history",
-    "contents",
-                        "input", "message", "prompt", "inputText", "inputs", "query", "texts", "content", "instances",
-                        "request"})  # fmt: skip
-
-
 class RequestMessageCache:
     def __init__(self) -> None:
         self._recent: deque[tuple[list[Any], list[list[Message]]]] = deque(maxlen=_REMEMBERED)
@@ -143,11 +160,6 @@ def to_plain_message(message: Message) -> dict[str, Any]:
 
 def has_content(message: Message) -> bool:
     return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
-
-
-_FIRST_CHUNKS = 64
-_FIRST_BYTES = 1 << 16
-CLIENT_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +274,6 @@ def _list_schema_argument_names(
     return found
 
 
-_DEEPEST = 8
-
-
 def _find_properties(tool: dict[str, Any]) -> dict[str, Any]:
     for key in SCHEMAS:
         schema = as_dict(tool.get(key))
@@ -287,20 +296,6 @@ def walk_declared_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
                 yield name, one
 
 
-_PARAMETERS = (
-    ("gen_ai.request.temperature", ("temperature",)),
-    ("gen_ai.request.top_p", ("top_p", "topP", "p")),
-    ("gen_ai.request.top_k", ("top_k", "topK", "k")),
-    ("gen_ai.request.max_tokens", LIMITS),
-    ("gen_ai.request.frequency_penalty", ("frequency_penalty", "frequencyPenalty")),
-    ("gen_ai.request.presence_penalty", ("presence_penalty", "presencePenalty")),
-    ("gen_ai.request.stop_sequences", ("stop", "stop_sequences", "stopSequences")),
-    ("gen_ai.request.seed", ("seed",)),
-    ("gen_ai.request.choice.count", ("n", "candidateCount")),
-)  # fmt: skip
-_HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options")
-
-
 def read_model_parameters(tree: dict[str, Any]) -> dict[str, Any]:
     holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
     found: dict[str, Any] = {}
@@ -321,8 +316,6 @@ def list_earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
 
 
 # -- the answer --------------------------------------------------------------------------------------------------------
-
-_REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason", "completionReason"})
 
 
 def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
@@ -350,10 +343,6 @@ def _read_model_id_and_finish(events: Sequence[dict[str, Any]]) -> tuple[str | N
         if state.get("object") == "response" and state.get("status") in ("completed", "incomplete", "failed"):
             reasons[_first_text_member(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None
     return model and model.removeprefix("models/"), answer_id, tuple(reasons)
-
-
-_ENDS = 6
-_PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
 
 
 def _first_text_member(value: dict[str, Any], *names: str) -> str | None:
@@ -385,6 +374,3 @@ def _find_error_text(value: dict[str, Any]) -> str | None:
 
 def get_otel_provider(provider: str) -> str:
     return _PROVIDERS.get(provider, provider)
-
-
-_PROVIDERS = {row.name: row.otel for row in PROVIDERS.values() if row.otel} | {"watsonx": "ibm.watsonx.ai"}

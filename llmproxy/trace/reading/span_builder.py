@@ -53,10 +53,22 @@ from llmproxy.trace.reading.decoded_exchange import (
 )
 from llmproxy.trace.spans import UNREAD, Span, SpanKind
 
-_PLAIN = 512
+_PLAIN = 512  # messages that are kept as plain values
 HELD_SPANS = 10_000
 HELD_BYTES = 8 << 20
 """Maximum bytes in the queue, estimated from the bodies."""
+_OPERATIONS = {"generateContent": "generate_content"} | dict.fromkeys(
+    ("completions", "complete", "fim.completions", "api.generate", "v1.generate", "writer.completions", "generate"),
+    "text_completion",
+)
+_CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api.chat", "v1.chat", "v2.chat",
+         "writer.chat", "agents.completions")  # fmt: skip
+_TEXT_EVIDENCE = 8
+"""Least characters of a text in a tool's arguments that proves that the tool started this conversation."""
+_LOOKED_AT = 64
+"""Maximum latest conversations searched for the one that started another."""
+_PREFIX = re.compile(r"__|[./:]")
+"""Separator of a server's and its tool's name, as agents present them to models: ``mcp__github__search``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,14 +97,6 @@ class IncompleteSpanQueue:
             entry = waiting.popleft()
             self._size -= entry.size
             yield entry.span
-
-
-_OPERATIONS = {"generateContent": "generate_content", "completions": "text_completion", "complete": "text_completion",
-               "fim.completions": "text_completion", "api.generate": "text_completion",
-               "v1.generate": "text_completion",
-               "writer.completions": "text_completion", "generate": "text_completion"}  # fmt: skip
-_CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api.chat", "v1.chat", "v2.chat",
-         "writer.chat", "agents.completions")  # fmt: skip
 
 
 def get_otel_operation(operation: str) -> str:
@@ -150,10 +154,6 @@ def build_tool_identity_attributes(call: ToolCall) -> dict[str, Any]:
     return _keywords_to_attributes(
         gen_ai__operation__name="execute_tool", gen_ai__tool__name=call.name, gen_ai__tool__call__id=call.id or None
     )
-
-
-_TEXT_EVIDENCE = 8
-"""Least characters of a text in a tool's arguments that proves that the tool started this conversation."""
 
 
 @dataclass(slots=True)
@@ -380,10 +380,6 @@ class SpanBuilder:
         )
 
 
-_LOOKED_AT = 64
-"""Maximum latest conversations searched for the one that started another."""
-
-
 def _compute_answer_end_time(exchange: DecodedExchange) -> float | None:
     if exchange.duration_ms is None:
         return None
@@ -402,10 +398,6 @@ def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
 
 def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
     return SpanBuilder().convert(interactions)
-
-
-_PREFIX = re.compile(r"__|[./:]")
-"""Separator of a server's and its tool's name, as agents present them to models: ``mcp__github__search``."""
 
 
 def build_mcp_span(interaction: Interaction) -> Span | None:

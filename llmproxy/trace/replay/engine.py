@@ -25,19 +25,20 @@ from llmproxy.trace.comparing.diff import ReplayDiff
 from llmproxy.trace.spans import Span, SpanKind
 from llmproxy.trace.trace_file import AgentRun, Cassette
 
-
-class NetworkBlocked(RefusedError, RuntimeError):
-    """A connection was attempted while a recording was replayed."""
-
-    code = "llmproxy_network_blocked"
-
-
 _CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 _LOOKUPS = frozenset({"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"})
 _lock = threading.Lock()
 _open: list[NetworkGuard] = []
 _installed = False
 _own = threading.local()
+_LLM = (SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE)
+Predicate = Callable[[Span], bool]
+
+
+class NetworkBlocked(RefusedError, RuntimeError):
+    """A connection was attempted while a recording was replayed."""
+
+    code = "llmproxy_network_blocked"
 
 
 class NetworkGuard:
@@ -100,10 +101,6 @@ def _refuse_blocked_host(host: str, port: object) -> None:
         f"A replay does not use the network: something wanted to reach {where}.",
         hint="Allow it with network_allowlist=[...], or switch the guard off with block_network=False.",
     )
-
-
-_LLM = (SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE)
-Predicate = Callable[[Span], bool]
 
 
 class OverrideWarning(UserWarning):
