@@ -12,7 +12,7 @@ from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
-from llmproxy.suite.stores.memory import EntityShape
+from llmproxy.suite.stores.protocol import EntityShape
 
 COLUMNS = ("title", "status", "priority", "parentId", "data", "dueDate")
 

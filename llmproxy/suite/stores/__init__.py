@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.suite.stores.config import ResetPolicy, build_store, parse_reset_policy
-from llmproxy.suite.stores.memory import MemoryStore
+from llmproxy.suite.stores.config import MemoryStore, ResetPolicy, build_store, parse_reset_policy
 from llmproxy.suite.stores.protocol import (
     Column,
     EntityInfo,

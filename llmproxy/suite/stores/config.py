@@ -1,19 +1,23 @@
-"""Parsing of a suite's `store:`: its kind, the mapping of entities, and the reset policy.
+"""Parsing of the `store:` of a suite: its kind, entities, and reset policy; stores of plugins, and in memory.
 
     store:
       sqlalchemy: sqlite:///tasks.db      # or http: URL | python: module:attr | memory: {}
 
-A kind may also be a table of its own, like agents: ``store: {sqlalchemy: {url: ..., entities: ...}}``.
+A kind may also be a table of its own, like agents: ``store: {sqlalchemy: {url: ..., entities: ...}}``. A store in this
+process's memory is for trying suites, and for agents that are functions in the same process. Without `columns` an
+entity there accepts any, and knows those that it has seen. Rows are copies.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
@@ -21,8 +25,100 @@ from typing import Any, Literal, cast
 from llmproxy.advice import install_command
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.suite.stores.memory import EntityShape, MemoryStore, read_entity_shape
-from llmproxy.suite.stores.protocol import StoreAdapter
+from llmproxy.suite.stores.protocol import (
+    EntityInfo,
+    EntityShape,
+    Id,
+    Row,
+    Rows,
+    StoreAdapter,
+    StoreBase,
+    StoreRefused,
+    pick_rows,
+    read_entity_shape,
+    to_plain,
+    unknown_entity,
+)
+
+
+@dataclass(slots=True)
+class _MemoryTable:
+    rows: dict[Id, Row] = field(default_factory=dict)
+    last: int = 0
+    seen: dict[str, None] = field(default_factory=dict)
+
+
+class MemoryStore(StoreBase):
+    def __init__(self, entities: Mapping[str, EntityShape] | None = None) -> None:
+        """Start empty. Without `entities` any name is valid, with the key `id` and no user."""
+        self._shapes = dict(entities or {})
+        self._open = not self._shapes
+        self._tables: dict[str, _MemoryTable] = {}
+        self._lock = threading.Lock()
+
+    def describe(self, entity: str) -> EntityInfo:
+        if not self._open and entity not in self._shapes:
+            raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
+        table = self._tables.get(entity)
+        return self._shapes.get(entity, EntityShape()).describe(entity, table.seen if table else ())
+
+    def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
+        info = self.describe(entity)
+        info.check(data, "insert")
+        with self._lock:
+            table = self._tables.setdefault(entity, _MemoryTable())
+            row: Row = {name: to_plain(copy.deepcopy(value)) for name, value in data.items()}
+            if row.get(info.key) is None:
+                table.last += 1
+                row = {info.key: table.last, **{k: v for k, v in row.items() if k != info.key}}
+            key = self.key(info, row)
+            if key in table.rows:
+                raise StoreRefused(f"{entity} has a row {info.key}={key!r} already")
+            if isinstance(key, int):
+                table.last = max(table.last, key)
+            table.rows[key] = row
+            table.seen |= dict.fromkeys(row)
+        return copy.deepcopy(row)
+
+    def update(self, entity: str, id: Id, data: Mapping[str, Any]) -> Row | None:  # noqa: A002 - suites' word
+        """Change a row, like an agent in this process; None if it does not exist."""
+        self.describe(entity).check(data, "update")
+        with self._lock:
+            table = self._tables.setdefault(entity, _MemoryTable())
+            row = table.rows.get(id)
+            if row is not None:
+                row.update({name: to_plain(copy.deepcopy(value)) for name, value in data.items()})
+                table.seen |= dict.fromkeys(row)
+        return copy.deepcopy(row)
+
+    def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - suites' word
+        self.describe(entity)
+        with self._lock:
+            table = self._tables.get(entity)
+            if table is None:
+                return None
+            # A key that came out of a text (an interpolated id) finds the number that it spells.
+            same = table.rows.get(id) or next((r for key, r in table.rows.items() if str(key) == str(id)), None)
+            return copy.deepcopy(same)
+
+    def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
+        info = self.describe(entity)
+        info.check(filters or {}, "filters")
+        with self._lock:
+            table = self._tables.get(entity)
+            rows = list(table.rows.values()) if table else []
+            return copy.deepcopy(pick_rows(rows, filters or {}, info.key, limit))
+
+    def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - suites' word
+        self.describe(entity)
+        with self._lock:
+            table = self._tables.get(entity)
+            return table is not None and table.rows.pop(id, None) is not None
+
+    def reset(self) -> None:
+        with self._lock:
+            self._tables.clear()
+
 
 METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes", "reset", "close")
 KINDS = ("sqlalchemy", "http", "python", "memory")

@@ -17,9 +17,9 @@ import httpx
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, get_value_at_path, parse_value_path
-from llmproxy.suite.stores.memory import EntityShape, read_entity_shape
 from llmproxy.suite.stores.protocol import (
     EntityInfo,
+    EntityShape,
     Id,
     Row,
     Rows,
@@ -29,6 +29,7 @@ from llmproxy.suite.stores.protocol import (
     StoreRefused,
     fold_name,
     pick_rows,
+    read_entity_shape,
     unknown_entity,
 )
 

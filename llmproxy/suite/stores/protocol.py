@@ -363,3 +363,35 @@ def _parse_date_or_datetime(value: str, kind: Kind, *, zone: bool) -> datetime |
         raise ValueError(f"{value!r} is not a date like {wanted}") from None
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return moment if zone else moment.replace(tzinfo=None)
+
+
+@dataclass(frozen=True, slots=True)
+class EntityShape:
+    key: str = "id"
+    user: str | None = None
+    columns: tuple[str, ...] = ()
+    """All of its columns; empty: any."""
+    reuses: bool = False
+    """Whether a deleted row's number may be reused."""
+
+    def describe(self, entity: str, seen: Iterable[str]) -> EntityInfo:
+        """Describe an entity of this shape; `seen` are the columns of its rows so far."""
+        names = dict.fromkeys((self.key, *([self.user] if self.user else []), *(self.columns or seen)))
+        columns = {name: Column(name) for name in names}
+        return EntityInfo(entity, self.key, self.user, columns, closed=bool(self.columns), reuses=self.reuses)
+
+
+def read_entity_shape(
+    given: Mapping[str, Any], at: str, members: Sequence[str], *, reuses: bool = False
+) -> EntityShape:
+    for member in given:
+        if member not in members:
+            raise SuiteError(f"{at}: unknown key {member!r}{did_you_mean(str(member), members)}")
+    key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
+    if not isinstance(key, str) or not (user is None or isinstance(user, str)):
+        raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
+    if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
+        raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
+    if not isinstance(given.get("reuses", reuses), bool):
+        raise SuiteError(f"{at}.reuses: expected true or false, got {given['reuses']!r}")
+    return EntityShape(key, user, tuple(columns), given.get("reuses", reuses))

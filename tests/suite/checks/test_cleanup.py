@@ -125,7 +125,7 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
 
 
 def test_an_unknown_entity_stops_the_run() -> None:
-    from llmproxy.suite.stores.memory import EntityShape
+    from llmproxy.suite.stores.protocol import EntityShape
 
     with pytest.raises(SuiteError, match="no entity 'taks'"):
         RowCleaner(MemoryStore({"tasks": EntityShape()})).begin_run(["taks"])

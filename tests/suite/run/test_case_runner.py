@@ -88,7 +88,8 @@ def test_what_was_there_before_was_not_created(tmp_path: Path) -> None:
 
 LOSING = """
 from llmproxy.suite.stores import StoreLost
-from llmproxy.suite.stores.memory import EntityShape, MemoryStore
+from llmproxy.suite.stores.config import MemoryStore
+from llmproxy.suite.stores.protocol import EntityShape
 
 class Losing(MemoryStore):
     lost = False

@@ -20,7 +20,7 @@ from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
 from llmproxy.suite.stores import MemoryStore, ResetPolicy, Row
-from llmproxy.suite.stores.memory import EntityShape
+from llmproxy.suite.stores.protocol import EntityShape
 from tests.suite import rig
 
 STORE = "{memory: {}, entities: {tasks: {columns: [id, title, status, userId], user: userId}}}"

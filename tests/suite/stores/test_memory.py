@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.stores import MemoryStore, StoreRefused, UnknownEntity
-from llmproxy.suite.stores.memory import EntityShape
+from llmproxy.suite.stores.protocol import EntityShape
 
 
 def test_rows_are_copies() -> None:
