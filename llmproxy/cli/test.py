@@ -370,7 +370,7 @@ class TestOptions:
             if proxy.process is not None and find_server_of_copy(find_tests_store(settings)) is None:
                 run_context.files = (find_tests_store(settings), driver_cassette_folder(settings))
             if self.rejudge is not None:
-                from llmproxy.suite.run.rejudge import read_report
+                from llmproxy.suite.run.run_context import read_report
 
                 run_context.recorded = read_report(
                     self.rejudge, [case.id for case in cases], find_tests_store(settings)

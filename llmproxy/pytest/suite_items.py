@@ -32,8 +32,7 @@ from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
-from llmproxy.suite.run.rejudge import read_report
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import RunContext, read_report
 from llmproxy.suite.run.runner import build_row, describe_replayed_but_unfiled, get_matrix_position
 from llmproxy.suite.schema.suite import Hook
 

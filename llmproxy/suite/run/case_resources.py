@@ -34,8 +34,13 @@ from llmproxy.suite.checks.rows import (
 )
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
-from llmproxy.suite.run.rejudge import RecordedAgent, RecordedCallsSession, ReportedRuns
-from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names
+from llmproxy.suite.run.run_context import (
+    RecordedAgent,
+    RecordedCallsSession,
+    ReportedRuns,
+    RunContext,
+    list_scenario_entity_names,
+)
 from llmproxy.suite.run.step_context import StepContext, StepConversations, model_upstreams, parse_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter

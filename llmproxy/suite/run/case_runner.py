@@ -37,8 +37,7 @@ from llmproxy.suite.matchers.apply import all_hold, build_unclear, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
-from llmproxy.suite.run.rejudge import build_unjudged_assertion
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import RunContext, build_unjudged_assertion
 from llmproxy.suite.run.step_context import (
     StepContext,
     StepResult,

@@ -45,8 +45,7 @@ from llmproxy.suite.matchers.apply import assertion, build_unclear, worst_status
 from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.rejudge import RecordedAgent, build_unjudged_assertion
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import RecordedAgent, RunContext, build_unjudged_assertion
 from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Simulation, Talk
 from llmproxy.suite.selection import explain_unrecorded_request

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.suite.run.rejudge import read_report
+from llmproxy.suite.run.run_context import read_report
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support import pytest_run
 from tests.support.asking import ASK
