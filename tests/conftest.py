@@ -45,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["LLMPROXY_TEST_FORK"] = str(shared())
     if is_forking():  # hundreds of proxies are started, each for a second of processor time
         os.environ["LLMPROXY_COMMAND"] = shlex.join(program("llmproxy"))
-    # A busy machine is no fault of an example; in CI hypothesis says the same.
-    settings.register_profile("patient", settings(), deadline=None)
+    # A busy machine is no fault of an example; in CI hypothesis says the same. Each run draws other examples.
+    settings.register_profile("patient", settings(), deadline=None, max_examples=50)
     settings.load_profile("patient")
 
 

@@ -15,6 +15,7 @@ Locks name versions and hashes, and no host: which registry serves them is the m
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -83,9 +84,15 @@ ENVIRONMENTS = {
 
 
 def build(environment: Environment) -> str:
-    """Build an environment unless it is there; returns why it could not be, empty if it is there."""
+    """Build an environment unless it is there or another process builds it; returns why it could not be, empty if it is there."""
     if environment.is_built:
         return ""
+    with environment.lock.open() as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        return "" if environment.is_built else _run_commands(environment)
+
+
+def _run_commands(environment: Environment) -> str:
     if shutil.which(environment.tool) is None:
         return f"{environment.tool} is not installed, so the {environment.name} SDK environment cannot be built"
     for command in environment.commands:
