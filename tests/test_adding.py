@@ -197,10 +197,8 @@ CHANGES: dict[str, list[Change]] = {
         Change("core/cassettes/formats/twolines.py", FORMAT),
     ],
     "an interceptor": [
-        Change(
-            "core/engine/interceptor_order.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"
-        ),
-        Change("core/engine/interceptor_order.py", "    StampFeature,\n", "LiveFeature,"),
+        Change("core/engine/engine.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"),
+        Change("core/engine/engine.py", "    StampFeature,\n", "LiveFeature,"),
         Change("core/engine/stamping.py", INTERCEPTOR),
     ],
     "a report of tests": [

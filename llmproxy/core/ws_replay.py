@@ -17,7 +17,7 @@ from llmproxy.advice import format_command
 from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, Action, Rule, Shape
 from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
-from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.sessions.exchange import Recording

@@ -23,7 +23,7 @@ from llmproxy.core.control.endpoints import ControlledProxy, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.dialects.codecs import ERROR_HEADER, get_miss_status, write_error
 from llmproxy.core.dialects.streams import decide_ending
-from llmproxy.core.engine.completion_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
+from llmproxy.core.engine.concurrent_calls import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
 from llmproxy.core.mcp_answer_replay import build_refusal

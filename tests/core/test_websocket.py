@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.user_rules import Rules, TextScrub
-from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Request, Response, header

@@ -16,7 +16,7 @@ import pytest
 from mitmproxy import http
 from mitmproxy.connection import Client, ConnectionState
 
-from llmproxy.core.engine.answer_storage import AnswerWriter
+from llmproxy.core.engine.call_outcomes import AnswerWriter
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage

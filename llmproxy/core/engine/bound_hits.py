@@ -36,10 +36,10 @@ from llmproxy.core.bindings.session_bindings import (
 )
 from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate_recording
-from llmproxy.core.engine.decide import list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.request_stages import list_playable
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.misses.nearest_recording import CandidateInRunValues, RecordingRewriter, find_messages_member
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason

@@ -43,7 +43,7 @@ from llmproxy.core.engine.partly_live_sessions import LiveInterceptor
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason

@@ -13,13 +13,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmproxy.core.changes.accepted_changes import digest_lookup_key
-from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
+from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
-from llmproxy.core.engine.call_accounting import CallAccounting
+from llmproxy.core.engine.call_outcomes import AnswerWriter, CallAccounting, InteractionBuilder
+from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
+from llmproxy.core.engine.concurrent_calls import CoalesceFeature, OrderFeature
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
+from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.interceptor_order import FEATURES
+from llmproxy.core.engine.forking import ForkFeature
+from llmproxy.core.engine.mcp_playback import PlaybackFeature
+from llmproxy.core.engine.partly_live_sessions import LiveFeature
+from llmproxy.core.engine.recording_replacement import (
+    AbandonedFeature,
+    BudgetFeature,
+    ReplacementFeature,
+    StaleRecordingFeature,
+)
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestHeadRouter
 from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages
 from llmproxy.core.providers.stubs import OPTIONAL
@@ -33,6 +44,23 @@ from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import OFFLINE
+
+FEATURES: tuple[type[Feature], ...] = (
+    StubFeature,  # before all others: they ignore auxiliary calls
+    LiveFeature,  # before lookups, as live calls need no recording; last on answers, so it stores what the client got
+    BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
+    AcceptedChangesFeature,  # only if neither the key nor bindings found a recording
+    ReplacementFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette for all answers
+    FaultFeature,  # after all hits are found, and before the arrival is counted
+    ForkFeature,  # counts calls without a fault, and forks if no feature before it found a recording
+    StaleRecordingFeature,  # checks the final hit
+    BudgetFeature,  # limits the requests that are finally sent
+    PlaybackFeature,  # goes by what was decided
+    CoalesceFeature,  # goes by what was decided
+    OrderFeature,  # delays the final answer
+    AbandonedFeature,  # last: extends the end of the final answer
+)
+"""In the order in which their interceptors handle a request, and check options; answers pass them in reverse."""
 
 
 @dataclass(frozen=True)

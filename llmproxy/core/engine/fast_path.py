@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.core.engine.call_accounting import CallAccounting
-from llmproxy.core.engine.decide import (
+from llmproxy.core.engine.call_outcomes import CallAccounting
+from llmproxy.core.engine.engine_state import EngineState
+from llmproxy.core.engine.request_stages import (
     decide,
     decide_exhausted,
     decide_from_head,
     describe_recorded_failure,
     list_playable,
 )
-from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.providers.provider_table import get_service_kind
 from llmproxy.core.sessions.exchange import RoutedRequestHead

@@ -15,9 +15,9 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, override
 
-from llmproxy.core.engine.decide import decide_by_mode, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
+from llmproxy.core.engine.request_stages import decide_by_mode, list_playable
 from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llmproxy.core.engine.answer_storage import InteractionBuilder
-from llmproxy.core.engine.call_accounting import CallAccounting
+from llmproxy.core.engine.call_outcomes import CallAccounting, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer

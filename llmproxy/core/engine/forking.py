@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from llmproxy.core.dialects.answers import can_write_answer, write_answer
 from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.request_stages import count_arrival
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NumberedCall, Overrides, swap_results
 from llmproxy.core.misses.explain import ExplainedMiss

@@ -30,7 +30,7 @@ from llmproxy.core.live_or_recorded import (
     split_tools_by_read_only,
 )
 from llmproxy.core.mcp_answer_replay import build_refusal
-from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason

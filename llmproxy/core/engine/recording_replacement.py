@@ -1,34 +1,270 @@
-"""Replacement of recordings by newer ones, all at once, when the session that recorded these is closed.
+"""Recordings that are requested anew: stale, abandoned, changed ones or all, within a limit on cost (`--max-cost`).
 
-Its answers are stored in `NAME@new`. If nothing failed, one transaction supersedes the old recordings at its close;
-otherwise `NAME` is unchanged: a wrong key, a bad day or a kill at any moment loses no recording. Recordings of several
-sessions of one proxy in one cassette accumulate. `--update all`: a session in mode `record` replaces all. `changed`: a
-replay requests anew the calls that the trial (`engine.carried_answers`) finds changed, and those that depend on them.
+Stale ones are older than `--max-age` or than their cassette's file allows. A replay serves and reports them: age proves
+nothing. If the mode may write, they are sent live, and a good answer replaces the recording. A request that changes an
+object at a server is not sent again: that would change it twice.
+
+`--update` replaces recordings all at once, when the session that recorded the new ones is closed. These are stored in
+`NAME@new`. If nothing failed, one transaction supersedes the old ones; otherwise `NAME` is unchanged: a wrong key, a
+bad day or a kill at any moment loses no recording. Recordings of several sessions of one proxy in one cassette
+accumulate. `all`: a session in mode `record` replaces all. `changed`: a replay requests anew the calls that the trial
+(`engine.carried_answers`) finds changed, and those that depend on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, NamedTuple, override
 
+from llmproxy.amount_formatting import format_count
 from llmproxy.core.changes.change import Change, RefusalReason
 from llmproxy.core.dialects.conversation import read_interaction_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage_and_cost import MARGIN
+from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_maximum_cost
 from llmproxy.core.engine.carried_answers import CarryOutcome
-from llmproxy.core.engine.cost_limit import CostMeter
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
+from llmproxy.core.providers.routing import changes_server_state
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Interceptor, Lookup
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import Place
+from llmproxy.core.store.queries import choose_max_age, has_answers_left_by_client, read_interaction_summary
+from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
-from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.errors import RefusedError
-from llmproxy.protocol import CHOSEN_RECORDING, OFFLINE, Decision, Mode, Update
+from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.interaction import Ending, Interaction, Key
+from llmproxy.core.traffic.response_plan import SendingPlan
+from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.protocol import CHOSEN_RECORDING, OFFLINE, Channel, Decision, Exhausted, Mode, ReplayScope, Update
 from llmproxy.proxy_calls import Call
+
+_DAY = 86_400
+
+
+class StaleHit(NamedTuple):
+    recording: KeyedRecording
+    days: int | None
+    """Age in days; None if the time of recording is unknown."""
+
+
+class StaleRecordingInterceptor(Interceptor[Exchange]):
+    def __init__(self, parts: EngineParts, most: float) -> None:
+        """`most` is the age in seconds above which a recording is stale."""
+        self._state, self._most = parts.state, most
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+        store = self._state.stores.current
+        if store is None or decided.recording is None or decided.decision is not Decision.REPLAY:
+            return decided
+        recorded = read_interaction_summary(store, decided.recording.id).recorded_at
+        age = self._state.now() - recorded
+        if -_DAY <= age <= self._most:
+            return decided
+        call.state.put(StaleHit(decided.recording, int(age // _DAY) if recorded and age > 0 else None))
+        asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
+        return Decided(Decision.RECORD) if asks and not changes_server_state(call.route, call.method) else decided
+
+    @override
+    def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
+        stale = call.state.get(StaleHit)
+        good = made.response.status in range(200, 300) and made.response.ending is Ending.COMPLETE
+        here = call.kept.into is None  # a staged answer takes no place yet
+        call.kept.instead = stale.recording.id if stale is not None and good and here else None
+        return made
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        stale = call.state.get(StaleHit)
+        if stale is None:
+            return record
+        age = "recorded on a day that nobody knows"
+        if stale.days is not None:
+            age = f"recorded {format_count(stale.days, 'day')} ago"
+        return record._replace(stale=record.decision is Decision.REPLAY, note=record.note or age)
+
+
+class StaleRecordingFeature(Feature):
+    kind = StaleRecordingInterceptor
+
+    @override
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleRecordingInterceptor | None:
+        store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
+        if store is not None and session.policy.plays is not ReplayScope.NOTHING:
+            most = choose_max_age(store, session.cassette, most)
+        return None if most is None else StaleRecordingInterceptor(self.parts, most)
+
+
+_FAILED = 400
+"""Lowest status of an answer that costs nothing."""
+
+
+@dataclass(slots=True)
+class CostMeter:
+    """From before it is sent until its price is known, a call counts with its maximum cost: no concurrent calls exceed
+    the limit. One whose maximum cost is unknown is not sent.
+    """
+
+    most: Decimal | None
+    spent: Decimal = Decimal(0)
+    reserved: dict[int, Decimal] = field(default_factory=dict)
+    """Maximum cost of open calls, by `id` of the call."""
+
+    def reserve_cost_or_explain(self, call: Exchange, body: bytes, prompt: int) -> str:
+        """Reserve the maximum cost of a call with `prompt` tokens. Return an empty text, or why it may not be sent."""
+        if self.most is None:
+            return ""
+        model, tree = call.identity.model, parse_json(body)
+        cost = compute_maximum_cost(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
+        if cost is None:
+            what = f"what {model or call.operation} costs at the most"
+            return f"{what} is not known (max_tokens in the request may tell), and --max-cost ${self.most} was given"
+        left = self.most - self.spent - sum(self.reserved.values())
+        if cost > left:
+            rest = f"{max(left, Decimal(0)):.4f}"
+            return f"the next call may cost ${cost:.4f}, and ${rest} are left of --max-cost ${self.most}"
+        self.reserved[id(call)] = cost
+        return ""
+
+    def on_call_end(self, call: Exchange, record: Call) -> None:
+        """Count a call; one with an unknown price counts with its maximum cost."""
+        most = self.reserved.pop(id(call), None)
+        if most is not None and record.status < _FAILED:
+            self.spent += most if record.cost is None else record.cost
+
+
+class BudgetInterceptor(Interceptor[Exchange]):
+    """Refuses calls of models that might exceed the limit; a stale recording is served instead."""
+
+    sees_whole = True
+
+    def __init__(self, parts: EngineParts, spending: CostMeter) -> None:
+        self._state, self._keying, self._spending = parts.state, parts.keying, spending
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+        if decided.decision not in {Decision.RECORD, Decision.PASS} or call.channel is not Channel.LLM:
+            return decided
+        stale, store = call.state.get(StaleHit), self._state.stores.current
+        body = self._keying.redact(call, call.request.body or b"").body
+        prompt = len(body)  # no token is shorter than a byte
+        if stale is not None and store is not None and found.key == call.key:
+            tokens = read_interaction_summary(store, stale.recording.id).tokens_in
+            prompt = prompt if tokens is None else int(tokens * MARGIN) + 1
+        if not (why := self._spending.reserve_cost_or_explain(call, body, prompt)):
+            return decided
+        if stale is not None:
+            return Decided(Decision.REPLAY, stale.recording)
+        call.mark_refused(
+            RefusedError(f"llmproxy: not asked: {why}.", hint="What is recorded is replayed all the same.")
+        )
+        return Decided(Decision.REFUSE)
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        self._spending.on_call_end(call, record)
+        return record
+
+
+class BudgetFeature(Feature):
+    kind = BudgetInterceptor
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._spending = CostMeter(parts.state.config.max_cost)
+
+    @property
+    def _has_limit(self) -> bool:
+        config = self.parts.state.config  # --update changed counts for itself
+        return config.max_cost is not None and config.update is not Update.CHANGED
+
+    @override
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        forking = asked.get("forking")
+        asks = asked.get("live") or self.parts.state.config.live or (forking is not None and forking.live)
+        if self._has_limit and mode in OFFLINE and asks:
+            msg = "llmproxy: --max-cost does not count what live channels and forks ask."
+            raise RefusedError(msg, hint="Leave either out.")
+
+    @override
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BudgetInterceptor | None:
+        asks = self._has_limit and session.policy.reaches_network
+        return BudgetInterceptor(self.parts, self._spending) if asks else None
+
+
+log = logging.getLogger(__name__)
+
+LEAVING = 1_000_000
+"""Microseconds that a client has to leave where the recorded one left, before the connection breaks."""
+_HOLDER = "llmproxy, late"
+
+
+class AbandonedAnswerInterceptor(Interceptor[Exchange]):
+    """Serves answers that their client abandoned, in sessions that may write, as far as they were recorded.
+
+    Leaving once may be an interrupt or a timeout; twice is the agent's habit (`core.store.reader.was_left_twice`). A
+    client that stays needs the whole answer: the recording then counts as left once again, so that the next run
+    requests it live. A request beyond the recorded occurrences goes live: a part is never repeated.
+    """
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._sessions = parts.state.sessions
+
+    def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
+        if not _is_abandoned(call):
+            return laid
+        last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
+        return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
+
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+        left = decided.recording is not None and decided.recording.was_left and call.channel is not Channel.MCP
+        repeated = call.nth > len(found.recordings) and call.session.settings.exhausted is Exhausted.LAST
+        return Decided(Decision.RECORD) if left and repeated else decided
+
+    def on_sent(self, call: Exchange) -> Callable[[], None] | None:
+        if call.slot is None or not _is_abandoned(call):
+            return None
+        call.note = "its client reads on where the recorded one left: the next time it is asked live"
+        return self._build_mark_abandoned_job(call.session, call.slot.id)
+
+    def _build_mark_abandoned_job(self, session: Session, recording: int) -> Callable[[], None]:
+        store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
+        rows = store.list_keys(*place) if store is not None else []
+        mine = next((each for each in rows if each.id == recording), None)
+
+        def write() -> None:
+            if store is None or mine is None:
+                return
+            alike = [each.occurrence for each in rows if (each.party, each.key) == (mine.party, mine.key)]
+            turn = sorted(alike).index(mine.occurrence) + 1
+            try:
+                store.begin_writing(*place, exclusive=True, holder=_HOLDER, anew=False)
+                try:
+                    store.rekey_recordings([KeyChange(mine.id, mine.key, mine.key, turn, mine.rules)])
+                finally:
+                    store.end_writing(*place, _HOLDER, clean=False)
+            except LLMProxyError as why:
+                log.warning("recording #%s will not be asked live again: %s", mine.id, why.message)
+
+        return write
+
+
+def _is_abandoned(call: Exchange) -> bool:
+    return call.slot is not None and call.slot.was_left and call.channel is not Channel.MCP
+
+
+class AbandonedFeature(Feature):
+    kind = AbandonedAnswerInterceptor
+
+    @override
+    def on_replay_begin(self, session: Session, store: Store) -> None:
+        if session.settings.mode.policy.writes and has_answers_left_by_client(store, session.cassette, session.sample):
+            self.parts.state.sessions.add_interceptor_to_session(session, AbandonedAnswerInterceptor(self.parts))
+
 
 STAGED = "@new"
 """Suffix of the name of a cassette with recordings that will replace another one's."""

@@ -8,37 +8,30 @@ with a full explanation, once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from llmproxy.core.dialects.codecs import find_degrading_client
 from llmproxy.core.dialects.conversation import read_last_user_text
-from llmproxy.core.engine.decide import (
-    count_arrival,
-    decide_by_mode,
-    decide_from_head,
-    describe_recorded_failure,
-    list_playable,
-)
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import find_fork
+from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.mcp_answer_replay import MICROSECONDS
-from llmproxy.core.misses.explain import ExplainedMiss, build_miss_explanation
-from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
+from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedElsewhere, build_miss_explanation
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter
-from llmproxy.core.providers.provider_table import parse_user_agent_client
+from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unnamed_upstream
 from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
-from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
+from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
-from llmproxy.core.sessions.session import MissedCall, Question
+from llmproxy.core.sessions.session import MissedCall, Question, Session
 from llmproxy.core.store.queries import canonical_of, find_cassettes_with_key
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_left_twice
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Headers, Key, Response, header
+from llmproxy.core.traffic.interaction import Ending, Headers, Key, Response, header
 from llmproxy.core.traffic.response_plan import (
     REDIRECTS,
     ClientHttp,
@@ -49,7 +42,108 @@ from llmproxy.core.traffic.response_plan import (
     plan_response,
 )
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import PLACEHOLDER_KEY, Channel, Decision
+from llmproxy.protocol import PLACEHOLDER_KEY, THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
+
+
+def decide_from_head(place: RoutedRequestHead, session: Session) -> Decision | None:
+    """Return the decision on a request that does not depend on its body; None if it must be looked up."""
+    policy, not_llm = session.policy, place.route.row.not_llm
+    if any(each.always for each in place.stubs) and not (not_llm and policy.on_miss is not Decision.REFUSE):
+        return None
+    if not policy.reaches_network:
+        return None if place.in_scope else Decision.PASS
+    if not place.in_scope or not_llm:
+        return Decision.PASS
+    if session.needs_whole_requests:
+        return None
+    return policy.on_miss if policy.plays is ReplayScope.NOTHING else None
+
+
+def count_arrival(call: Exchange, found: Lookup) -> None:
+    if not call.nth:
+        recordings = list_playable(call.session.policy, found.recordings)
+        call.nth = call.session.count_arrival((call.party, found.key), len(recordings))
+        thread = header(call.request.headers, THREAD_FIELD) or call.progress.connection
+        call.kept.after = call.session.position.swap_last_key_of_thread(thread, found.key)
+
+
+def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
+    session, place = call.session, call.place
+    chosen = session.settings.exhausted
+    exhausted = decide_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
+    here = (call.party, found.key) in session.position.recorded_here
+    return decide(session.policy, found.recordings, nth, exhausted, recorded_here=here)
+
+
+def decide(
+    policy: ModePolicy, recordings: Sequence[KeyedRecording], nth: int, exhausted: Exhausted, *, recorded_here: bool
+) -> Decided:
+    """Decide on a request, the `nth` arrival of its key in the session, counted from 1.
+
+    `policy` is the session's, `recordings` are the key's live ones in its cassette, in order of occurrence.
+    `recorded_here`: the key was first recorded in this session: it is recorded again, so a first run in `auto` equals
+    `record`.
+    """
+    if policy.plays is ReplayScope.NOTHING:
+        return Decided(policy.on_miss)
+    tape = list_playable(policy, recordings)
+    if policy.on_miss is Decision.REFUSE:
+        return _decide_replay(tape, nth, exhausted)
+    if recorded_here or nth > len(tape):
+        return Decided(policy.on_miss)
+    return Decided(Decision.REPLAY, tape[nth - 1])
+
+
+def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+    """Return the recordings that count for this policy: those that it plays in turn, or all if it plays none."""
+    if policy.plays is ReplayScope.GOOD:
+        return [each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_left_twice(each, turn)]
+    return recordings
+
+
+def decide_exhausted(
+    chosen: Exhausted, channel: Channel, method: str, operation: str = "", *, changes: bool = False
+) -> Exhausted:
+    """Return how to answer a request that comes more often than it was recorded; `chosen` is the session's setting.
+
+    `changes`: its provider's row states that it creates or changes something.
+
+    A request that changes something is not answered with the last recording again: a second invoice would have the
+    first one's number.
+    """
+    tells = channel is Channel.HTTP and method not in SAFE
+    # It is unknown whether a tool changes something.
+    tells = tells or changes or (channel is Channel.MCP and is_tool_call(operation))
+    return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
+
+
+_SAID: dict[Ending, str] = {
+    Ending.LEFT: "the client left it",
+    Ending.CUT: "it broke off",
+    Ending.UNTERMINATED: "it has no end",
+    Ending.FAILED: "its grpc-status says so",
+}
+
+
+def describe_recorded_failure(recording: KeyedRecording) -> str:
+    if recording.ending is not Ending.COMPLETE:
+        return f"a recorded failure: {_SAID[recording.ending]}"
+    return "" if is_replayable_status(recording.status) else f"a recorded failure: {recording.status}"
+
+
+def _decide_replay(tape: Sequence[KeyedRecording], nth: int, exhausted: Exhausted) -> Decided:
+    if not tape:
+        return Decided(Decision.REFUSE, reason=MissReason.NEVER)
+    if nth <= len(tape):
+        return Decided(Decision.REPLAY, tape[nth - 1])
+    match exhausted:
+        case Exhausted.MISS:
+            return Decided(Decision.REFUSE, reason=MissReason.EXHAUSTED)
+        case Exhausted.CYCLE:
+            return Decided(Decision.REPLAY, tape[(nth - 1) % len(tape)])
+        case Exhausted.LAST:
+            return Decided(Decision.REPLAY, next((each for each in reversed(tape) if each.is_good_answer), tape[-1]))
+
 
 CANDIDATES = 50
 """Maximum recordings that are compared with a missed request."""

@@ -8,17 +8,75 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from llmproxy.advice import format_command
+from llmproxy.advice import StartCommand, format_command
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, RecordingRewriter, find_nearest
-from llmproxy.core.providers.provider_table import get_service_kind
+from llmproxy.core.providers.provider_table import Client, get_service_kind
 from llmproxy.core.traffic.json_diff import clip
-from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
+from llmproxy.protocol import AGENT, DEFAULT_STORE, SHOWN_KEY, Channel
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedElsewhere:
+    cassette: str
+    sample: int = 1
+    party: str = AGENT
+
+
+@dataclass(frozen=True, slots=True)
+class MissContext:
+    mode: str
+    cassette: str
+    session: str
+    key: str
+    method: str
+    provider: str
+    operation: str
+    sample: int = 1
+    party: str = AGENT
+    model: str | None = None
+    stream: bool = False
+    last_user: str = ""
+    store: str = DEFAULT_STORE
+    store_exists: bool = True
+    again: StartCommand = field(default_factory=StartCommand)
+    upstreams: Mapping[str, str] = field(default_factory=dict)
+    """Upstreams that only its session has, or that the nearest recording came from and no option names."""
+    recordings: int = 0
+    """Number of live recordings of (cassette, sample), all parties."""
+    same_operation: int = 0
+    """Number of those with this provider and operation."""
+    played: int = 0
+    """Number of recordings of this key, all served already (``--exhausted miss``)."""
+    elsewhere: tuple[RecordedElsewhere, ...] = ()
+    complete: bool = False
+    """Mode `once`: the cassette was complete when the session opened."""
+    state: str = ""
+    """With live channels: reason why no recording of this tool's call matches the state of the tools."""
+    beside_live: str = ""
+    """With live channels: the name of this tool's call."""
+    toolless: bool = False
+    """Whether it went to a tool server, and the cassette has none."""
+    concurrent: tuple[tuple[int, ...], ...] = ()
+    """Recordings of the session's cassette that ran concurrently, by group."""
+    client: Client | None = None
+    recorded_by: Client | None = None
+    is_placeholder: bool = False
+    """Whether its API key is the placeholder that replay sets for a missing one."""
+    is_python: bool = False
+    unbound: str = ""
+    """Reason why a recording that was compared with bindings does not fit."""
+    unbound_at: str = ""
+    """JSON path of that, if a difference is the reason."""
+    not_carried: str = ""
+    """Reason why the recording at its place is not served in spite of changes."""
+    on_trial: bool = False
+    """Whether a trial asks that says what has changed (`llmproxy changes`)."""
+
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 LIMIT, LINES = 2000, 12

@@ -2,12 +2,12 @@
 
 A call goes through stages: its head determines its session and route, its body its key, the key is looked up, a
 decision is made, and the call is answered and recorded (`engine.request_stages`). At each border the stages call every
-interceptor of its session, on the way in in the declared order (`engine.interceptor_order`), on the way back in
+interceptor of its session, on the way in in the declared order (`engine.FEATURES`), on the way back in
 reverse; an interceptor overrides only the methods that it needs. A session without interceptors is the plain proxy, and
 only that has the fast path. Where the head settled what becomes of a call, as in `record`, none is asked on the way in.
 
 To write one: a class that derives from `Interceptor[Exchange]`; a `Feature` (`engine.feature`) whose
-`create_interceptor` returns one for a session, or None; its row in `engine.interceptor_order`. Its state for a session
+`create_interceptor` returns one for a session, or None; its row of `engine.FEATURES`. Its state for a session
 are its attributes (`on_restart` is called when the session restarts). Its state for a call is a value of its own type
 in `call.state`:
 
@@ -35,8 +35,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.mcp_answer_replay import AnswerPart
-from llmproxy.core.misses.explain import ExplainedMiss
-from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.explain import ExplainedMiss, MissContext
 from llmproxy.core.misses.nearest_recording import RecordingRewriter
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
@@ -138,7 +137,7 @@ class Interceptor[C]:
         return None
 
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
-        """Return other recordings; or set `call.decision` (and count it, `decide.count_arrival`) to end the search."""
+        """Return other recordings; or set `call.decision` (and count it, `request_stages.count_arrival`) to end the search."""
         return found
 
     def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:

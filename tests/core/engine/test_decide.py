@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.engine.decide import (
+from llmproxy.core.engine.learn_fields_from_recordings import restate_run
+from llmproxy.core.engine.request_identification import RequestHeadRouter, fingerprint_credential, read_store_secret
+from llmproxy.core.engine.request_stages import (
     decide,
     decide_exhausted,
     decide_from_head,
     describe_recorded_failure,
     list_playable,
 )
-from llmproxy.core.engine.learn_fields_from_recordings import restate_run
-from llmproxy.core.engine.request_identification import RequestHeadRouter, fingerprint_credential, read_store_secret
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.engine.call_accounting import CallAccounting
+from llmproxy.core.engine.call_outcomes import CallAccounting
 from llmproxy.core.engine.engine import Engine, EngineComponentClasses
 from llmproxy.proxy_calls import Call
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe

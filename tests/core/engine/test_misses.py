@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.engine.call_accounting import CallUsageAndCost, RecordedCostCache, build_call
+from llmproxy.core.engine.call_outcomes import CallUsageAndCost, RecordedCostCache, build_call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.sessions.exchange import Exchange

@@ -11,8 +11,14 @@ from hypothesis import given, strategies as st
 from llmproxy.advice import StartCommand
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, build_miss_explanation
-from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
+from llmproxy.core.misses.explain import (
+    LIMIT,
+    LINES,
+    ExplainedMiss,
+    MissContext,
+    RecordedElsewhere,
+    build_miss_explanation,
+)
 from llmproxy.core.misses.nearest_recording import Nearest, NormalizeRulesSuggestion
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.providers.routing import route

@@ -137,7 +137,7 @@ def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
 
 def test_no_stage_of_a_call_is_long() -> None:
     """Nor does one begin to ask who has what."""
-    names = ("request_stages", "decide", "request_identification", "fast_path", "call_accounting", "answer_storage")
+    names = ("request_stages", "request_identification", "fast_path", "call_outcomes")
     for name in names:
         for node in ast.walk(ast.parse((ROOT / f"llmproxy/core/engine/{name}.py").read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient, StdioClients
-from llmproxy.core.engine.answer_storage import AnswerWriter
+from llmproxy.core.engine.call_outcomes import AnswerWriter
 from llmproxy.core.engine.engine import Engine, EngineComponentClasses
 from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.core.sessions.exchange import Exchange

@@ -1,26 +1,19 @@
-"""The order in which concurrent calls of a recording ended, kept in replay.
+"""Concurrent calls: the order in which they ended when they were recorded, kept in replay; and shared answers.
 
-The behaviour of a program with concurrent requests may depend on which answer ends first. So an event that was recorded
-*after* another one is sent after it:
+A program's behaviour may depend on which answer ends first. So a piece of an answer is sent when everything that was
+recorded between its call's begin and that piece has happened: begins of other calls, and their ends. It never waits for
+an event that may depend on it, since that was recorded later.
 
     recorded    A |--------------------|            replayed    A, B sent; B's end; C sent; C's end; then A's end
                 B    |------|  C |--|
 
-    A's end waits until B's and C's ends were sent, and so until C is requested, which only B's end may cause.
+After `patience` seconds without progress, plus the time that the recorded program took, the answer continues and notes
+it. After an end that was sent while this call was open, it waits until that client has read it and is idle, as far as
+known, and then for a pause, so that a client with several threads or a loop processes the two in their order. `now` is
+in monotonic seconds; recorded times are Unix seconds.
 
-The rule: a piece of an answer is sent when everything that was recorded between its call's begin and that piece has
-happened: begins of other calls, and their ends. It never waits for an event that may depend on it, since that was
-recorded later. An awaited event may never happen (another program, another branch): after `patience` seconds without
-progress, plus the time that the recorded program took, the answer continues and notes it. After an end that was sent
-while this call was open, it waits until that client has read it and is idle, as far as known, and then for a pause, so
-that a client with several threads or a loop processes the two in their order.
-
-A call that overlapped nothing waits only for open calls that were recorded as ended before it. If no calls of a
-cassette overlapped (`group_concurrent`), nothing is ordered. `now` is a parameter, in monotonic seconds; recorded times
-are Unix seconds.
-
-An end is recorded when it was sent. A busy client may process two ends in another order than they arrived, or may have
-built its next request when the second one arrived. Recorded times do not show that; its later requests do:
+A busy client may process two ends in another order than they were sent, or may have built its next request when the
+second one arrived. Recorded times do not show that; its later requests do:
 
     B's end, A's end, X cites "A's answer ... B's answer"       A was processed before B, if their ends are close
     A's end, B's end, X cites "A's answer", a later one both    B was processed after X was built: it waits for X
@@ -35,25 +28,27 @@ import json
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, starmap
 from operator import attrgetter
-from typing import NamedTuple, override
+from threading import Lock
+from typing import Any, NamedTuple, override
 
 from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.explain import MissContext
+from llmproxy.core.providers.routing import changes_server_state
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.session import PartyKey, Session
 from llmproxy.core.store.queries import list_call_times
-from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.reader import KeyedRecording, is_good_response
+from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import MissError
-from llmproxy.protocol import AFTER_HEADER
+from llmproxy.protocol import AFTER_HEADER, Channel, Decision
 from llmproxy.proxy_calls import Call
 
 LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.2
@@ -443,3 +438,68 @@ class OrderFeature(Feature):
             if groups := group_concurrent(calls):
                 made = OrderInterceptor(self.parts, EndOrder(groups, patience))
                 self.parts.state.sessions.add_interceptor_to_session(session, made)
+
+
+class CoalesceInterceptor(Interceptor[Exchange]):
+    """Lets equal concurrent requests to models share one answer while it is recorded (`--coalesce`).
+
+    Each keeps a recording of its own, so that a replay that sends them one after the other has one for each. An answer
+    that failed, was cut or left is not shared: the next request is then sent. Neither tools nor uploads are shared.
+    """
+
+    channel = Channel.LLM
+    sees_whole = True
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._state = parts.state
+        self._open: dict[PartyKey, list[Exchange]] = {}
+        """The open request and those that wait for its answer; the writer's thread ends it, too."""
+        self._lock = Lock()
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+        if (
+            decided.decision is Decision.RECORD
+            and call.method == "POST"
+            and not changes_server_state(call.route, "POST")
+        ):
+            with self._lock:
+                crowd = self._open.setdefault(call.party_and_key, [])
+                crowd.append(call)
+                call.answer.awaited = crowd[0] is not call
+        return decided
+
+    @override
+    def on_stored(self, call: Exchange, made: Interaction) -> None:
+        store, got = self._state.stores.opened, made.response
+        if store is None or not is_good_response(got):
+            return
+        with self._lock:
+            crowd = self._open.get(call.party_and_key, [])
+            others = self._open.pop(call.party_and_key)[1:] if crowd and crowd[0] is call else []
+        copies = [Addition(replace(made, occurrence=each.kept.occurrence)) for each in others]
+        try:
+            for other, stored in zip(others, store.add_interactions(copies) if copies else (), strict=True):
+                other.slot = KeyedRecording(stored, other.kept.occurrence, got.status, got.ending)
+                other.decision, other.note = Decision.REPLAY, "shares the answer to the same request at the same time"
+        finally:  # if it could not be stored, each waiter sends its own request
+            for other in others:
+                other.answer.awaited = False
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        with self._lock:
+            crowd = [each for each in self._open.pop(call.party_and_key, []) if each is not call]
+            if crowd:
+                self._open[call.party_and_key] = crowd
+                crowd[0].answer.awaited = False
+        return record
+
+
+class CoalesceFeature(Feature):
+    kind = CoalesceInterceptor
+
+    @override
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> CoalesceInterceptor | None:
+        shares = self.parts.state.config.coalesce and session.settings.mode.policy.alone
+        return CoalesceInterceptor(self.parts) if shares else None
