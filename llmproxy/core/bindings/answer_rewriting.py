@@ -77,21 +77,16 @@ _STRUCTURED = "structuredContent"
 """An MCP tool's result as an object: any member of it may contain a value."""
 
 
-def list_texts(value: object) -> Iterator[Piece]:
-    """Yield the texts of one JSON value of an answer: a whole body, or the data of an event."""
-    if not isinstance(value, dict):
-        return
-    yield from _list_text_pieces(value, (), value, None)
-
-
 def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
     if isinstance(node, list):
         for n, each in enumerate(node):
             yield from _list_text_pieces(each, (*path, n), event, tool)
         return
-    if not isinstance(node, dict) or _is_thinking_block(node):
+    if not isinstance(node, dict):
         return
-    named = node.get("name")
+    kind, named = node.get("type"), node.get("name")
+    if (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True:
+        return  # the model's thinking is often signed, so it is never changed
     tool = named if isinstance(named, str) else tool
     for name, value in node.items():
         here = (*path, name)
@@ -104,12 +99,6 @@ def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str
                 yield _build_piece(node, name, value, here, event, tool)
         else:
             yield from _list_text_pieces(value, here, event, tool)
-
-
-def _is_thinking_block(node: dict[str, Any]) -> bool:
-    """Return whether an object is the model's thinking: it is often signed, so it is never changed."""
-    kind = node.get("type")
-    return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 
 
 def list_argument_pieces(
@@ -170,17 +159,6 @@ def value_at_path(value: Any, path: Path) -> Any:
     for step in path:
         value = value[step]
     return value
-
-
-def rename_keys_in_place(tree: object, path: Path, names: Mapping[str, str]) -> bool:
-    """Rename members of the object at a path, all together and in order; False if two names would be equal."""
-    value = value_at_path(tree, path)
-    members = {names.get(name, name): each for name, each in value.items()}
-    if len(members) < len(value):
-        return False
-    value.clear()
-    value.update(members)
-    return True
 
 
 def set_at(tree: object, path: Path, new: object) -> None:
@@ -245,7 +223,7 @@ def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
     if _PLAIN.fullmatch(new):
         return True
     recorded = text[start:end]
-    if _find_shell_characters(new) <= _find_shell_characters(recorded):
+    if set(_PLAIN.sub("", new)) <= set(_PLAIN.sub("", recorded)):
         return True
     opened = _find_open_quote_start(text, start)
     if opened < 0:
@@ -258,10 +236,6 @@ def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
 def is_in_code_block(text: str, at: int) -> bool:
     """Return whether a position in Markdown is in a code block, which some agents execute."""
     return any(text.count(fence, 0, at) % 2 for fence in _FENCES)
-
-
-def _find_shell_characters(value: str) -> set[str]:
-    return set(_PLAIN.sub("", value))
 
 
 def _find_open_quote_start(text: str, at: int) -> int:
@@ -399,8 +373,6 @@ class AnswerRewriter:
         headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
         return replace(response, headers=headers, chunks=apply_edits_to_chunks(response.chunks, edits))
 
-    # -- all values of an answer
-
     def _rewrite_values_in_place(self, values: list[object]) -> set[int]:
         """Rewrite values in place; return the indexes of those that changed."""
         edited: set[int] = set()
@@ -409,7 +381,7 @@ class AnswerRewriter:
         for n, value in enumerate(values):
             for each in value if isinstance(value, list) else [value]:
                 base = (value.index(each),) if isinstance(value, list) else ()
-                for piece in list(list_texts(each)):
+                for piece in list(_list_text_pieces(each, (), each, None)) if isinstance(each, dict) else ():
                     located = piece._replace(path=(*base, *piece.path))
                     if piece.channel is None:
                         if self._rewrite_value_in_place(values, n, located):
@@ -428,7 +400,9 @@ class AnswerRewriter:
     def _rewrite_value_in_place(self, values: list[object], n: int, piece: Piece) -> bool:
         place = format_path(piece.path)
         if piece.is_name:
-            return self._record_renamed_member(n, piece, place)
+            if (new := splice(piece.text, self._list_changes(piece.text, place, None))) != piece.text:
+                self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
+            return new != piece.text
         node = value_at_path(values[n], piece.path)
         if piece.inner and (short := self._find_short_value_replacement(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
@@ -442,18 +416,16 @@ class AnswerRewriter:
         set_at(values[n], piece.path, new)
         return True
 
-    def _record_renamed_member(self, n: int, piece: Piece, place: str) -> bool:
-        if (new := splice(piece.text, self._list_changes(piece.text, place, None))) == piece.text:
-            return False
-        self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
-        return True
-
     def _rename_members(self, values: list[object]) -> None:
         """Rename members, innermost first, those of one object together: two may swap names."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
-            if not rename_keys_in_place(values[n], path, names):
+            node = value_at_path(values[n], path)
+            members = {names.get(name, name): each for name, each in node.items()}
+            if len(members) < len(node):
                 place, (old, new) = format_path(path), next(iter(names.items()))
                 raise _Refused(Mismatch(MismatchKind.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
+            node.clear()
+            node.update(members)
         self._members.clear()
 
     def _rewrite_channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
@@ -496,8 +468,6 @@ class AnswerRewriter:
         if self._fit.chosen.get(short.comparison_label):
             raise _Refused(Mismatch(MismatchKind.BOTH_WAYS, place, short.recorded, short.present, short.name))
         return False
-
-    # -- one text
 
     def _list_changes(self, text: str, place: str, piece: Piece | None, tool: str = "") -> list[TextEdit]:
         """Return the changes to a text; refuse recorded ids that remain in it."""

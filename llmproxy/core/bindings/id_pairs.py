@@ -31,14 +31,11 @@ class IdPair(NamedTuple):
 
     @property
     def is_searchable_in_text(self) -> bool:
-        return is_distinct_value(self.kind, self.recorded) and is_distinct_value(self.kind, self.present)
-
-
-def is_distinct_value(kind: str, value: str) -> bool:
-    """Return whether a value is so long and unusual that it occurs in no text by chance."""
-    if len(value) < _SHORTEST or kind in ("integer", "port"):
-        return False
-    return kind in PREFIXED or not value.isalpha()
+        """Whether both values are so long and unusual that they occur in no text by chance."""
+        return self.kind not in ("integer", "port") and all(
+            len(value) >= _SHORTEST and (self.kind in PREFIXED or not value.isalpha())
+            for value in (self.recorded, self.present)
+        )
 
 
 class IdPairConflictReason(NamedTuple):
@@ -149,10 +146,7 @@ def _list_port_spellings(port: IdPair) -> list[IdPair]:
     return [IdPair(port.name, port.kind, f"{host}:{port.recorded}", f"{host}:{port.present}") for host in _HOSTS]
 
 
-_SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {
-    "hex": (str.lower, str.upper),
-    "uuid": UUID_SPELLINGS,
-}
+_SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {"hex": (str.lower, str.upper), "uuid": UUID_SPELLINGS}
 
 
 def _list_spellings(each: IdPair) -> Iterator[IdPair]:

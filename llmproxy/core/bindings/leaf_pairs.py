@@ -170,9 +170,6 @@ class MessagePair:
                 self._free_of.add(value)
         return False
 
-    def join_texts(self) -> str:
-        return "\0".join(text for leaf in self.leaves for text in leaf[:2] if isinstance(text, str))
-
     def remember(self, texts: str, filled: list[tuple[FilledGap, str, LeafPlace]]) -> None:
         self.texts, self.filled, self.leaves = texts, filled, []
         self._written = dump(self.present) if _has_non_text_leaf(self.present) else b""
@@ -198,7 +195,8 @@ class FittedMessageCache:
             return None
         if not reader.has_same_result_tools(pair.results):
             return None
-        reader.add_known_calls(pair.calls)
+        for id_, call in pair.calls:
+            reader.note_call(id_, call)
         return pair
 
     def add_pair(self, pair: MessagePair) -> None:
@@ -506,7 +504,12 @@ class ValueConsistency:
         option, gap = chosen.option, chosen.gap
         if option is None:
             if not gap.in_answers:
-                self._record_name(gap.name, recorded[gap.start : gap.end], chosen.text, place)
+                # A user or branch in a tool's output: no two of them may be one now.
+                before = recorded[gap.start : gap.end]
+                other = self._shell_names.setdefault((gap.name, chosen.text), before)
+                if other != before and self._merged is None:
+                    both = f"{other} and {before}"
+                    self._merged = Mismatch(MismatchKind.MERGED, place.path, both, chosen.text, gap.name)
             return
         name = option.name
         if option.readings and (not option.unchanged or self._conflicts_if_unchanged(name, gap, recorded, place)):
@@ -526,12 +529,6 @@ class ValueConsistency:
                 self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
         elif self._conflicts_if_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
-
-    def _record_name(self, name: str, before: str, now: str, place: LeafPlace) -> None:
-        """Record a user or branch in a tool's output: no two of them may be one now."""
-        other = self._shell_names.setdefault((name, now), before)
-        if other != before and self._merged is None:
-            self._merged = Mismatch(MismatchKind.MERGED, place.path, f"{other} and {before}", now, name)
 
     def _narrow_readings(self, chosen: FilledGap, option: GapOption, recorded: str, place: LeafPlace) -> None:
         """Keep what a recorded text can still stand for; nothing if it stands for another thing than before."""

@@ -231,11 +231,7 @@ class PlaceReader:
         self.asked: list[tuple[Node, str | None]] = []
         """Objects taken for results of calls, with the names of the tools."""
 
-    def add_known_calls(self, calls: list[tuple[str | None, ToolInvocation]]) -> None:
-        for id_, call in calls:
-            self._note_call(id_, call)
-
-    def _note_call(self, id_: str | None, call: ToolInvocation) -> None:
+    def note_call(self, id_: str | None, call: ToolInvocation) -> None:
         if id_ is not None:
             self._calls[id_] = call
         self._last[call.tool] = call
@@ -301,7 +297,7 @@ class PlaceReader:
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
         call = ToolInvocation(tool, arguments)
-        self._note_call(None if name is None else str(name), call)
+        self.note_call(None if name is None else str(name), call)
         return call
 
     def _record_result_call(self, node: Node) -> ToolInvocation | None:

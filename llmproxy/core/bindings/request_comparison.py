@@ -142,7 +142,8 @@ class RequestComparison(LeafPairVisitor):
         begun = len(self._filled)
         if (wrong := self.visit(pair.leaves)) is not None or fitted is None or not isinstance(pair.recorded, dict):
             return wrong
-        if (texts := pair.join_texts()) and not self._may_hold_other_values(pair.leaves, texts):
+        texts = "\0".join(text for leaf in pair.leaves for text in leaf[:2] if isinstance(text, str))
+        if texts and not self._may_hold_other_values(pair.leaves, texts):
             pair.remember(texts, self._filled[begun:])
             fitted.add_pair(pair)
         return None
@@ -186,8 +187,6 @@ class RequestComparison(LeafPairVisitor):
                 self._unchanged.add(before)
         below = frozenset(self.equalities.below)
         return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
-
-    # -- leaves
 
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
@@ -335,8 +334,6 @@ class RequestComparison(LeafPairVisitor):
             if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
                 return Mismatch(MismatchKind.SHORT, place.path, short.recorded, short.present, short.name)
         return Mismatch(MismatchKind.DIFFERENT, place.path, excerpt_line(recorded, at), excerpt_line(present, there))
-
-    # -- gaps
 
     def list_spans_that_may_differ(self, recorded: str, place: LeafPlace) -> list[VariableSpan]:
         """Return the gaps of a recorded text: listings, then volatile fields, then ids, then run variables."""

@@ -211,9 +211,6 @@ _LINE_PREFIXES = ("", "git: ")
 """Prefixes that an agent writes before each line of a block; the second is Qwen Code's."""
 
 
-# -- days --------------------------------------------------------------------------------------------------------------
-
-
 def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the forms of local and UTC day for each one-to-one way in which those of both runs may correspond."""
     sides = [[day for day in dict.fromkeys((each.value, each.other)) if day] for each in (pair.recorded, pair.present)]
@@ -226,9 +223,6 @@ def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
     for way, days in enumerate(ways):
         for text, now in chain.from_iterable(zip(*each, strict=True) for each in days):
             yield ValueForm(pair.name, text, (now,), is_isolated, FormScope.AGENT, in_answers=False, way=way)
-
-
-# -- paths -------------------------------------------------------------------------------------------------------------
 
 
 class _PathSpelling(NamedTuple):
@@ -304,7 +298,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
         return
     sides = ((pair.recorded, homes.recorded), (pair.present, homes.present))
     trimmed = [(_strip_trailing_slashes(each.value), _strip_trailing_slashes(home.value)) for each, home in sides]
-    mine, theirs = (_abbreviate_home(path, home) for path, home in trimmed)
+    mine, theirs = ("~" + path[len(home) :] if path.startswith(home + "/") else "" for path, home in trimmed)
     if mine:
         yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_whole_path)
     elif theirs:
@@ -348,19 +342,12 @@ def _build_below_hidden_folder_check(homes: Sequence[str]) -> Border:
     return is_below
 
 
-def _abbreviate_home(path: str, home: str) -> str:
-    return "~" + path[len(home) :] if path.startswith(home + "/") else ""
-
-
 def _home_relative_to_path(path: str, home: str) -> str:
     """Return home relative to a path, if that names a folder: dots alone may occur anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""
     relative = posixpath.relpath(home, path)
     return relative if relative.startswith("../") and relative.strip("./") else ""
-
-
-# -- finding -----------------------------------------------------------------------------------------------------------
 
 
 class FormSearch:

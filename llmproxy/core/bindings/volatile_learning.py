@@ -334,8 +334,6 @@ class _FieldLearningComparison(RequestComparison):
         self._outside = outside
         self.visit(leaves)
 
-    # -- leaves
-
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
@@ -349,8 +347,11 @@ class _FieldLearningComparison(RequestComparison):
             return wrong
         if isinstance(recorded, bool) or not isinstance(recorded, (str, int, float)):
             return wrong
-        number = not isinstance(recorded, str)
-        return None if self._learn_leaf(str(recorded), str(present), place, number=number) else wrong
+        kind = find_pair_kind(str(recorded), str(present), f"{place.member}: ", number=not isinstance(recorded, str))
+        if kind is None or kind == "word" or self.find_volatile_field_at(place) is not None:
+            return wrong
+        at, value = re.sub(r"\[\d+\]", "[*]", place.subpath), ValuePair(kind, 0, str(recorded), str(present))
+        return None if self._add_field(value, place, at=at, before="", called=place.member) else wrong
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         wrong = super()._compare_plain_text(recorded, present, place)
@@ -365,17 +366,6 @@ class _FieldLearningComparison(RequestComparison):
         if self._outside and place.zone is Zone.SYSTEM and not place.json:
             return True
         return place.zone is Zone.RESULT and place.call is not None
-
-    # -- what is learned
-
-    def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
-        if self.find_volatile_field_at(place) is not None:
-            return False
-        kind = find_pair_kind(recorded, present, f"{place.member}: ", number=number)
-        if kind is None or kind == "word":
-            return False
-        at = re.sub(r"\[\d+\]", "[*]", place.subpath)
-        return self._add_field(ValuePair(kind, 0, recorded, present), place, at=at, before="", called=place.member)
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool:
         gaps = self.list_spans_that_may_differ(recorded, place)
