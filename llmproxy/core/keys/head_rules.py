@@ -271,8 +271,6 @@ def _find_prefix_reason(name: str, table: dict[str, str]) -> str:
     return next((why for prefix, why in table.items() if name.startswith(prefix)), "")
 
 
-# -- canonical values --------------------------------------------------------------------------------------------------
-
 _USUAL = frozenset({"*/*", "application/*", "application/json"})
 _ANY = frozenset({"*/*"})
 _WEIGHT = late(r"\s*;\s*(?:q|charset)=[^;]*")
@@ -390,8 +388,6 @@ def counted_query(
     ]
     return tuple(sorted(kept, key=lambda pair: pair[0]))
 
-
-# -- the path ----------------------------------------------------------------------------------------------------------
 
 _ESCAPED = late(r"%([0-9A-Fa-f]{2})")
 _STAYS = frozenset("/?#%")

@@ -51,9 +51,6 @@ def explain_differences(old: Request, new: Request, routes: tuple[Route, Route],
     ]
 
 
-# -- the head ----------------------------------------------------------------------------------------------------------
-
-
 def _compare_paths(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     if one != other:
@@ -120,9 +117,6 @@ def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]
             if why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed):
                 found[f"query {name}"] = why
     return found
-
-
-# -- the body ----------------------------------------------------------------------------------------------------------
 
 
 def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[KeyDifference]:

@@ -130,9 +130,6 @@ def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyPar
     )  # fmt: skip
 
 
-# -- the parts around the body -----------------------------------------------------------------------------------------
-
-
 def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
@@ -145,9 +142,6 @@ def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> 
             collection = route.operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
             segments[n] = walk.replace_url_id(segment, f"{collection}/{segment}")  # ``files/abc``: Google names it so
     return "/".join(segments)
-
-
-# -- the body ----------------------------------------------------------------------------------------------------------
 
 
 def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[str, object | None]:
@@ -414,7 +408,8 @@ class ShapeWalk:
             case Action.REFER if not isinstance(value, dict):
                 self._later.append((node, name))
             case Action.FILE_URI if isinstance(value, str):
-                if short := self.parse_uploaded_file_uri(value):
+                match = _GOOGLE_FILE.fullmatch(value)
+                if short := match[1] if match else value if re.search(r"/files/[\w-]+/?$", value) else "":
                     self.refs.append(value)
                     node[name] = _build_id_origin_object(self._made_by(short) or self._made_by(value)) or value
             case Action.JSON if isinstance(value, str):
@@ -456,12 +451,6 @@ class ShapeWalk:
     def escape_non_text_id(self, value: object) -> object:
         """Return the value of an id that is no text, escaped if it looks like a replacement of this class."""
         return {"=": value} if isinstance(value, dict) and value.keys() & {"=", "made-by"} else value
-
-    def parse_uploaded_file_uri(self, uri: str) -> str:
-        """Return the resource name in the URI of an uploaded file; "" for any other URI."""
-        if match := _GOOGLE_FILE.fullmatch(uri):
-            return match[1]
-        return uri if re.search(r"/files/[\w-]+/?$", uri) else ""
 
     def remove_billing_header(self, blocks: list[object]) -> bool:
         """Remove Claude Code's billing header from the first system block; return whether the block is gone."""

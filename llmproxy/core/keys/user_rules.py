@@ -88,8 +88,6 @@ class Rules:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-# -- compiled ----------------------------------------------------------------------------------------------------------
-
 Step = tuple[str, str | int]
 """("name", member) · ("deep", member) · ("index", n) · ("every", "")"""
 
@@ -145,9 +143,6 @@ def compile_rules(rules: Rules) -> Compiled:
         (system if scrub.where == "system" else everywhere).append((pattern, scrub.placeholder))
     paths = tuple(parse_path(path) for path in rules.ignore)
     return Compiled(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
-
-
-# -- applied -----------------------------------------------------------------------------------------------------------
 
 
 def apply_rules(tree: object, rules: Compiled) -> object:
