@@ -333,7 +333,8 @@ def _digest_history(request: ParsedRequest) -> str | None:
     canonical = request.canonical
     if canonical.kind != "json" or not request.whole or not (request.words or request.chain):
         return None
-    parts = [canonical.provider, canonical.method, canonical.operation, str(request.has_tools), str(len(request.chain))]
+    tools = any(slot[0] == Kind.TOOL for slot in request.slots)
+    parts = [canonical.provider, canonical.method, canonical.operation, str(tools), str(len(request.chain))]
     parts += request.chain
     for slot, segment in request.slots.items():
         if slot[0] == Kind.PARAMETER and segment.own in _STATE:

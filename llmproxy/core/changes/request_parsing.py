@@ -217,10 +217,6 @@ class ParsedRequest:
     """For each of `words` the number of answers before it."""
 
     @property
-    def has_tools(self) -> bool:
-        return any(slot[0] == Kind.TOOL for slot in self.slots)
-
-    @property
     def first_system_text(self) -> str:
         return _dump_json(self.systems[0].value) if self.systems else ""
 
