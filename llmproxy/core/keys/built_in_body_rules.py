@@ -287,15 +287,6 @@ SHAPES: dict[tuple[str, str], Shape] = {
 }  # fmt: skip
 """Shapes by dialect and operation (its first segment). In operations without a shape everything counts."""
 
-UNNAMED_FILES = ("audio.", "images.", "videos")
-"""Operations (prefixes) that discard an upload's name: only its extension counts. Other servers keep names."""
-
-NATIVE = ("bedrock", "invoke")
-VERSION_MEMBER = "anthropic_version"
-ON_CLOUDS = ("bedrock-", "vertex-")
-"""Prefixes of that member's value in bodies of the Messages dialect on clouds."""
-
-
 BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch)=[^;\s]*;?)*")
 """Claude Code's billing header (2026-07) at the start of the first ``system`` block; the rest is prompt."""
 

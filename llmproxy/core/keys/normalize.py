@@ -24,19 +24,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import mcp
-from llmproxy.core.keys.built_in_body_rules import (
-    BILLING_HEADER,
-    MESSAGES,
-    NATIVE,
-    NOTHING,
-    ON_CLOUDS,
-    SHAPES,
-    UNNAMED_FILES,
-    VERSION_MEMBER,
-    Action,
-    Rule,
-    Shape,
-)
+from llmproxy.core.keys.built_in_body_rules import BILLING_HEADER, MESSAGES, NOTHING, SHAPES, Action, Rule, Shape
 from llmproxy.core.keys.head_rules import counted_query, counts_header, list_counted_headers, spell_ambiguous_path
 from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.providers.routing import Route, asks_for_stream
@@ -75,12 +63,16 @@ def list_newly_created_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tupl
     return tuple(name for name in made if name not in refs)
 
 
+_UNNAMED_FILES = ("audio.", "images.", "videos")
+"""Operations (prefixes) that discard an upload's name: only its extension counts. Other servers keep names."""
+
+
 def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
     """Derive the canonical form of a redacted request. Never raises, whatever the body is."""
     ready = compile_rules(rules)
     content_type = header(request.headers, "content-type") or ""
     kind, tree = read_body(
-        request.body, content_type, named=not route.operation.startswith(UNNAMED_FILES) if route.known else None
+        request.body, content_type, named=not route.operation.startswith(_UNNAMED_FILES) if route.known else None
     )
     if not route.known and (said := mcp.parse_mcp_request(request.method, request.headers, tree)) is not None:
         return _canonicalize_mcp(request, route, said, ready)
@@ -235,9 +227,10 @@ def apply_rules_to_form(fields: object, rules: Compiled) -> object:
 
 def choose_body_shape(route: Route, tree: dict[str, object]) -> Shape:
     operation = route.operation.partition("/")[0]
-    if (route.family, operation) == NATIVE:
-        version = tree.get(VERSION_MEMBER)
-        return MESSAGES if isinstance(version, str) and version.startswith(ON_CLOUDS) else NOTHING
+    if (route.family, operation) == ("bedrock", "invoke"):  # each model has its own body format
+        version = tree.get("anthropic_version")
+        on_clouds = isinstance(version, str) and version.startswith(("bedrock-", "vertex-"))
+        return MESSAGES if on_clouds else NOTHING
     if operation == "responses" and route.ids:  # a path below one response is not a request to generate
         return NOTHING
     return SHAPES.get((route.family, operation), NOTHING)
