@@ -20,14 +20,7 @@ from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import Hunk, Refusal, RefusalReason, digest_texts, iterate_sequence_edits
-from llmproxy.core.changes.request_parsing import (
-    KnownAnswers,
-    ParsedRequest,
-    get_client_frames,
-    parse_request,
-    read_text,
-    to_text,
-)
+from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
@@ -236,7 +229,7 @@ class CallPositions:
     def parse_recorded_request(
         self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None
     ) -> ParsedRequest:
-        return parse_request(canonical, call_ids, self.known, get_client_frames(client))
+        return parse_request(canonical, call_ids, self.known, client)
 
     def find_recordings(self, request: ParsedRequest) -> list[ParsedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else the reason why there are none."""

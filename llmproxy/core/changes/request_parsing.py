@@ -259,7 +259,7 @@ def list_history_call_ids(operation: str, body: object) -> list[str]:
 
 
 def parse_request(
-    canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: ClientFrames | None = None
+    canonical: Canonical, ids: Sequence[str], known: KnownAnswers, client: Client | None = None
 ) -> ParsedRequest:
     """Parse a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
     made = ParsedRequest(canonical)
@@ -272,7 +272,7 @@ def parse_request(
             entries.setdefault(entry[0] if entry else "", []).append(segment)
         else:
             _add_segment_at_next_position(made, (segment.kind, segment.name), segment)
-    _ConversationReader(made, list(ids), known, frames).read_entries(list(entries.values()))
+    _ConversationReader(made, list(ids), known, get_client_frames(client)).read_entries(list(entries.values()))
     return made
 
 
