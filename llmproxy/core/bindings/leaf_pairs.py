@@ -12,14 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from llmproxy.core.bindings.id_pairs import (
-    IdPair,
-    IdPairConflictReason,
-    IdPairs,
-    RecordedIdFinder,
-    ShortValue,
-    short_values_at,
-)
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_places import (
     Bindings,
     LeafPlace,
@@ -100,8 +93,8 @@ class Mismatch:
         return f"{self.path}: {texts[self.why]}"
 
 
-def build_conflict_mismatch(path: str, pair: IdPair, conflict: IdPairConflictReason) -> Mismatch:
-    both = f"{pair.present}, before {conflict.other}"
+def build_conflict_mismatch(path: str, pair: IdPair, before: str) -> Mismatch:
+    both = f"{pair.present}, before {before}"
     return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, both, pair.name)
 
 
@@ -447,7 +440,7 @@ class VolatileFieldReader(LeafPairVisitor):
             return None
         pair = IdPair(field.name, field.kind, recorded, present)
         conflict = self.found.add_pair(pair)
-        return None if conflict is None else build_conflict_mismatch(place.path, pair, conflict)
+        return None if conflict is None else build_conflict_mismatch(place.path, pair, conflict.other)
 
 
 def list_volatile_field_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileFieldValue]:

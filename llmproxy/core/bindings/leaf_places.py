@@ -12,14 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.run_variables import (
-    PATHS,
-    RunVariable,
-    RunVariablePair,
-    ValueKind,
-    is_run_specific_path,
-    pair_run_variables,
-)
+from llmproxy.core.bindings.run_variables import PATHS, RunVariable, RunVariablePair, pair_run_variables
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormScope, FormSearch, ValueForm, list_value_forms
 from llmproxy.core.bindings.volatile_field_matching import (
@@ -98,11 +91,7 @@ class Bindings:
     @cached_property
     def limited_to_run_paths(self) -> Bindings:
         """Bindings that may change an exact hit's answer: cwd, home and tmp, if the recorded one is that run's own."""
-        pairs = [
-            pair
-            for pair in self.pairs
-            if pair.recorded.kind is not ValueKind.PATH or is_run_specific_path(pair.recorded.value)
-        ]
+        pairs = [pair for pair in self.pairs if pair.recorded.is_run_specific]
         return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindScope.PATHS)
 
     def __bool__(self) -> bool:
@@ -399,7 +388,7 @@ def list_volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[Volat
 
 def applies_to_call(field: VolatileField, call: ToolInvocation | None, bound: Callable[[object], str]) -> bool:
     """Return whether a field applies to this call's results; `bound` is `write_arguments_with_placeholders`."""
-    if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
-        return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
+    if field.is_outside_of_results or call is None:
+        return field.is_outside_of_results and call is None
     same = call.tool.startswith(field.tool_name_prefix) if field.tool_name_prefix else field.tool == call.tool
     return same and (not field.arguments or field.arguments == bound(call.arguments))

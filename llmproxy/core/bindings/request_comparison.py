@@ -110,7 +110,7 @@ def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mi
         conflict = known.find_conflict(each)
         # A recording of another run has another id for the same thing; one that contains both ids is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
-            return build_conflict_mismatch("$", each, conflict)
+            return build_conflict_mismatch("$", each, conflict.other)
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from llmproxy.core.bindings.text_alignment import remove_llmproxy_git_status
@@ -35,12 +35,6 @@ _WELL_KNOWN = re.compile(
     r"/usr/(?:src/app|local|bin|lib|share)|/var/(?:tmp|lib|log|www|task)|/private/tmp|/opt/app|/github/workspace"
 )
 """Folders of machines and images, which a text may name without meaning this run's."""
-
-
-def is_run_specific_path(path: str) -> bool:
-    """Return whether a path can only belong to a run: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
-    trimmed = path.rstrip("/\\")
-    return len([part for part in re.split(r"[/\\]", trimmed) if part]) > 1 and not _WELL_KNOWN.fullmatch(trimmed)
 
 
 class BadRunVariable(LLMProxyError):
@@ -92,9 +86,15 @@ class RunVariable:
             return ValueKind.IDENTIFIER
         return ValueKind.SHORT
 
+    @property
+    def is_run_specific(self) -> bool:
+        """Whether it is no path, or one of a run only: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
+        trimmed = self.value.rstrip("/\\")
+        parts = [part for part in re.split(r"[/\\]", trimmed) if part]
+        return self.kind is not ValueKind.PATH or (len(parts) > 1 and not _WELL_KNOWN.fullmatch(trimmed))
+
     def to_dict(self) -> dict[str, str]:
-        whole = {"name": self.name, "value": self.value, "other": self.other, "tool": self.tool, "path": self.path}
-        return {name: text for name, text in whole.items() if text or name in ("name", "value")}
+        return {name: text for name, text in asdict(self).items() if text or name in ("name", "value")}
 
 
 def parse_run_variable(

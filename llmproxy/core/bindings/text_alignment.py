@@ -190,8 +190,6 @@ def build_padding_pattern(literal: str) -> str:
     return " +".join(re.escape(each) for each in _PADDED.split(literal))
 
 
-USER, BRANCH = "git_user", "git_branch"
-"""Names of the run variables: ``Ann Smith <ann@example.com>``, ``main``."""
 _AUTHOR = late(r"^(?:Author|Commit|Committer|Tagger): +(?P<who>[^\n<]+ <[^\n>]*>)$", re.MULTILINE)
 _PEOPLE = late(
     r"(?:(?:Author|Commit|Committer|Tagger|Co-authored-by): +(?P<who>[^\n<>\\\"]{1,100} <[^\s<>\\\"]{1,200}>)"
@@ -213,10 +211,10 @@ def find_git_user_and_branch(
     """
     for line in _AUTHOR.finditer(text) if user[1] else ():
         if not user[0] or line["who"] in user:
-            yield _build_name_gap(line, "who", user, USER)
+            yield _build_name_gap(line, "who", user, "git_user")
     if branch is not None and any(each in text for each in branch):
         for place in re.finditer(_ON_BRANCH.format("|".join(map(re.escape, branch))), text, re.MULTILINE):
-            yield _build_name_gap(place, "branch", branch, BRANCH)
+            yield _build_name_gap(place, "branch", branch, "git_branch")
 
 
 def _build_name_gap(found: re.Match[str], group: str, names: tuple[str, str], name: str) -> VariableSpan:
@@ -235,7 +233,7 @@ def list_shell_output_gaps(
 ) -> list[VariableSpan]:
     """Return the gaps of listings and git output in order; `values`: recorded and present run variables by name."""
     gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
-    gaps += find_git_user_and_branch(text, values.get(USER, ("", git_user)), values.get(BRANCH))
+    gaps += find_git_user_and_branch(text, values.get("git_user", ("", git_user)), values.get("git_branch"))
     return sorted(gaps, key=lambda gap: gap.start)
 
 

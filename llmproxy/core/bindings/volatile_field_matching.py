@@ -103,6 +103,10 @@ class VolatileField:
         return self.tool[:-1] if self.tool.endswith("*") else ""
 
     @property
+    def is_outside_of_results(self) -> bool:
+        return self.tool in (BLOCK, OUTSIDE, SYSTEM)
+
+    @property
     def is_id(self) -> bool:
         """Whether its values map one to one and are replaced."""
         return KINDS[self.kind].identity if self.noise is None else not self.noise

@@ -18,25 +18,8 @@ from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind, Volat
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, PlaceReader, Zone, iterate_request_members
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
-from llmproxy.core.bindings.text_alignment import (
-    LISTED,
-    LISTING,
-    USER,
-    TextDivergence,
-    fill_text_gaps,
-    splice_present_values,
-)
-from llmproxy.core.bindings.volatile_field_matching import (
-    BLOCK,
-    IN_TEXT,
-    KINDS,
-    LINE,
-    OUTSIDE,
-    SYSTEM,
-    TEXT,
-    VolatileField,
-    fits_kind,
-)
+from llmproxy.core.bindings.text_alignment import LISTED, LISTING, TextDivergence, fill_text_gaps, splice_present_values
+from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, KINDS, LINE, SYSTEM, TEXT, VolatileField, fits_kind
 from llmproxy.core.traffic.canonical_json import split_text_by_json
 from llmproxy.lazy_regex import late
 
@@ -264,7 +247,7 @@ class LearnedField:
         return (
             KINDS[self.field.kind].accepted
             and not number
-            and self.field.tool not in (BLOCK, OUTSIDE, SYSTEM)
+            and not self.field.is_outside_of_results
             and not self.comes_from_other_machine
         )
 
@@ -393,7 +376,7 @@ class _FieldLearningComparison(RequestComparison):
             mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
             if pair.recorded.kind is ValueKind.DATE:  # treated as a time: never written into an answer
                 continue
-            if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent writes the name without the address
+            if pair.name == "git_user" and place.zone is Zone.SYSTEM:  # an agent writes the name without the address
                 mine, theirs, kind = mine.partition(" <")[0], theirs.partition(" <")[0], "person"
             if mine == theirs or not fits_kind(kind, mine) or not fits_kind(kind, theirs):
                 continue
