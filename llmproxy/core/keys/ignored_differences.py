@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qs, unquote
 
 from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, Action, Rule, Shape
 from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find_url_signature_members, judge_header
@@ -43,18 +43,14 @@ class KeyDifference(NamedTuple):
 
 
 def explain_differences(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
+    one, other = (each.target.partition("?")[0] for each in (old, new))
+    why = _explain_path_difference(unquote(one), unquote(other), routes) if one != other else ""
     return [
-        *_compare_paths(old, new, routes),
+        *([KeyDifference("path", one, other, why)] if one != other else ()),
         *_compare_queries(old, new, routes[1]),
         *_compare_headers(old, new, routes[1]),
         *_compare_bodies(old, new, routes, rules),
     ]
-
-
-def _compare_paths(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
-    one, other = (each.target.partition("?")[0] for each in (old, new))
-    if one != other:
-        yield KeyDifference("path", one, other, _explain_path_difference(unquote(one), unquote(other), routes))
 
 
 def _explain_path_difference(one: str, other: str, routes: tuple[Route, Route]) -> str:
@@ -85,20 +81,13 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
 
 
 def _group_url_parameters_by_name(target: str) -> dict[str, list[str]]:
-    return _group_values_by_name(parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"))
-
-
-def _group_values_by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found
+    return parse_qs(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape")
 
 
 def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
-    one, other = (_group_values_by_name((name.lower(), value) for name, value in each.headers) for each in (old, new))
-    for name in sorted(one.keys() | other.keys()):
-        left, right = (", ".join(side.get(name, ())) for side in (one, other))
+    for name in sorted({name.lower() for name, _ in (*old.headers, *new.headers)}):
+        sides = ([value for each, value in request.headers if each.lower() == name] for request in (old, new))
+        left, right = map(", ".join, sides)
         if left != right:
             verdict = judge_header(name, known=where.known)  # if it counts, the equal keys prove equivalent values
             why = f"says the same: {verdict.why}" if verdict.counts else verdict.why

@@ -58,27 +58,19 @@ def is_rpc_message(tree: object) -> bool:
 
 def parse_mcp_request(method: str, headers: Headers, tree: object) -> McpRequestKeyParts | None:
     """Return the parts of a request that count; None if it is not MCP. `method` is the HTTP method."""
+    kept = tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))
     if isinstance(tree, dict) and is_rpc_message(tree):
-        said = tree.get("method")
-        operation = name_operation(tree)
-        counted = (
-            _canonicalize_request(said, tree.get("params")) if isinstance(said, str) else _canonicalize_answer(tree)
-        )
-        return McpRequestKeyParts(
-            operation, {**counted, **_collect_odd_members(tree)}, _drop_transport_headers(headers)
-        )
-    streams = "text/event-stream" in (header(headers, "accept") or "")
-    if method == "GET" and streams and _has_mcp_headers(headers):
+        canonicalize = _canonicalize_request if isinstance(tree.get("method"), str) else _canonicalize_answer
+        return McpRequestKeyParts(_name_operation(tree), {**canonicalize(tree), **_collect_odd_members(tree)}, kept)
+    if not any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers):
+        return None
+    if method == "GET" and "text/event-stream" in (header(headers, "accept") or ""):
         last = header(headers, "last-event-id")
-        return McpRequestKeyParts(STREAM, {"lastEventId": last} if last else None, _drop_transport_headers(headers))
-    return (
-        McpRequestKeyParts(END, None, _drop_transport_headers(headers))
-        if method == "DELETE" and _has_mcp_headers(headers)
-        else None
-    )
+        return McpRequestKeyParts(STREAM, {"lastEventId": last} if last else None, kept)
+    return McpRequestKeyParts(END, None, kept) if method == "DELETE" else None
 
 
-def name_operation(message: dict[str, Any]) -> str:
+def _name_operation(message: dict[str, Any]) -> str:
     said, params = message.get("method"), message.get("params")
     if not isinstance(said, str):
         return ANSWER
@@ -87,7 +79,8 @@ def name_operation(message: dict[str, Any]) -> str:
     return f"{MCP_PREFIX}{said}{named}"
 
 
-def _canonicalize_request(method: str, params: object) -> dict[str, Any]:
+def _canonicalize_request(tree: dict[str, Any]) -> dict[str, Any]:
+    method, params = tree["method"], tree.get("params")
     if not isinstance(params, dict):
         return {"method": method} if params is None else {"method": method, "params": params}
     gone = _LEFT_OUT.get(method, frozenset())
@@ -115,11 +108,3 @@ def _collect_odd_members(tree: dict[str, Any]) -> dict[str, Any]:
         id_ = "absent" if "id" not in tree else "null" if tree["id"] is None else "given"
         odd |= {"id": id_} if id_ != usual else {}
     return {"odd": odd} if odd else {}
-
-
-def _has_mcp_headers(headers: Headers) -> bool:
-    return any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers)
-
-
-def _drop_transport_headers(headers: Headers) -> Headers:
-    return tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))
