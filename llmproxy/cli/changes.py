@@ -40,7 +40,7 @@ from llmproxy.core.changes.accepted_changes import (
 )
 from llmproxy.core.changes.change import Author
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.trial_results import forget_interrupted_trials_served_recordings
+from llmproxy.core.sessions.journal import forget_interrupted_trials_served_recordings
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable

@@ -23,8 +23,7 @@ from llmproxy.core.providers.provider_table import get_service_kind
 from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.trial_results import get_state_path
+from llmproxy.core.sessions.journal import Journal, get_state_path
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError

@@ -30,8 +30,8 @@ from llmproxy.core.mcp_answer_replay import build_refusal
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
+from llmproxy.core.sessions.journal import get_state_path
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.trial_results import get_state_path
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage, is_grpc
 from llmproxy.core.traffic.origin_guard import OriginGuard

@@ -23,7 +23,7 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.sessions.trial_results import get_state_path
+from llmproxy.core.sessions.journal import get_state_path
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
 from llmproxy.mitm.client_layers import NextLayerChoice

@@ -19,7 +19,7 @@ from llmproxy.core.changes.accepted_changes import build_call_removal, digest_lo
 from llmproxy.core.changes.change import Author, Change, ChangeAuthor, RefusalReason, UnrecordedTrialCall, shorten
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.sessions.trial_results import TrialSessionResult, read_trials
+from llmproxy.core.sessions.journal import TrialSessionResult, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
 from llmproxy.core.store.rows import RowSummary

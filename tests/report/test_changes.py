@@ -17,7 +17,7 @@ from llmproxy.core.changes.change import (
     diff_hunks,
     digest_texts,
 )
-from llmproxy.core.sessions.trial_results import TrialSessionResult
+from llmproxy.core.sessions.journal import TrialSessionResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.report.change_summary import ChangeSummary, group_trial_changes

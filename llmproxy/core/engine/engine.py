@@ -36,9 +36,8 @@ from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, Re
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import Journal, TrialStore
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_cassette_sample
-from llmproxy.core.sessions.trial_results import TrialStore
 from llmproxy.core.store.queries import count_unused, list_key_digests_allowed_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
