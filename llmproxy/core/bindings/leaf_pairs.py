@@ -41,26 +41,18 @@ SHOWN = 80
 
 
 class MismatchKind(StrEnum):
-    """Reason why a recording does not fit, or why its answer cannot be written."""
+    """Reason why a recording does not fit, or why its answer cannot be written; `Mismatch.__str__` explains each."""
 
     DIFFERENT = "different"
     LEAKED = "leaked"
-    """A value of the recorded run appears where this run's value must."""
     NOT_ONE_TO_ONE = "not one to one"
     BOTH_WAYS = "both ways"
-    """The request contains both the recorded and the present value, so the answer's value is ambiguous."""
     QUOTING = "quoting"
-    """The present value needs quotes in a shell command, but the recorded one did not."""
     AMBIGUOUS = "ambiguous"
-    """Two names had the same value in the recorded run, and have different ones now."""
     UNEVEN = "uneven"
-    """A variable has this run's value at one place, and the recorded value at another."""
     MERGED = "merged"
-    """Two values that differed in the recorded run are equal now."""
     UNREADABLE = "unreadable"
-    """The answer's framing cannot be rewritten."""
     SHORT = "short"
-    """A short value is in prose, where it cannot be distinguished from other text."""
 
 
 @dataclass(frozen=True, slots=True)

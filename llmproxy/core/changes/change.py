@@ -159,7 +159,6 @@ class RefusalReason(StrEnum):
     """Recordings with different answers are at the place."""
     QUESTION = "question"
     RESULT = "result"
-    """A tool's result differs in substance."""
     IMPOSSIBLE = "impossible"
     """This request could not get the recorded answer today."""
     MODEL = "model"
@@ -171,7 +170,6 @@ class RefusalReason(StrEnum):
     """The change is of an unknown kind, which cannot be accepted."""
     NOT_ACCEPTED = "not accepted"
     ENDED = "ended"
-    """The last day of its acceptance is past."""
     NOT_LOOKED_AT = "not looked at"
     """The call follows a refusal in its thread."""
 

@@ -147,7 +147,9 @@ class _RequestDiff:
         name = segment.name
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
-                change = self._build_change(segment.kind, old, new, name, self._attribute_to_client_version(segment))
+                known = getattr(self.frames, "tools" if segment.kind is Kind.TOOL else "parameters", ())
+                source = Author.CLIENT if segment.own in known else None
+                change = self._build_change(segment.kind, old, new, name, source)
                 sides = [each.value for each in (old, new) if each is not None and slot[0] == Kind.PARAMETER]
                 if any(parameter_may_hold_question(segment.own, each) for each in sides):
                     raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
@@ -273,11 +275,6 @@ class _RequestDiff:
         digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
         origin = self._build_origin(Author.CLIENT)
         return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
-
-    def _attribute_to_client_version(self, segment: Segment) -> Author | None:
-        names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
-        known = getattr(self.frames, names[segment.kind], ())
-        return Author.CLIENT if segment.own in known else None
 
     def _build_change(
         self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Author | None = None

@@ -173,18 +173,17 @@ def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> li
         if value is None:
             value = {"sha256": hashlib.sha256(part.data).hexdigest()}
         field: list[object] = [part.name, value, _file_extension(part.filename)]
-        if named is None or part.name is None:
+        typed = named is None or part.name is None
+        if typed:
             field += [part.filename, part.content_type]
         elif named and part.filename is not None:
             field.append(part.filename)
-        if said := _read_other_part_fields(part, typed=len(field) > _NAMED):
+        if said := _read_other_part_fields(part, typed=typed):
             field.append(said)
         fields.append(field)
     return fields
 
 
-_NAMED = 4
-"""Entries of a part without its type; a longer one already contains the type."""
 _PLAIN = frozenset({"", "text/plain", "text/plain;charset=utf-8", "text/plain;charset=us-ascii"})
 """Content types equivalent to a field without a type (RFC 7578 4.4)."""
 _FRAMING = frozenset(

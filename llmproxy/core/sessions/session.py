@@ -365,7 +365,6 @@ class Sessions:
     now: Callable[[], float] = lambda: 0.0
     """Unix seconds, for records about a session."""
     allow_live: bool = False
-    """Whether a replay proxy may open sessions in modes that reach the network."""
     open_sessions: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
     """Session by name in the request."""
