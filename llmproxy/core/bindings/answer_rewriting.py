@@ -275,10 +275,8 @@ class _Refused(Exception):
 def rewrite_answer(
     bindings: Bindings, fit: Fit, response: Response, known: IdPairs | None = None, *, strict: bool = True
 ) -> Response | Mismatch:
-    """Return the response adapted to this run; the same object if nothing changes.
-
-    `known` are the session's earlier id pairs; those of this pair of requests (`fit`) take precedence. Not `strict`:
-    the answer is served to no client, so its prose may contain a recorded short value.
+    """Return the response adapted to this run; the same object if nothing changes. Not `strict`: the answer is served
+    to no client, so its prose may contain a recorded short value.
     """
     return AnswerRewriter(bindings, fit, known, strict=strict).rewrite_response(response)
 
@@ -335,9 +333,7 @@ class AnswerRewriter:
         strict: bool = True,
         named: frozenset[str] | None = None,
     ) -> None:
-        """Not `strict`: short values in prose may stay. `named`: path variables replaced outside of arguments; None:
-        all.
-        """
+        """Not `strict`: short values in prose may stay. `named`: paths replaced outside of arguments; None: all."""
         self._strict = strict
         self._named = named
         whole = IdPairs((*fit.identities, *(known or ())))

@@ -81,8 +81,7 @@ class IdPairs:
     def record_new_pair(self, each: IdPair) -> bool:
         """Add a pair from a session's next pair of requests; False if its recorded value is known already.
 
-        A cassette may contain recordings of several runs, so several recorded values may have one present value: this
-        is a conflict only within one pair of requests.
+        Recordings of several runs may have one present value: a conflict only within one pair of requests.
         """
         if (each.name, each.recorded) in self._by_recorded:
             return False
@@ -279,9 +278,8 @@ _DONE = frozenset(
 
 
 def mentions_short_value(text: str, short: ShortValue, *, is_argument: bool) -> bool:
-    """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``.
-
-    A number of four digits counts anywhere; in an argument of a call, ``git push origin topic``, so does a tool's word.
+    """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``. A number
+    of four digits counts anywhere; in an argument of a call, ``git push origin topic``, so does a tool's word.
     """
     value = short.recorded
     odd = len(value) >= _ODD and any(letter.isdigit() for letter in value)

@@ -457,8 +457,7 @@ class ValueConsistency:
     1. A value that is this run's at one place is this run's at all of them. A path may stay as it was recorded in
        results and in system text only, where a committed file may name the home of the person who recorded it.
     2. A present value must not occur in the recorded request outside of variables: it would become equal to that text.
-    3. Two variables with different recorded values must not be equal now. Short values (``7``) may: a task and an order
-       can have one number.
+    3. Two variables with different recorded values must not be equal now. Short values (``7``) may.
     """
 
     def __init__(self, bindings: Bindings, identities: IdPairs, shorts: Sequence[ShortValue]) -> None:

@@ -84,10 +84,8 @@ def fit_request(
     known: IdPairs | None = None,
     fitted: FittedMessageCache | None = None,
 ) -> Fit | Mismatch:
-    """Compare the canonical trees of two requests.
-
-    `known` are the id pairs of the session's earlier requests. `fitted` remembers the messages that fit: their trees
-    must then not change.
+    """Compare the canonical trees of two requests. `known`: the id pairs of the session's earlier requests. `fitted`
+    remembers the messages that fit: their trees must then not change.
     """
     paired = pair_all_leaves(recorded, present, fitted)
     leaves, fields = paired.leaves, VolatileFieldReader(bindings)

@@ -1,6 +1,4 @@
-"""The bindings of one session: its run variables, its cassette's volatile fields, and the ids of its tools so far; and
-the key by which the recordings are found that they may fit.
-"""
+"""The bindings of one session, and the key by which the recordings are found that they may fit."""
 
 from __future__ import annotations
 
@@ -41,12 +39,11 @@ _BESIDE = frozenset({"toolResult", "functionResponse", "function_response", "too
 
 
 def build_value_independent_key(canonical: Canonical) -> str:
-    """Return the bound key: a digest of everything in a request that no binding can change.
+    """Return the bound key, which finds candidates: a digest of everything in a request that no binding can change.
 
     It covers the route, the model, significant headers, the order of roles and blocks, the names of tools, and the
     user's text before anything that can contain a bound value (a path, a long id: ``What do my 7 notes say?``). It
-    depends on neither run variables nor volatile fields, so it is never recomputed. It finds candidates;
-    `request_comparison` decides.
+    depends on neither run variables nor volatile fields, so it is never recomputed.
     """
     parts = [canonical.provider, canonical.method, canonical.model or "", str(canonical.stream), canonical.kind]
     parts += [text for pair in (*canonical.headers, *canonical.query) for text in pair]
@@ -126,10 +123,7 @@ _LISTS = ("messages", "input", "contents")
 
 
 def read_literal_ends(recorded: Canonical, table: Bindings) -> tuple[str, str]:
-    """Return the literal start and end of a recording's last user text under these bindings; empty if unclear.
-
-    They exclude most of the thousand candidates in a suite of questions that all begin with a path.
-    """
+    """Return the literal start and end of a recording's last user text, to exclude candidates; empty if unclear."""
     text = read_last_user_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
         return "", ""

@@ -44,8 +44,7 @@ _IS_SET = late(r"(?i)time_?out|limit|max|min|ttl|interval|delay|retry|wait|expir
 """Words of durations that a person configured, not measured."""
 _NAMES_TIME = late(r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE)
 _COMMITTED = late(r"\[\S+(?: \(root-commit\))? ")
-"""The text before the commit in ``git commit``'s output, ``[main 1f3a9c0] Add the note``: 1 of 700 pairs of commits has
-no letter in 7 digits."""
+"""The text before the commit in ``git commit``'s output; 1 of 700 pairs of commits has no letter in 7 digits."""
 _TEMPORARY = "tmp"
 """Name of the folder in which every name is chosen by its creator."""
 _ROLLED = late(r"[A-Za-z0-9]{6,}")
@@ -481,10 +480,8 @@ _UNNAMED = re.compile(r"[^\w.-]")
 
 
 def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
-    """Return the volatile fields for a captured value in tools' results of canonical requests, each once.
-
-    If a run captures ``task.id`` = 7 after a tool answered ``{"id": 7}``, the next run's tool answers 1007, and the
-    model gets it before any capture: so members that the value's name matches are known to vary.
+    """Return the volatile fields for a captured value in tools' results of canonical requests, each once: the next
+    run's tool answers another id, which the model gets before any capture.
     """
     kind = next((kind for kind in _KINDS if fits_kind(kind, captured.value)), None)
     if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
@@ -522,9 +519,7 @@ class RestatedRecording(NamedTuple):
 def restate_recording(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None
 ) -> RestatedRecording:
-    """Return a recorded request with this run's values, for the text of a miss only; varying values stay recorded if
-    nothing else differs.
-    """
+    """Return a recorded request with this run's values, for the text of a miss, never for an answer."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRecording(recorded)
     varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
