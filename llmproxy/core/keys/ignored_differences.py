@@ -1,7 +1,6 @@
 """Explanation of key rules: differences of two requests with the same key, each with the rule that ignores it.
 
-A difference without a reason is a bug of llmproxy, or a header field in no table: it does not count at a known
-operation, and no rule gives a reason.
+A difference without a reason is a bug of llmproxy, or a header field in no table, which no rule covers.
 """
 
 from __future__ import annotations

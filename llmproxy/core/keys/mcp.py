@@ -2,8 +2,7 @@
 
 A message is recognised by ``"jsonrpc": "2.0"`` in a body on an unknown path, over any transport. Members that only
 correlate messages or identify the client (`_LEFT_OUT`, ``params._meta``) and the transport's headers do not count. The
-client's answers to the server's requests (elicitation, sampling, roots) keep the id, which is the recording's. A member
-unknown to JSON-RPC counts unchanged.
+client's answers to the server's requests keep the id, which is the recording's. A member unknown to JSON-RPC counts.
 """
 
 from __future__ import annotations

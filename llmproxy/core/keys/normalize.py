@@ -139,8 +139,7 @@ def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> 
 def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[str, object | None]:
     """Return the kind of a body and its tree. The content decides, because clients often send a wrong header or none.
 
-    `named`: whether the server keeps the names of uploads; None for an unknown path, where the types of parts count
-    too.
+    `named`: whether the server keeps the names of uploads; None for an unknown path, where parts' types count too.
     """
     if not body:
         return "empty", None
