@@ -11,8 +11,7 @@
       when: {client: claude-code, since: 2.1.332}      # optional: only for requests of this client
       exactly: [9f86d081884c7d65..60303ae22b998861]    # digests of the segments, recorded and present
 
-It covers a change only if both whole segments are listed: nothing is generalised, and later edits are not combined. The
-name and the difference are for people.
+It covers a change only if both whole segments are listed: nothing is generalised, and later edits are not combined.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Changes and refusals as values: the text of a segment in the recording and in the present request.
 
 A change is named by its content, ``system-3f2a``: equal edits of equal lines have one name, in all calls and cassettes.
-Its coverage is exact: `before_digest` and `after_digest` are those of the two whole segments, and an accepted change
-lists the accepted pairs.
+Its coverage is exact: `before_digest` and `after_digest` are those of the two whole segments.
 """
 
 from __future__ import annotations

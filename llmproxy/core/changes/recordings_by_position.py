@@ -7,8 +7,7 @@ otherwise the place is ambiguous. Lines of a user's message that two or more rec
 other lines, are a template: they may change like a prompt. The remaining lines are the question.
 
 The wording of a tool's result may change too (`find_rewording`). All values (numbers, paths, quoted texts, names, ids,
-lists) stay, in their order. A word that only moves is a value. So is a word for an outcome: "2 tests passed" is never
-"2 tests failed".
+lists) stay, in their order. A word that only moves is a value. So is a word for an outcome: "passed", "failed".
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ _VALUE = late(
     r"|(?<![\w.])[-+.]*\w*[\d_]\w*(?:[.,:]\d+)*|\b\w*[a-z][A-Z]\w*|\b[A-Z]{2,}\b|(?<=[a-z,;] )[A-Z]\w*"
     r"|[^\s\w.,:;()'\"`]"
 )
-"""A value: a variable, an address, a path, a quoted text, a file, a word with a digit or an underscore, a name inside
-of a sentence, a sign."""
+"""A variable, an address, a path, a quoted text, a file, a word with a digit, a name inside of a sentence, a sign."""
 _WORD = late(r"[^\W\d_]+")
 _OUTCOMES = late(
     r"not|no|non|none|never|without|cannot|nothing|n't|fail\w*|pass\w*|succe\w*|error\w*|err|ok|okay|true|"
