@@ -101,9 +101,7 @@ class Playback(Protocol):
     """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
     def take_ready_parts(self, wait_for_last: Callable[[], float]) -> tuple[list[bytes], float]:
-        """Take the parts that may be sent now; `wait_for_last` returns for how many seconds other answers hold the last
-        one, which is returned, too: 0 if they do not.
-        """
+        """Take the parts that may be sent now; return also how long (`wait_for_last`) others hold the last one."""
 
 
 class Interceptor[C]:

@@ -495,9 +495,9 @@ class Sessions:
     def close_session(self, name: str, *, complete: bool | None = None, interrupted: bool = False) -> Session:
         """End a session: release its lease, mark its cassette as complete or leave it open, unbind it.
 
-        `complete` None: complete unless an answer in it is cut, or failed without a later good one. `interrupted`: the
-        run in it was ended from outside. Raises SessionUnknown; CassetteBusy if another program holds the store for
-        seconds: then the session is still open.
+        `complete` None: complete unless an answer in it is cut, or failed without a later good one. `interrupted`: its
+        run was ended from outside. Raises SessionUnknown; CassetteBusy (it is still open): another program holds the
+        store.
         """
         session = self.get_session(name)
         session.sealed, session.is_over = complete, not interrupted
