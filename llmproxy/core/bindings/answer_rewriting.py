@@ -211,7 +211,6 @@ _ESCAPED = late(r"(?:[\w@%+=:,./~-]|\\[^\n])*\Z")
 _READ_TWICE = late(r"(?:^|\s)(?:-\w*c|eval|ssh|xargs|su|watch|parallel)(?:\s|$)")
 _KEPT_BY = {"'": frozenset("'\\\n"), '"': frozenset('"$`\\\n!')}
 """Characters that a quote does not protect, by quote; a backslash in both: Python and JavaScript interpret it."""
-_FENCES = ("```", "~~~")
 
 
 def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
@@ -235,7 +234,7 @@ def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
 
 def is_in_code_block(text: str, at: int) -> bool:
     """Return whether a position in Markdown is in a code block, which some agents execute."""
-    return any(text.count(fence, 0, at) % 2 for fence in _FENCES)
+    return any(text.count(fence, 0, at) % 2 for fence in ("```", "~~~"))
 
 
 def _find_open_quote_start(text: str, at: int) -> int:

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 from llmproxy.core.bindings.id_pairs import (
-    IdPairMatch,
     IdPairs,
     RecordedIdFinder,
     ShortValue,
@@ -30,7 +29,6 @@ from llmproxy.core.bindings.leaf_pairs import (
     MessagePair,
     Mismatch,
     MismatchKind,
-    PairedBodies,
     ValueConsistency,
     VolatileFieldReader,
     build_conflict_mismatch,
@@ -91,8 +89,12 @@ def fit_request(
     leaves, fields = paired.leaves, VolatileFieldReader(bindings)
     if (wrong := fields.collect_field_values(leaves)) is not None:
         return wrong
-    if known is not None and (wrong := _check_known_ids(fields.found, known, paired)) is not None:
-        return wrong
+    earlier = known or IdPairs()
+    for each in fields.found:
+        conflict = earlier.find_conflict(each)
+        # A recording of another run has another id for the same thing; one that contains both ids is of one run.
+        if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
+            return build_conflict_mismatch("$", each, conflict.other)
     comparing = RequestComparison(bindings, fields.found, known)
     if any(pair.texts and comparing.depends_on_ids(pair) for pair in paired.messages):
         return fit_request(bindings, recorded, present, known)
@@ -101,15 +103,6 @@ def fit_request(
         if (wrong := comparing.compare_messages(pair, whole)) is not None:
             return wrong
     return paired.parted or comparing.find_unequal(leaves) or comparing.build_fit()
-
-
-def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mismatch | None:
-    for each in found:
-        conflict = known.find_conflict(each)
-        # A recording of another run has another id for the same thing; one that contains both ids is of one run.
-        if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
-            return build_conflict_mismatch("$", each, conflict.other)
-    return None
 
 
 class RequestComparison(LeafPairVisitor):
@@ -347,7 +340,14 @@ class RequestComparison(LeafPairVisitor):
         return _add_nonoverlapping_gaps(gaps, self._list_bound_value_gaps(recorded, place))
 
     def _find_known_id_spans(self, recorded: str, *, accepts: bool) -> list[VariableSpan]:
-        return [_build_id_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
+        gaps = list[VariableSpan]()
+        for token in self._tokens.find_matches(recorded):
+            name, same = token.identity.name, recorded[token.start : token.end]
+            options = [GapOption(token.present, is_isolated, name)]
+            if token.present != same:
+                options.append(GapOption(same, is_isolated, name, unchanged=True, leaks=not accepts))
+            gaps.append(VariableSpan(token.start, token.end, tuple(options), name=name))
+        return gaps
 
     def _list_bound_value_gaps(self, recorded: str, place: LeafPlace) -> list[VariableSpan]:
         return [
@@ -379,14 +379,6 @@ def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
             for option in (*options, same)
         )
     return (*(option for option in options if option.text != same.text), same)
-
-
-def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> VariableSpan:
-    name, same = token.identity.name, recorded[token.start : token.end]
-    options = [GapOption(token.present, is_isolated, name)]
-    if token.present != same:
-        options.append(GapOption(same, is_isolated, name, unchanged=True, leaks=not accepts))
-    return VariableSpan(token.start, token.end, tuple(options), name=name)
 
 
 def _add_nonoverlapping_gaps(gaps: list[VariableSpan], more: list[VariableSpan]) -> list[VariableSpan]:

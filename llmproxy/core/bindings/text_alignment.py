@@ -139,8 +139,6 @@ _FILES = r"(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?"
 _OURS = late(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?{_FILES}")
 _STATUS = late(r"[ MADRCU?!]{1,2} \S.*")
 _OUR_STATUS = late(rf"[ MADRCU?!]{{1,2}} {_FILES}")
-CLEAN = "(clean)"
-"""Text for a folder about which git reports nothing."""
 _TOTAL = late(r"total [\d.,]+[KMGTP]?")
 
 
@@ -175,13 +173,13 @@ def remove_llmproxy_files_from_both(recorded: str, present: str) -> tuple[str, s
 
 
 def remove_llmproxy_git_status(text: str) -> str:
-    """Return a text without git's lines for llmproxy's files; `CLEAN` in place of a status that had no others."""
+    """Return a text without git's lines for llmproxy's files; ``(clean)`` if a status had no others."""
     if "llmproxy.db" not in text:
         return text
     kept: list[str] = []
     for is_status, lines in groupby(text.split("\n"), lambda line: _STATUS.fullmatch(line) is not None):
         said = list(lines)
-        kept += ([line for line in said if not _OUR_STATUS.fullmatch(line)] or [CLEAN]) if is_status else said
+        kept += ([line for line in said if not _OUR_STATUS.fullmatch(line)] or ["(clean)"]) if is_status else said
     return "\n".join(kept)
 
 

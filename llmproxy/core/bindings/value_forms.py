@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
+from functools import partial
 from itertools import chain, product
 from typing import NamedTuple
 from urllib.parse import quote
@@ -234,20 +235,11 @@ class _PathSpelling(NamedTuple):
     in_answers: bool = True
 
 
-def _build_json_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
-    def write(path: str) -> str:
-        for _ in range(levels):
-            path = json.dumps(path, ensure_ascii=ascii_only)[1:-1]
-        return path
-
-    return write
-
-
 _WAYS = (
     _PathSpelling(lambda path: path, is_whole_path),
-    _PathSpelling(_build_json_escaper(1, ascii_only=False), is_whole_path),
-    _PathSpelling(_build_json_escaper(1, ascii_only=True), is_whole_path),
-    _PathSpelling(_build_json_escaper(2, ascii_only=True), is_whole_path),
+    _PathSpelling(lambda path: json.dumps(path, ensure_ascii=False)[1:-1], is_whole_path),
+    _PathSpelling(lambda path: json.dumps(path)[1:-1], is_whole_path),
+    _PathSpelling(lambda path: json.dumps(json.dumps(path)[1:-1])[1:-1], is_whole_path),
     _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_whole_path),
     _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_whole_path),
     _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_whole_path),
@@ -318,7 +310,7 @@ def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePa
     if pair.name != "cwd" or not (recorded and present):
         return
     before, now = _list_plain_and_resolved_path(homes.recorded), _list_plain_and_resolved_path(homes.present)
-    border = _build_below_hidden_folder_check((*before, *now, "~"))
+    border = partial(_is_below_hidden_folder, (*before, *now, "~"))
     for write in (str, _make_slug):
         yield ValueForm(pair.name, write(recorded), (write(present),), border, FormScope.NOT_TYPED, in_answers=False)
         for folder in STATE_FOLDERS:
@@ -331,15 +323,12 @@ def _make_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or name
 
 
-def _build_below_hidden_folder_check(homes: Sequence[str]) -> Border:
-    def is_below(text: str, start: int, end: int) -> bool:
-        for home in homes:
-            at = text.rfind(f"{home}/.", max(0, start - _LONGEST_PATH), start)
-            if at >= 0 and _PARTS.fullmatch(text, at + len(home), start) and _is_path_start(text, at):
-                return is_path_end(text, end)
-        return False
-
-    return is_below
+def _is_below_hidden_folder(homes: Sequence[str], text: str, start: int, end: int) -> bool:
+    for home in homes:
+        at = text.rfind(f"{home}/.", max(0, start - _LONGEST_PATH), start)
+        if at >= 0 and _PARTS.fullmatch(text, at + len(home), start) and _is_path_start(text, at):
+            return is_path_end(text, end)
+    return False
 
 
 def _home_relative_to_path(path: str, home: str) -> str:

@@ -45,8 +45,6 @@ _IS_SET = late(r"(?i)time_?out|limit|max|min|ttl|interval|delay|retry|wait|expir
 _NAMES_TIME = late(r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE)
 _COMMITTED = late(r"\[\S+(?: \(root-commit\))? ")
 """The text before the commit in ``git commit``'s output; 1 of 700 pairs of commits has no letter in 7 digits."""
-_TEMPORARY = "tmp"
-"""Name of the folder in which every name is chosen by its creator."""
 _ROLLED = late(r"[A-Za-z0-9]{6,}")
 
 
@@ -64,7 +62,8 @@ def find_value_pair(
 
     Before both positions the texts are equal. `taken` are bound places of the recorded text (start, end, name).
     """
-    temporary = {end + 1 for _, end, name in taken if name == _TEMPORARY and recorded[end : end + 1] in ("/", "\\")}
+    # In the folder for temporary files every name is chosen by its creator.
+    temporary = {end + 1 for _, end, name in taken if name == "tmp" and recorded[end : end + 1] in ("/", "\\")}
     for kind in _ORDER:
         for start, end in _find_kind_spans_touching(kind, recorded, at):
             same = at - start
@@ -435,12 +434,7 @@ def _escape_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-_OFTEN = 3
-"""Commands after which a value must vary to be considered volatile after every command of the tool."""
-_ANY_ROW = "{:row} "
-
-
-def generalize_fields_over_commands(lessons: Sequence[LearnedField], often: int = _OFTEN) -> tuple[LearnedField, ...]:
+def generalize_fields_over_commands(lessons: Sequence[LearnedField], often: int = 3) -> tuple[LearnedField, ...]:
     """Return lessons with any arguments for texts behind `often` commands, and one field for a listing's times."""
     groups: dict[tuple[str, str, str, str], list[LearnedField]] = {}
     for lesson in _merge_listing_rows(lessons):
@@ -466,7 +460,7 @@ def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedFiel
             yield lesson
         elif listing not in seen:
             seen.add(listing)
-            yield replace(lesson, field=replace(lesson.field, before=_ANY_ROW))
+            yield replace(lesson, field=replace(lesson.field, before="{:row} "))
 
 
 def _get_call_of_file_listing(field: VolatileField) -> tuple[str, str] | None:
