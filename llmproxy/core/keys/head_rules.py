@@ -76,7 +76,6 @@ WORDS = (
 )  # fmt: skip
 """Words in a field's name that show what it selects; they also cover fields of unknown gateways."""
 KEYED_WORDS = late(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
-KEYED_WORDS_WHY = "its name suggests that it selects who or what answers"
 SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
 
 # -- header fields that never count ------------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ def judge_header(name: str, *, known: bool) -> FieldVerdict:
     if why := _find_prefix_reason(name, KEYED_PREFIXES):
         return FieldVerdict(counts=True, why=why)
     if KEYED_WORDS.search(name):
-        return FieldVerdict(counts=True, why=KEYED_WORDS_WHY)
+        return FieldVerdict(counts=True, why="its name suggests that it selects who or what answers")
     return FieldVerdict(counts=False, why=UNNAMED)
 
 
@@ -323,9 +322,6 @@ def _drop_implied_content_type(text: str, *, known: bool, kind: str) -> str:
 
 # -- the query ---------------------------------------------------------------------------------------------------------
 
-BETA = "beta"
-BETA_WHY = "marks the SDK's beta client; the header anthropic-beta or openai-beta names the beta"
-CREDENTIAL_QUERY_WHY = "the provider's own credential"
 ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
 """Query members of known operations that name objects created by an earlier answer."""
 
@@ -345,7 +341,6 @@ _SIGNERS = {
     "signature": {"key-pair-id", "googleaccessid", "awsaccesskeyid"},
 }  # fmt: skip
 """Members that accompany a signature: without one of them, the member is an ordinary one."""
-SIGNED_WHY = "signature of a presigned URL: a new signature is the same request"
 
 
 def find_url_signature_members(query: str) -> frozenset[str]:
@@ -364,11 +359,11 @@ def explain_ignored_member(
 ) -> str:
     """Describe why a query member does not count; empty if it counts. `signed` is from `find_url_signature_members`."""
     if name.lower() in signed:
-        return SIGNED_WHY
+        return "signature of a presigned URL: a new signature is the same request"
     if name.lower() in provider.credentials:
-        return CREDENTIAL_QUERY_WHY
-    if known and name == BETA and value == "true" and provider.family in ("openai", "anthropic"):
-        return BETA_WHY
+        return "the provider's own credential"
+    if known and name == "beta" and value == "true" and provider.family in ("openai", "anthropic"):
+        return "marks the SDK's beta client; the header anthropic-beta or openai-beta names the beta"
     return ""
 
 
