@@ -93,7 +93,7 @@ def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str
         if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
             continue
         if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
-            yield from list_argument_pieces(value, tool or "", here)
+            yield from _list_arguments(value, tool or "", here)
         elif isinstance(value, str):
             if value:
                 yield _build_piece(node, name, value, here, event, tool)
@@ -101,18 +101,16 @@ def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str
             yield from _list_text_pieces(value, here, event, tool)
 
 
-def list_argument_pieces(
-    value: object, tool: str, path: Path = (), inner: str = "$", member: str = ""
-) -> Iterator[Piece]:
+def _list_arguments(value: object, tool: str, path: Path = (), inner: str = "$", member: str = "") -> Iterator[Piece]:
     """Yield the texts and numbers of arguments; a member's name follows its content."""
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
-            yield from list_argument_pieces(each, tool, here, at, name)
+            yield from _list_arguments(each, tool, here, at, name)
             yield Piece(here, name, None, tool=tool, inner=at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
-            yield from list_argument_pieces(each, tool, (*path, n), f"{inner}[{n}]", member)
+            yield from _list_arguments(each, tool, (*path, n), f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         text = value if isinstance(value, str) else str(value)
         yield Piece(path, text, None, tool=tool, member=member, inner=inner)
@@ -450,14 +448,14 @@ class AnswerRewriter:
         found = [
             short
             for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
-            if self._is_short_value_replaced(short, place)
+            if self._is_short_replaced(short, place)
         ]
         if len({short.present for short in found}) > 1:
             names = " and ".join(sorted({short.name for short in found}))
             raise _Refused(Mismatch(MismatchKind.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
-    def _is_short_value_replaced(self, short: ShortValue, place: str) -> bool:
+    def _is_short_replaced(self, short: ShortValue, place: str) -> bool:
         if short.comparison_label not in self._fit.unchanged:
             return True
         if self._fit.chosen.get(short.comparison_label):
@@ -491,7 +489,7 @@ class AnswerRewriter:
         if not isinstance(whole, (dict, list)):  # incomplete, a duplicate member, or plain text
             return list(self._list_text_changes(text, place, None))
         changes: list[TextEdit] = []
-        for start, end, piece in locate_pieces_in_json(text, list_argument_pieces(whole, tool)):
+        for start, end, piece in locate_pieces_in_json(text, _list_arguments(whole, tool)):
             value = json.loads(text[start:end])
             if piece is not None and (short := self._find_short_value_replacement(tool, piece, value, place)):
                 self.names.add(short.name)
@@ -526,9 +524,7 @@ class AnswerRewriter:
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:
                 continue  # its member identifies it
-            if mentions_short_value(text, short, is_argument=is_argument) and self._is_short_value_replaced(
-                short, place
-            ):
+            if mentions_short_value(text, short, is_argument=is_argument) and self._is_short_replaced(short, place):
                 raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
 
     def _replace_form(self, text: str, spot: FormOccurrence, place: str) -> TextEdit | None:
@@ -536,9 +532,7 @@ class AnswerRewriter:
         # ``~/x`` or backslashes are written into an answer only if the old value, or the usual new one, has them.
         odd = [sign for sign in ("~", "\\") if sign not in recorded + spot.forms[0].present[0]]
         seen = {each for each in self._fit.chosen.get(recorded, ()) if not any(sign in each for sign in odd)}
-        wanted = {
-            form.name: next((each for each in form.present if each in seen), form.present[0]) for form in spot.forms
-        }
+        wanted = {form.name: next((one for one in form.present if one in seen), form.present[0]) for form in spot.forms}
         if len(seen) == 1 and any(next(iter(seen)) in form.present for form in spot.forms):
             wanted = {spot.forms[0].name: next(iter(seen))}
         names = " and ".join(sorted(wanted))

@@ -200,9 +200,7 @@ _ON_BRANCH = (
 )
 
 
-def find_git_user_and_branch(
-    text: str, user: tuple[str, str], branch: tuple[str, str] | None
-) -> Iterator[VariableSpan]:
+def _find_git_names(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[VariableSpan]:
     """Yield the recorded users and branches that this run's may replace, and those that already are this run's.
 
     `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's.
@@ -231,7 +229,7 @@ def list_shell_output_gaps(
 ) -> list[VariableSpan]:
     """Return the gaps of listings and git output in order; `values`: recorded and present run variables by name."""
     gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
-    gaps += find_git_user_and_branch(text, values.get("git_user", ("", git_user)), values.get("git_branch"))
+    gaps += _find_git_names(text, values.get("git_user", ("", git_user)), values.get("git_branch"))
     return sorted(gaps, key=lambda gap: gap.start)
 
 

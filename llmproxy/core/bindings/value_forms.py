@@ -266,12 +266,12 @@ def _list_nfc_forms(path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))))
 
 
-def _strip_trailing_slashes(path: str) -> str:
+def _strip_slashes(path: str) -> str:
     return path.rstrip("/\\") or path
 
 
 def _list_plain_and_resolved_path(one: RunVariable) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_strip_trailing_slashes(path) for path in (one.value, one.other) if path))
+    return tuple(dict.fromkeys(_strip_slashes(path) for path in (one.value, one.other) if path))
 
 
 def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[ValueForm]:
@@ -289,7 +289,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     if homes is None:
         return
     sides = ((pair.recorded, homes.recorded), (pair.present, homes.present))
-    trimmed = [(_strip_trailing_slashes(each.value), _strip_trailing_slashes(home.value)) for each, home in sides]
+    trimmed = [(_strip_slashes(each.value), _strip_slashes(home.value)) for each, home in sides]
     mine, theirs = ("~" + path[len(home) :] if path.startswith(home + "/") else "" for path, home in trimmed)
     if mine:
         yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_whole_path)
@@ -304,9 +304,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
 
 def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the working folder's name in hidden folders below home; in answers only for known agents."""
-    recorded, present = (
-        posixpath.basename(_strip_trailing_slashes(each.value)) for each in (pair.recorded, pair.present)
-    )
+    recorded, present = (posixpath.basename(_strip_slashes(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
         return
     before, now = _list_plain_and_resolved_path(homes.recorded), _list_plain_and_resolved_path(homes.present)

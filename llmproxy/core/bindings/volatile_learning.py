@@ -519,30 +519,26 @@ def restate_recording(
     varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
     if varying:
         wider = with_volatile_fields(bindings, [each.field for each in varying])
-        whole = _restate_whole_request(wider, recorded, present, known)
+        whole = _restate_request(wider, recorded, present, known)
         if whole.tree != present:
             learned = {each.field.name for each in varying}
             return RestatedRecording(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
-    found = _restate_whole_request(bindings, recorded, present, known)
+    found = _restate_request(bindings, recorded, present, known)
     return found if found.tree != present else RestatedRecording(rewrite_recorded(bindings, recorded))
 
 
-def _restate_whole_request(
-    bindings: Bindings, recorded: object, present: object, known: IdPairs | None
-) -> RestatedRecording:
+def _restate_request(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
     paired, fields = pair_all_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
     restating, tree = RequestComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         fits = restating.visit_leaf(mine, theirs, place) is None
-        restated = theirs if fits else _restate_fitting_beginning(restating, mine, theirs, place)
+        restated = theirs if fits else _restate_beginning(restating, mine, theirs, place)
         _replace_existing_at_path(tree, place.list_steps(), restated)
     return RestatedRecording(tree, restating.build_fit().names)
 
 
-def _restate_fitting_beginning(
-    comparing: RequestComparison, recorded: object, present: object, place: LeafPlace
-) -> object:
+def _restate_beginning(comparing: RequestComparison, recorded: object, present: object, place: LeafPlace) -> object:
     """Return a leaf that does not fit, with its fitting beginning in the present form."""
     if not isinstance(recorded, str) or not isinstance(present, str):
         return recorded
