@@ -102,9 +102,8 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
         ids = [each.partition(":")[0] for each in route.ids] if route.family in METHOD_BEHIND_ID else route.ids
         things += [*map(_strip_collection, ids), _get_collection(route)]
     if method not in SAFE:
-        things += (
-            _strip_collection(id_) for at in route.row.changes for id_ in iter_texts_at_path(tree, at.split("."))
-        )
+        for at in route.row.changes:
+            things += map(_strip_collection, iter_texts_at_path(tree, at.split(".")))
     takes_out = method == "DELETE" and len(route.ids) > 1
     return StateChange(tuple(dict.fromkeys(things)), key, not route.row.unordered, refs, takes_out) if things else None
 
