@@ -234,9 +234,7 @@ class CallPositions:
         if (history := _digest_history(request)) is None:
             why = "its history holds a part of a recorded answer, or it has no conversation"
             return Refusal(RefusalReason.NO_PLACE, why)
-        found = self._at.get(_digest_position(history, request)) or self._find_despite_changed_template(
-            history, request
-        )
+        found = self._at.get(_digest_position(history, request)) or self._find_in_other_template(history, request)
         if not found:
             return Refusal(RefusalReason.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
@@ -263,7 +261,7 @@ class CallPositions:
                 if other.meaning != each.meaning and other.recorded.key != each.recorded.key:
                     yield other.recorded.id, each.recorded.id
 
-    def _find_despite_changed_template(self, history: str, request: ParsedRequest) -> list[ParsedRecording]:
+    def _find_in_other_template(self, history: str, request: ParsedRequest) -> list[ParsedRecording]:
         found: dict[int, ParsedRecording] = {}
         for line in dict.fromkeys(line for _, line in _list_user_lines(request)):
             alike = self._by_line.get((history, line), ())

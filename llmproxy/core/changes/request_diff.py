@@ -234,9 +234,7 @@ class _RequestDiff:
         """
         was, now = (_ClientFramedText.from_request(side, frames) for side in (self.placed.request, self.now))
         if was.own != now.own:
-            yield self._build_client_caused_change(
-                FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own)
-            )
+            yield self._build_client_change(FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own))
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
         if found := next((text for text in (*gone, *new) if text in was.in_words | now.in_words), ""):
             state = "new" if found in new else "gone"
@@ -256,7 +254,7 @@ class _RequestDiff:
                 values = " -> ".join(", ".join(sorted(each or {"none"})) for each in sides)
                 raise Refused(RefusalReason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers: {values}")
             texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
-            yield self._build_client_caused_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
+            yield self._build_client_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 
     def _compare_headers_or_query(
         self, kind: str, was: tuple[tuple[str, str], ...], now: tuple[tuple[str, str], ...]
@@ -267,11 +265,11 @@ class _RequestDiff:
                 continue
             if name == STATE_HEADER:
                 raise Refused(RefusalReason.REQUEST, "what was changed before of what it names")
-            yield self._build_client_caused_change(
+            yield self._build_client_change(
                 kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides)
             )
 
-    def _build_client_caused_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
+    def _build_client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
         digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
         origin = self._build_origin(Author.CLIENT)
         return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)

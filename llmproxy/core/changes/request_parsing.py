@@ -177,7 +177,7 @@ class KnownAnswers:
                 self._by_id[call.id] = None
         self._by_names.setdefault(tuple(call.name for call in calls), {})[answer.digest] = answer
 
-    def find_by_call_id(self, call: HistoryCall) -> KnownAnswer | None:
+    def find_by_id(self, call: HistoryCall) -> KnownAnswer | None:
         return self._by_id.get(call.id) if call.id else None
 
     def find_by_calls(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
@@ -318,7 +318,7 @@ class _ConversationReader:
 
     def _identify_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
         """Return the digests of the answers in entries, and whether the ids of their calls prove them."""
-        proven = [answer for call in calls if (answer := self._known.find_by_call_id(call)) is not None]
+        proven = [answer for call in calls if (answer := self._known.find_by_id(call)) is not None]
         if calls and len(proven) == len(calls):
             for call, answer in zip(calls, proven, strict=True):
                 self._open.setdefault(answer.digest, {each.id for each in answer.calls}).discard(call.id)
@@ -338,9 +338,7 @@ class _ConversationReader:
                         self._made.members.setdefault((self._turn, segment.own), set()).add(_dump_json(segment.value))
                 case Kind.CALL:
                     call = next(calls, HistoryCall("", "", None))
-                    slot: Slot = (
-                        (Kind.CALL, call.id) if self._known.find_by_call_id(call) else (Kind.CALL, self._turn, "")
-                    )
+                    slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
                     self._calls[_read_call_id(segment.value)] = slot
                     _add_segment_at_next_position(self._made, slot, segment)
                 case Kind.RESULT:
