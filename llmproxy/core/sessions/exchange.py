@@ -324,10 +324,8 @@ class Recording:
         if coding := self._content_encoding:
             with suppress(ValueError):
                 inflater, out = BodyDecoder(coding), io.BytesIO()
-                borders = [
-                    (each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))
-                ]
-                return ChunkedBody(out.getvalue(), borders), True
+                parts = [(each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))]
+                return ChunkedBody(out.getvalue(), parts), True
         return came, not coding
 
 

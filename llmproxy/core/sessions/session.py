@@ -70,9 +70,7 @@ class CallHistory:
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
     def get_call_note(self, call: Call) -> str:
-        if (text := self._texts.get(call.seq)) is not None:
-            return text
-        return NOT_KEPT.format(KEPT_TEXTS) if call.miss else call.note
+        return self._texts.get(call.seq) or (NOT_KEPT.format(KEPT_TEXTS) if call.miss else call.note)
 
     @property
     def open_count(self) -> int:
@@ -102,10 +100,9 @@ def parse_party(value: str | None) -> str:
     if value is None:
         return AGENT
     if not _PARTY.fullmatch(value):
-        msg = (
+        raise RefusedError(
             f"llmproxy: x-llmproxy-party is {value[:40]!r}; it can be agent, user, judge, or judge.2 for a second vote."
         )
-        raise RefusedError(msg)
     return value
 
 
