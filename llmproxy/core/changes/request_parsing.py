@@ -326,9 +326,8 @@ class _ConversationReader:
         if calls and (alike := self._known.find_by_calls(calls)) is not None:
             return [f"answer {alike.digest}"], False
         texts = [to_text(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
-        return [
-            digest_texts([*texts, *(part for call in calls for part in (call.name, _dump_json(call.arguments)))])
-        ], False
+        told = [*texts, *(part for call in calls for part in (call.name, _dump_json(call.arguments)))]
+        return [digest_texts(told)], False
 
     def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryCall]) -> None:
         for segment in entry:
