@@ -104,8 +104,12 @@ class RecordedIdFinder:
     def __init__(self, identities: Iterable[IdPair]) -> None:
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:
-            spelled = _list_spellings(each) if each.is_searchable_in_text else ()
-            for found in _list_port_spellings(each) if each.kind == "port" else spelled:
+            spelled: Iterable[IdPair] = _list_spellings(each) if each.is_searchable_in_text else ()
+            if each.kind == "port" and each.recorded != each.present:
+                # Only the host name before a port distinguishes it from other numbers.
+                pairs = ((f"{host}:{each.recorded}", f"{host}:{each.present}") for host in _HOSTS)
+                spelled = (each._replace(recorded=recorded, present=present) for recorded, present in pairs)
+            for found in spelled:
                 head = found.recorded[:SHORTEST_PREFIX] if found.kind in PREFIXED else found.recorded
                 self._heads.setdefault(head, []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)
@@ -136,15 +140,6 @@ class RecordedIdFinder:
 
 
 _HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]")  # noqa: S104 - a name in a text
-
-
-def _list_port_spellings(port: IdPair) -> list[IdPair]:
-    """Return a port in searchable form: only the host name before it distinguishes it from other numbers."""
-    if port.recorded == port.present:
-        return []
-    return [IdPair(port.name, port.kind, f"{host}:{port.recorded}", f"{host}:{port.present}") for host in _HOSTS]
-
-
 _SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {"hex": (str.lower, str.upper), "uuid": UUID_SPELLINGS}
 
 

@@ -321,9 +321,7 @@ class LeafPairVisitor:
                 return self.descend(*trees, place)
         return self.visit_text(recorded, present, place)
 
-    def _visit_members(
-        self, recorded: dict[str, object], present: dict[str, object], place: LeafPlace
-    ) -> Mismatch | None:
+    def _visit_members(self, recorded: Node, present: Node, place: LeafPlace) -> Mismatch | None:
         names = self.pair_member_names(recorded, present, place)
         if isinstance(names, Mismatch):
             return names
