@@ -21,15 +21,8 @@ from pathlib import Path
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import format_count
-from llmproxy.core.cassettes.anonymized_export import (
-    anonymize,
-    anonymize_interaction,
-    describe_remaining_names,
-    read_head_notes,
-    strip_record_of_unkeyed_headers,
-    strip_records_of_unused_variables,
-    to_anonymized_records,
-)
+from llmproxy.core.cassettes import anonymized_export
+from llmproxy.core.cassettes.anonymized_export import anonymize, anonymize_interaction, read_head_notes
 from llmproxy.core.cassettes.formats import Source, find_matching_format, read_source_file, review_yaml, write_text
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, store_fork
@@ -167,15 +160,11 @@ class CassetteDir:
             unfinished = (
                 _has_unfinished_recording(store, name) if not ours else review_yaml.may_get_more_recordings(source)
             )
-            said = [strip_record_of_unkeyed_headers(each) for each in review_yaml.read(source)] if ours else []
-            if (
-                ours
-                and review_yaml.dumps(
-                    strip_records_of_unused_variables(said, said), name, fork, unfinished=unfinished
-                ).encode()
-                == kept
-            ):
-                continue  # as written by a version that removed fewer headers and variables
+            if ours:
+                said = list(map(anonymized_export.strip_record_of_unkeyed_headers, review_yaml.read(source)))
+                plain = anonymized_export.strip_records_of_unused_variables(said, said)
+                if review_yaml.dumps(plain, name, fork, unfinished=unfinished).encode() == kept:
+                    continue  # as written by a version that removed fewer headers and variables
             if (taken, fork, unfinished, fields) != (
                 remove_row_numbers(anonymize_interaction(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
@@ -225,7 +214,7 @@ class CassetteDir:
                 write_text(path, data.decode())
                 samples = {info.sample for info in store.cassettes(cassette) if info.live}
                 declared = [said for sample in samples for said in list_run_variables(store, cassette, sample)]
-                for said in describe_remaining_names(path, data.decode(), declared):
+                for said in anonymized_export.describe_remaining_names(path, data.decode(), declared):
                     log.warning("%s", said)
             if store.generation == generation:
                 remember(cassette, LastFileSync(hashlib.sha256(data).digest(), last))
@@ -279,7 +268,7 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:
-    recorded = to_anonymized_records(store.iter_interactions(cassette), read_notes(store, cassette))
+    recorded = anonymized_export.to_anonymized_records(store.iter_interactions(cassette), read_notes(store, cassette))
     if not recorded:
         return None
     fork, unfinished = find_fork(store, cassette, 1), _has_unfinished_recording(store, cassette)
@@ -390,7 +379,7 @@ def _check_recordings_in_store(path: Path, store: Readable, cassette: str) -> No
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        wanted = _COMPARED(strip_record_of_unkeyed_headers(each))
+        wanted = _COMPARED(anonymized_export.strip_record_of_unkeyed_headers(each))
         if not any(_COMPARED(anonymize(store.load(id_))) == wanted for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",

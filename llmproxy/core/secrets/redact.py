@@ -19,10 +19,9 @@ from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from threading import get_ident
-from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-from llmproxy.core.secrets import secret_kinds
+from llmproxy.core.secrets import find_secrets, secret_kinds
 from llmproxy.core.secrets.encoded_secret_redaction import (
     HIDDEN,
     OURS,
@@ -42,17 +41,7 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     unescape_json_text,
 )
 from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, parse_word_set
-from llmproxy.core.secrets.find_secrets import (
-    CREDENTIAL,
-    FREE,
-    CredentialEpoch,
-    KnownSecrets,
-    Span,
-    find_by_shape_or_name,
-    has_secret_member,
-    list_form_anchors,
-    merge_spans,
-)
+from llmproxy.core.secrets.find_secrets import CREDENTIAL, FREE, CredentialEpoch, KnownSecrets, Span, merge_spans
 from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLDER, SHORTEST, is_credential_parameter
 from llmproxy.core.traffic.body_decoding import find_boundary
 from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Interaction, Request, Response, header
@@ -66,8 +55,6 @@ _LONGEST_HEADERS = 4096
 
 _KEY_VARIABLE = late(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 """Names of environment variables that hold a credential."""
-
-T = TypeVar("T")
 
 _STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
 """A JSON string, or a truncated one up to the end of the text; else each quote in it would be tried up to its end."""
@@ -178,9 +165,9 @@ class Redactor:
         self._seen_headers = {}
         self._plain_fields = set()
         self._plain_headers = set()  # after the index: a search with the old index adds to the old set
-        self.epoch.count_new_credential(list_form_anchors(secret))
+        self.epoch.count_new_credential(find_secrets.list_form_anchors(secret))
 
-    def run_and_record_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
+    def run_and_record_searches[T](self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return the result of `derive`, and whether all searched text and `head` were recorded (`CredentialEpoch`)."""
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.epoch.record_searched_text(before)
@@ -199,11 +186,11 @@ class Redactor:
         return made, all_noted
 
     def _find_plain(self, text: str, *, named: bool = True) -> list[Span]:
-        return merge_spans(self._known.find_spans(text) + find_by_shape_or_name(text, named=named))
+        return merge_spans(self._known.find_spans(text) + find_secrets.find_by_shape_or_name(text, named=named))
 
     def _find_all(self, text: str, *, ours: bool = True) -> list[Span]:
         """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
-        spans = self._known.find_spans(text) + find_by_shape_or_name(text)
+        spans = self._known.find_spans(text) + find_secrets.find_by_shape_or_name(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
             spans += find_line_broken(text, partial(self._find_plain, named=False))  # joined lines make up names
         if ours and ("REDACTE" in text or "REDx" in text):
@@ -303,7 +290,7 @@ class Redactor:
 
     def _find_member_kind(self, name: str, value: str, *, said: bool = True) -> str:
         """Return the kind of a member's value: its own, or CREDENTIAL for one of `CARRIED`."""
-        for start, end, kind in find_by_shape_or_name(value, named=False):
+        for start, end, kind in find_secrets.find_by_shape_or_name(value, named=False):
             if kind and end - start > len(value) // 2:
                 return kind
         bare = name.lower().replace("-", "").replace("_", "")
@@ -357,7 +344,7 @@ class Redactor:
 
     def _redact_json_text(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
-        if may_hold_escaped_secret(text) or has_secret_member(text):
+        if may_hold_escaped_secret(text) or find_secrets.has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
         spans = [span for span in self._find_all(text) if '"' not in text[span.start : span.end]]
         return self._replace_in(text, spans, numbers.build_body_placeholder)
@@ -450,7 +437,7 @@ class Redactor:
         changed = overwrite_in_utf16(text, self._find_plain)
         view, offset = unescape_json_text(changed)
         spans = self._find_all(view, ours=False)
-        if has_secret_member(view):
+        if find_secrets.has_secret_member(view):
             spans = merge_spans([*spans, *self._find_secret_members(view)])
         spans = [Span(offset(start), offset(end), kind) for start, end, kind in spans]
         changed = overwrite_in_base64(overwrite_spans(changed, spans, numbers), self._find_plain)

@@ -17,14 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
+from llmproxy.core.secrets import entropy
 from llmproxy.core.secrets.entropy import (
-    is_chosen_password,
     is_drawn,
-    is_example,
-    is_made_of_words,
     is_not_code_or_path,
-    is_probable_token,
-    is_random,
     is_real_password,
     parse_word_list,
     parse_word_set,
@@ -266,8 +262,8 @@ _TABLE = {
 }  # fmt: skip
 
 KINDS = tuple(
-    SecretKind(name, template, wordy, entropy)
-    for table, wordy, entropy in ((_TABLE, False, 3.0), (_WORDY, True, 3.0), (_COARSE, False, _PLAIN))
+    SecretKind(name, template, wordy, least)
+    for table, wordy, least in ((_TABLE, False, 3.0), (_WORDY, True, 3.0), (_COARSE, False, _PLAIN))
     for name, templates in table.items()
     for template in templates.split()
 )
@@ -299,7 +295,7 @@ class Pattern:
 
 
 def _build_random_check(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
-    return lambda match: is_random(match["secret"], least)
+    return lambda match: entropy.is_random(match["secret"], least)
 
 
 def _is_password(match: re.Match[str]) -> bool:
@@ -369,7 +365,7 @@ _OF_COOKIE = parse_word_set("path domain expires max-age samesite version commen
 
 
 def _is_oauth_token(match: re.Match[str]) -> bool:
-    if is_probable_token(match["secret"]):
+    if entropy.is_probable_token(match["secret"]):
         return True
     text = match.string
     return len(text) < _LONGEST_FORM and _FORM.fullmatch(text) is not None and is_real_password(match["secret"])
@@ -380,7 +376,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
-    return is_chosen_password(secret) or (bordered and is_real_password(secret) and is_not_code_or_path(secret))
+    return entropy.is_chosen_password(secret) or (bordered and is_real_password(secret) and is_not_code_or_path(secret))
 
 
 def _is_base64_login(match: re.Match[str]) -> bool:
@@ -447,7 +443,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
-        lambda match: is_probable_token(match["secret"]),
+        lambda match: entropy.is_probable_token(match["secret"]),
         rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}",
     ),
     Pattern(
@@ -477,7 +473,7 @@ PATTERNS: tuple[Pattern, ...] = (
             b"ecret= ig%3D ature%3D oken%3D ey%3D".split()
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
-        lambda match: is_probable_token(match["secret"]),
+        lambda match: entropy.is_probable_token(match["secret"]),
         rf"[?&;6]{match_any_case('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
     Pattern(
@@ -529,7 +525,8 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
         ),
         lambda match: (
-            _is_password(match) and is_not_code_or_path(match["secret"]) and not is_made_of_words(match["secret"])
+            _is_password(match) and is_not_code_or_path(match["secret"])
+            and not entropy.is_made_of_words(match["secret"])
         ),
         certain=False,
     ),
@@ -549,7 +546,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "otpauth", (b"otpauth",),
         late(r"otpauth(?:%3[aA]|:)[^\s\"'<>\\]{0,300}?secret(?:=|%3[dD])(?P<secret>[A-Za-z2-7]{8,200})"),
-        lambda match: not is_example(match["secret"]), certain=False,
+        lambda match: not entropy.is_example(match["secret"]), certain=False,
     ),
     Pattern(
         "jwk", (b'"d', b'"p', b'"q', b'"k'),
@@ -689,12 +686,12 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     recipe = bare_name == "cookie" and "=" not in bare  # a header field has name=value
     if recipe or " " in bare or len(bare) < SHORTEST:
         return False
-    plausible = is_not_code_or_path(bare) and not is_example(bare)
+    plausible = is_not_code_or_path(bare) and not entropy.is_example(bare)
     if said and bare_name in _OAUTH_MEMBERS:
         return plausible and is_real_password(bare) and bare.isascii() and not _ITSELF.search(bare)
     if bare_name in CARRIED:
         return plausible and len(value) >= _LONG and any(char.isdigit() for char in bare)
-    return len(bare) >= _LONG and is_probable_token(bare)
+    return len(bare) >= _LONG and entropy.is_probable_token(bare)
 
 
 def is_credential_name(name: str) -> bool:

@@ -13,16 +13,9 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Self
 
+from llmproxy.core.store import reader
 from llmproxy.core.store.bodies import Group
-from llmproxy.core.store.reader import (
-    KeyChange,
-    KeyedRecording,
-    LastFileSync,
-    Place,
-    Readable,
-    find_abandoned_once,
-    find_trailing_failures,
-)
+from llmproxy.core.store.reader import KeyChange, KeyedRecording, LastFileSync, Place, Readable
 from llmproxy.core.store.rows import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
@@ -176,7 +169,9 @@ def _find_replaced(given: Addition, live: Sequence[KeyedRecording], before: int 
     every = given.supersede or made.is_good_answer
     if given.supersede and made.is_good_answer:
         old = live
+    elif every:
+        old = reader.find_trailing_failures(live)
     else:
-        old = find_trailing_failures(live) if every else find_abandoned_once(live) if made.was_left else ()
+        old = reader.find_abandoned_once(live) if made.was_left else ()
     ids = [each.id for each in old if each.id not in given.healing and (before is None or each.id < before)]
     return frozenset(ids if every else ids[:1])
