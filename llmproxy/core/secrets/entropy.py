@@ -34,7 +34,6 @@ _EXAMPLES = late(
     r"|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|1234567890|mustbe"
     r"|(?:fake|dummy|sample|mock)[-_ ]|xxxxxx|QWxhZGRpbjpvcGVuIHNlc2FtZQ|\*\*\*\*|\.\.\.)"
 )
-"""Examples in documentation: of services, of jwt.io."""
 _TOKEN = late(r"[A-Za-z0-9]{12,}")
 
 

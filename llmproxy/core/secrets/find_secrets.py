@@ -53,8 +53,6 @@ _SHORTEST = 12  # minimum characters of a text that is searched
 _BASE64 = late(r"[A-Za-z0-9+/_\-]*")
 _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 
-# -- expressions -------------------------------------------------------------------------------------------------------
-
 
 def _build_pattern_prefilter(pattern: Pattern) -> str:
     return pattern.near or "|".join(re.sub(r"[^\w /:=@!\"]", r"\\\g<0>", each.decode()) for each in pattern.needles)
@@ -300,8 +298,6 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-# -- known credentials -------------------------------------------------------------------------------------------------
-
 FREE = 16  # minimum length of credentials that are found within words as well
 _FEW = 24  # maximum forms that are searched one by one
 _MOST = 100_000  # maximum forms that are remembered; the oldest are dropped then
@@ -456,8 +452,6 @@ def _find_secret_form_spans(form: str, text: str) -> Iterator[Span]:
             yield Span(at, end, CREDENTIAL)
         at = text.find(form, end if len(form) >= FREE else at + 1)
 
-
-# -- credential epoch --------------------------------------------------------------------------------------------------
 
 _MOST_OF_A_TEXT = 100_000
 """Maximum distinct pieces remembered of a text, as in 500 KB of code; beyond, each new credential changes it."""

@@ -54,7 +54,6 @@ _SEEN_HEADERS = 256  # maximum remembered whole heads with their redacted form
 _LONGEST_HEADERS = 4096
 
 _KEY_VARIABLE = late(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
-"""Names of environment variables that hold a credential."""
 
 _STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
 """A JSON string, or a truncated one up to the end of the text; else each quote in it would be tried up to its end."""
@@ -527,8 +526,6 @@ class SecretMarks:
     def build_header_placeholder(self, secret: str, kind: str) -> str:
         return f"[REDACTED{self._build_kind_or_fingerprint(secret, kind)}]"
 
-
-# -- scanning ----------------------------------------------------------------------------------------------------------
 
 SHAPED = frozenset(kind.label for kind in secret_kinds.KINDS)  # kinds with a recognisable form
 

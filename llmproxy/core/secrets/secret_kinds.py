@@ -599,7 +599,6 @@ LABELLED = late(
     r"(?P<value>[A-Za-z0-9_\-+/.%|:]{14,500}={0,2})(?![A-Za-z0-9])"
 )
 SECRET_LABEL = late(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook")
-"""A label that describes the value as a secret."""
 LABELLED_ID = late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*")
 """Values that are ids of commits, files and rows far more often than keys; they need a `SECRET_LABEL`."""
 

@@ -137,12 +137,8 @@ def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
 
 def find_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
-    behind = {each.id for each in find_trailing_failures(slots)}
-    return [
-        each
-        for turn, each in enumerate(slots, 1)
-        if each.id in behind and each.was_left and not was_left_twice(each, turn)
-    ]
+    good = len(slots) - len(find_trailing_failures(slots))
+    return [each for turn, each in enumerate(slots, 1) if turn > good and each.was_left and each.occurrence <= turn]
 
 
 def is_good_response(made: Response | KeyedRecording) -> bool:
@@ -155,8 +151,7 @@ def find_trailing_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRec
     return slots[max((at for at, each in enumerate(slots) if each.is_good_answer), default=-1) + 1 :]
 
 
-Place = tuple[str, int]
-"""Cassette and sample."""
+Place = tuple[str, int]  # cassette and sample
 
 
 class RequestWithUpstream(NamedTuple):

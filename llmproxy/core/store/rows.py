@@ -30,8 +30,7 @@ ANSWER_CHARACTERS = 800
 """Maximum characters of the answer's text in the row, for display; the bodies contain everything."""
 
 Sql = str | int | float | bytes | None
-Row = tuple[Any, ...]
-"""One row from SQLite: the schema has the types, Python's driver does not."""
+Row = tuple[Any, ...]  # one row from SQLite: the schema has the types, Python's driver does not
 
 COLUMNS = (
     "cassette", "sample", "party", "key", "provider", "operation", "status", "ending", "model", "stream", "method",

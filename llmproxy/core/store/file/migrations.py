@@ -19,7 +19,6 @@ APPLICATION_ID = 0x6C6C6D70  # ``llmp`` in the file's header, so that ``file`` a
 MIGRATION_SET = "llmproxy"
 
 NAMES = ("m001_store", "m002_forks", "m003_bindings", "m004_files", "m005_words", "m006_live")
-"""Every migration of this version, in order."""
 
 _M001 = """
 CREATE TABLE cassettes (

@@ -236,7 +236,10 @@ class FileStore(Store):
             deleted, bodies = statements.delete_interactions(conn, ids)
             conn.execute("PRAGMA secure_delete=OFF")
             free, pages = (conn.execute(f"PRAGMA {what}").fetchone()[0] for what in ("freelist_count", "page_count"))
-        self.vacuum(anew=free * _SPARE >= pages)
+        with suppress(CassetteBusy, RecordingError), self._lock_writing_connection() as conn:  # else others use it
+            if free * _SPARE >= pages:
+                conn.execute("VACUUM")
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return Deleted(deleted, bodies, max(before - self.path.stat().st_size, 0))
 
     def rename_cassette(self, old: str, new: str) -> None:
@@ -261,13 +264,6 @@ class FileStore(Store):
             yield conn
         self._bodies.forget_bases()
         self._answers.clear()
-
-    def vacuum(self, *, anew: bool = True) -> None:
-        """Free deleted rows' space by rewriting the file; skipped if another process uses the store."""
-        with suppress(CassetteBusy, RecordingError), self._lock_writing_connection() as conn:
-            if anew:
-                conn.execute("VACUUM")
-            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def _lock_writing_connection(self) -> Iterator[sqlite3.Connection]:

@@ -70,8 +70,7 @@ _BODY = """
 INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-CopyPlace = tuple[str | bytes, int]
-"""Cassette, as it stands in a column of a file, and sample."""
+CopyPlace = tuple[str | bytes, int]  # cassette, as it stands in a column of a file, and sample
 
 
 class Body(NamedTuple):

@@ -149,8 +149,7 @@ def upgrade_schema(conn: Conn) -> None:
             conn.execute("INSERT INTO llmproxy.migrations (version) VALUES (%s)", (found + 1,))
 
 
-Place = tuple[str, int]
-"""Cassette, in the form of its column, and sample."""
+Place = tuple[str, int]  # cassette, in the form of its column, and sample
 
 RANDOM_EPOCH = "floor(random() * 4611686018427387904)::bigint"
 """SQL of the first `epoch` of a cassette; others may have had its name, and have copies."""
