@@ -1,4 +1,1 @@
-"""Detection of secrets, and their replacement by placeholders.
-
-Matching uses the redacted request, so redaction never breaks replay.
-"""
+"""Detection of secrets, and their replacement by placeholders, in requests before their keys are derived."""

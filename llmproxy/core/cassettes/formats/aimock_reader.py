@@ -142,13 +142,9 @@ def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
 
 def _read_answer_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
     said, calls = formats.text(response, "content", ""), formats.get_list(response, "toolCalls")
-    if blocks := formats.get_list(response, "blocks"):
-        said = "".join(
-            formats.text(formats.mapping(each), "text", "")
-            for each in blocks
-            if formats.mapping(each).get("type") == "text"
-        )
-        calls = [each for each in blocks if formats.mapping(each).get("type") == "toolCall"]
+    if blocks := list(map(formats.mapping, formats.get_list(response, "blocks"))):
+        said = "".join(formats.text(each, "text", "") for each in blocks if each.get("type") == "text")
+        calls = [each for each in blocks if each.get("type") == "toolCall"]
     usage = response.get("usage")
     return SpokenTurn(
         model=formats.text(response, "model", "") or model,

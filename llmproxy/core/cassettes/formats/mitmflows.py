@@ -41,7 +41,8 @@ def _parse_flows(source: Source) -> Iterator[Tree]:
         try:
             value, after = _parse_value(data, at, len(data), 0)
         except _Damaged as error:
-            raise CassetteCorrupt(f"{source.name}, byte {error.at}: {error}.") from error
+            place, what = error.args
+            raise CassetteCorrupt(f"{source.name}, byte {place}: {what}.") from error
         if not isinstance(value, dict):
             raise CassetteCorrupt(f"{source.name}, byte {at}: a flow is {formats.kind(value)}, not a dictionary.")
         yield value
@@ -49,9 +50,7 @@ def _parse_flows(source: Source) -> Iterator[Tree]:
 
 
 class _Damaged(Exception):
-    def __init__(self, at: int, what: str) -> None:
-        super().__init__(what)
-        self.at = at
+    """Damage of a file: offset in bytes, description."""
 
 
 def _parse_value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree, int]:
@@ -65,9 +64,8 @@ def _parse_value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree,
     start = at + len(digits) + 1
     stop = start + int(digits)
     if stop >= end:
-        raise _Damaged(
-            at, f"{int(digits)} bytes and a type should follow, {end - start} bytes are left: the file is cut"
-        )
+        why = f"{int(digits)} bytes and a type should follow, {end - start} bytes are left: the file is cut"
+        raise _Damaged(at, why)
     tag, content = data[stop], data[start:stop]
     if tag == ord("]"):
         return list(_parse_items(data, start, stop, depth + 1)), stop + 1
