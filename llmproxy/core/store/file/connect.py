@@ -1,7 +1,8 @@
 """Opening of the store's file: checks before any change, and errors in the user's terms.
 
 Opening for replay changes neither the file nor its folder: `mode=ro` if that suffices; if SQLite would have to create a
-file there, `immutable=1` in a folder that nobody can write to, else a private copy.
+file there, `immutable=1` in a folder that nobody can write to, else a private copy: a later writer would change pages
+that an immutable reader uses, and a crash may have left recordings in files that only a writer can merge.
 """
 
 from __future__ import annotations
