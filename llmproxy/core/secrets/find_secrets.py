@@ -3,7 +3,8 @@
 Most texts hold no secret, which most of this code decides quickly: it examines only runs of key characters. There may
 be any number of *credentials*, because tokens rotate: of many, only eight characters each are searched in those runs.
 *Epoch*: a value derived from a request may be stale once a new credential is known. A few characters of each of its
-forms are compared with all runs searched before: if none occurs there, nothing has changed.
+forms are compared with all runs searched before: if none occurs there, nothing has changed. A form that cannot be
+compared counts as a change.
 """
 
 from __future__ import annotations
