@@ -35,7 +35,7 @@ from llmproxy.advice import (
 )
 from llmproxy.cli import COMMANDS
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
-from llmproxy.mitm.open_proxy_context import build_start_command
+from llmproxy.mitm.serve import build_start_command
 from llmproxy.settings import Loaded, list_options, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"

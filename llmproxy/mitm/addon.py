@@ -23,10 +23,9 @@ from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
 from llmproxy.mitm.client_layers import NextLayerChoice
-from llmproxy.mitm.intercept import ConnectInterceptor
-from llmproxy.mitm.open_proxy_context import ContextAndJournal, build_origin_guard, open_proxy_context
+from llmproxy.mitm.interception import ConnectInterceptor
 from llmproxy.mitm.recorder import Recorder, deny_server_connection
-from llmproxy.mitm.serve import OPTIONS, end_connections
+from llmproxy.mitm.serve import OPTIONS, ContextAndJournal, build_origin_guard, end_connections, open_proxy_context
 from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser
 from llmproxy.proxy_calls import Call, Totals
 from llmproxy.report.proxy_console import format_request_line, format_totals

@@ -36,7 +36,7 @@ from llmproxy.core.traffic.interaction import RESET, is_grpc
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.http1_parser import FramingError, HeadTooSlow, RequestReader
-from llmproxy.mitm.intercept import is_own_listener
+from llmproxy.mitm.interception import is_own_listener
 from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from llmproxy.core.traffic.interaction import Headers, header, is_grpc, overwrit
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.client_layers import ALPN, GoawayTolerantClient, parse_reset_code
-from llmproxy.mitm.intercept import is_permitted_tunnel
+from llmproxy.mitm.interception import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
 from llmproxy.mitm.websockets import (
     CARRIED,

@@ -31,11 +31,10 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.intercept import ConnectInterceptor
-from llmproxy.mitm.open_proxy_context import build_engine_config, build_origin_guard
+from llmproxy.mitm.interception import ConnectInterceptor
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.serve import ServedProxy
+from llmproxy.mitm.serve import ServedProxy, build_engine_config, build_origin_guard
 from llmproxy.proxy_calls import Call
 from llmproxy.settings import Settings
 from tests.mitm.wire import Received, Wire, request

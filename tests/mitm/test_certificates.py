@@ -15,7 +15,7 @@ import certifi
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.mitm.certificates import CERTIFICATE, KEY, prepare_authority, prepare_or_use_temporary
+from llmproxy.mitm.interception import CERTIFICATE, KEY, prepare_authority, prepare_or_use_temporary
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 from tests.support.process import clean_env
 from tests.support.proxy import proxy

@@ -20,7 +20,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.intercept import ConnectInterceptor
+from llmproxy.mitm.interception import ConnectInterceptor
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from tests.mitm.rig import Rig, connected, recorded

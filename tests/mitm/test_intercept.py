@@ -16,7 +16,7 @@ from mitmproxy import http
 from mitmproxy.connection import Client, Server
 
 from llmproxy.errors import RefusedError
-from llmproxy.mitm.intercept import (
+from llmproxy.mitm.interception import (
     ConnectInterceptor,
     ProxyCredentials,
     authorize_destination,

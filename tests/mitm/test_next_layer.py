@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mitmproxy import master, options
 
-from llmproxy.mitm.certificates import LazyTlsConfig, prepare_authority
+from llmproxy.mitm.interception import LazyTlsConfig, prepare_authority
 from llmproxy.mitm.proxy_context import ProxyContext
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chat

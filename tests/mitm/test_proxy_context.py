@@ -22,9 +22,9 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import proxy_context as module
-from llmproxy.mitm.open_proxy_context import build_rate_limiter
 from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
 from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.serve import build_rate_limiter
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import chat

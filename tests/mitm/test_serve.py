@@ -25,9 +25,9 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
-from llmproxy.mitm.open_proxy_context import ContextAndJournal
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.serve import (
+    ContextAndJournal,
     build_journal_ignore_advice,
     check_client_cert,
     check_port_free,

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.open_proxy_context import build_engine_config, check_store, load_cassette_files, open_proxy_context
+from llmproxy.mitm.serve import build_engine_config, check_store, load_cassette_files, open_proxy_context
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.proxy_calls import Call

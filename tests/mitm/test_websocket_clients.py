@@ -12,8 +12,8 @@ import pytest
 from wsproto.events import BytesMessage, TextMessage
 
 from llmproxy.errors import RefusedError
-from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.http1_parser import Head, parse_head
+from llmproxy.mitm.interception import CERTIFICATE, confdir
 from llmproxy.mitm.websockets import (
     PIECE,
     UpgradeMissed,

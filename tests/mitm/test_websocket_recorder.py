@@ -16,7 +16,7 @@ from mitmproxy import http
 
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import parse_recorded_frames
-from llmproxy.mitm.certificates import CERTIFICATE, confdir
+from llmproxy.mitm.interception import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.websockets import is_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded

@@ -137,7 +137,7 @@ class Interceptor[C]:
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
         """Return other recordings; or set `call.decision` (and count it, `request_stages.count_arrival`) to end the search."""
         return found
-
+        """Return other recordings; or end the search: set `call.decision` (`request_stages.count_arrival` counts it)."""
     def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:
         return decided
 

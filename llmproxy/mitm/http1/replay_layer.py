@@ -39,7 +39,7 @@ from llmproxy.mitm.http1.request_handling import (
     is_page_request,
 )
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
-from llmproxy.mitm.intercept import is_loopback
+from llmproxy.mitm.interception import is_loopback
 from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
 from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
 from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeMissed, UpgradeRequired

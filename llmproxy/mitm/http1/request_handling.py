@@ -32,7 +32,7 @@ from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_pa
 from llmproxy.core.traffic.response_plan import ClientHttp, HeadPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
-from llmproxy.mitm.intercept import authorize_destination, read_proxy_credentials
+from llmproxy.mitm.interception import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.socket_resets_and_limits import is_client_idle_after_reading
 from llmproxy.mitm.websockets import find_api_key_in_subprotocols, raise_if_invalid_upgrade
