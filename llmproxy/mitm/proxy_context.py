@@ -46,7 +46,7 @@ from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 from llmproxy.proxy_calls import Call, CallLog
 
 if TYPE_CHECKING:
-    from llmproxy.core.control.answering import ControlRequest
+    from llmproxy.core.control.endpoints import ControlRequest
     from llmproxy.ui.mount_in_proxy import Viewer
     from llmproxy.ui.page import PageAnswer
 

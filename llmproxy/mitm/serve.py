@@ -26,7 +26,6 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.sessions.journal import get_state_path
 from llmproxy import protocol
 from llmproxy.advice import SUITE_MODE, StartCommand
 from llmproxy.amount_formatting import format_count
@@ -39,7 +38,7 @@ from llmproxy.core.providers.provider_table import get_service_kind
 from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import Journal, get_state_path
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError

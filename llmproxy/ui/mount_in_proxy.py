@@ -1,6 +1,6 @@
 """The viewer at a proxy's own port: the page, its queries about the store, and live traffic.
 
-Access follows the control API's rule (`core.control.answering.find_refusal`); only the page itself, without its token
+Access follows the control API's rule (`core.control.endpoints.find_refusal`); only the page itself, without its token
 for those who need one, is open to every client. Answers are computed in a thread, with a store opened for each: a query
 must never delay a replay. The engine's state is taken in its own thread, between two of its events.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.advice import format_command, format_store_option
-from llmproxy.core.control.answering import ControlForbidden, ControlRequest, find_refusal
+from llmproxy.core.control.endpoints import ControlForbidden, ControlRequest, find_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss

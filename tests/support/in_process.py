@@ -23,9 +23,8 @@ from mitmproxy.proxy.context import Context
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, RejectConnection, Request, TextMessage
 
-from llmproxy.core.control import answering as control
-from llmproxy.core.control.answering import ControlRequest
-from llmproxy.core.control.endpoints import ControlledProxy
+from llmproxy.core.control import endpoints as control
+from llmproxy.core.control.endpoints import ControlledProxy, ControlRequest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp_answer_replay import SendCondition
 from llmproxy.core.secrets.redact import Redactor

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_refusal
-from llmproxy.core.control.endpoints import ControlledProxy
+from llmproxy.core.control.endpoints import ControlledProxy, ControlRequest, answer_control_request, find_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config

@@ -135,9 +135,9 @@ class Interceptor[C]:
         return None
 
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
-        """Return other recordings; or set `call.decision` (and count it, `request_stages.count_arrival`) to end the search."""
+        """Return other recordings; or end it: set `call.decision` (`request_stages.count_arrival` counts it)."""
         return found
-        """Return other recordings; or end the search: set `call.decision` (`request_stages.count_arrival` counts it)."""
+
     def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:
         return decided
 

@@ -17,8 +17,8 @@ from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.control import answering as control
-from llmproxy.core.control.answering import ControlRequest, format_error
+from llmproxy.core.control import endpoints as control
+from llmproxy.core.control.endpoints import ControlRequest, format_error
 from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Headers

@@ -17,12 +17,14 @@ from jsonschema import Draft202012Validator
 
 from llmproxy.core.bindings import parse_run_variable
 from llmproxy.core.cassettes.anonymized_export import from_json
-from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_session_to_await
 from llmproxy.core.control.endpoints import (
     TABLE,
     ControlledProxy,
+    ControlRequest,
+    answer_control_request,
     build_session_report,
     build_spans,
+    find_session_to_await,
     list_session_calls,
     parse_call_number,
 )

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.answering import ControlRequest, answer_control_request
-from llmproxy.core.control.endpoints import ControlledProxy
+from llmproxy.core.control.endpoints import ControlledProxy, ControlRequest, answer_control_request
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_with_copies
