@@ -35,11 +35,11 @@ DIALECT = '''
 
 from dataclasses import replace
 
-from llmproxy.core.dialects import openai_chat
+from llmproxy.core.dialects import openai
 from llmproxy.core.dialects.codecs import Codec
 
 _MURMUR = Codec(lambda draft, value: draft.add_text(value.get("heard")), lambda value: value.get("over") is True)
-DIALECT = replace(openai_chat.DIALECT, codecs={"murmur": _MURMUR})
+DIALECT = replace(openai.DIALECT, codecs={"murmur": _MURMUR})
 '''
 FORMAT_ROW = """\
     Format("twolines", "twolines", "a question and its answer, a line each", (".two",), writes=True),

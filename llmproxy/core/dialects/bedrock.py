@@ -20,7 +20,7 @@ from llmproxy.core.dialects.codecs import (
     get_composer_for_model,
 )
 from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_kind_by_member
-from llmproxy.core.dialects.openai_chat import add_chat_completion, build_error_event
+from llmproxy.core.dialects.openai import add_chat_completion, build_error_event
 from llmproxy.core.dialects.streams import write_aws_frame
 from llmproxy.core.traffic.interaction import Headers
 

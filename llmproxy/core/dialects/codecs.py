@@ -157,16 +157,15 @@ class LazyDialect(NamedTuple):
 
 ROWS = (
     LazyDialect(
-        "openai_chat", ("openai", "generic"),
+        "openai", ("openai", "generic"),
         ("chat.completions", "completions", "fim.completions", "agents.completions", "writer.chat",
          "writer.completions", "generate"),
-        ("images.generations", "images.edits", "audio.transcriptions"),
+        ("images.generations", "images.edits", "audio.transcriptions", "realtime", "threads", "threads.runs"),
     ),
     # A tool would take 404 for a missing object, and retries a gateway's 5xx.
-    LazyDialect("openai_chat", ("http",), miss_status=501),
+    LazyDialect("openai", ("http",), miss_status=501),
     # Codex sends 6 requests at 404 and 422, 30 at 501; opencode sends 7 at 404, 2 at 400 (one for a title).
-    LazyDialect("openai_responses", operations=("responses",), miss_status=400),
-    LazyDialect("openai_responses", others=("realtime", "threads", "threads.runs")),
+    LazyDialect("openai", operations=("responses",), miss_status=400),
     # Clients other than Claude Code (`_CLIENTS`) report at 404 that the model may not exist, and retry 501.
     LazyDialect("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
     LazyDialect("gemini", ("gemini",), ("generateContent",), models="gemini"),

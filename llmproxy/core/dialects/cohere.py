@@ -7,7 +7,7 @@ from typing import Any
 from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, make_event_type_check, parse_arguments, sse
 from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCallFacts, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
-from llmproxy.core.dialects.openai_chat import build_error_event, build_tool_call
+from llmproxy.core.dialects.openai import build_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
 
 

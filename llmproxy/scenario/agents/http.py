@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import Control, ControlError
 from llmproxy.core.dialects.messages import Draft, as_dict
-from llmproxy.core.dialects.openai_chat import add_chat_completion
+from llmproxy.core.dialects.openai import add_chat_completion
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
