@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.answer_json_edits import BodyPart, ByteReplacement, apply_edits_to_chunks, list_json_parts
+from llmproxy.core.dialects.streams import BodyPart, ByteReplacement, apply_edits_to_chunks, list_json_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, Response, without

@@ -30,8 +30,8 @@ from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.leaf_places import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormOccurrence
-from llmproxy.core.dialects.answer_json_edits import ByteReplacement, apply_edits_to_chunks, list_json_parts
 from llmproxy.core.dialects.messages import as_dict
+from llmproxy.core.dialects.streams import ByteReplacement, apply_edits_to_chunks, list_json_parts
 from llmproxy.core.traffic.canonical_json import reject_duplicate_members
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path

@@ -33,7 +33,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_line_object, parse_exchange
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.dialects.answer_json_edits import write_json_like
+from llmproxy.core.dialects.streams import write_json_like
 from llmproxy.core.keys.head_rules import counts_header
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import MaxAge, Note

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, override
 
-from llmproxy.core.dialects.answer_json_edits import list_json_parts
 from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.streams import list_json_parts
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
