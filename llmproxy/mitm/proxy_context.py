@@ -37,11 +37,7 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usag
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_plan import write_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.socket_resets_and_limits import (
-    ClosableConnection,
-    IdleConnectionCloser,
-    is_client_idle_after_reading,
-)
+from llmproxy.mitm.socket_resets_and_limits import IdleConnection, IdleConnectionCloser, is_client_idle_after_reading
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 from llmproxy.proxy_calls import Call, CallLog
 
@@ -86,7 +82,7 @@ class BegunRequest(Protocol):
     exchange: Exchange | None
 
 
-class ConnectionFront(ClosableConnection, Protocol):
+class ConnectionFront(IdleConnection, Protocol):
     has_answered: Callable[[int], bool] | None
     """Returns whether the layer behind has got so many bytes, answered everything, and waits for a request."""
 

@@ -34,13 +34,7 @@ from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.client_layers import ALPN, GoawayTolerantClient, parse_reset_code
 from llmproxy.mitm.interception import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
-from llmproxy.mitm.websockets import (
-    CARRIED,
-    WebSocketRecordingHooks,
-    is_unasked_switch,
-    is_upgrade,
-    limit_offered_extensions,
-)
+from llmproxy.mitm.websockets import CARRIED, WebSocketHooks, is_unasked_switch, is_upgrade, limit_offered_extensions
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
 MOST = 64 << 10
@@ -137,7 +131,7 @@ def deny_server_connection(data: ServerConnectionHookData) -> None:
         data.server.error = DENIED
 
 
-class Recorder(WebSocketRecordingHooks):
+class Recorder(WebSocketHooks):
     def __init__(self, proxy: ProxyContext) -> None:
         # Readers and writers of new connections; their names there are private only to type checkers.
         http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]

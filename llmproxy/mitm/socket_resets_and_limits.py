@@ -58,7 +58,7 @@ _QUIET = 10.0
 """Seconds before the same warning is repeated."""
 
 
-class ClosableConnection(Protocol):
+class IdleConnection(Protocol):
     heard: float
     """Unix time of the last bytes; 0 for never."""
 
@@ -78,7 +78,7 @@ class IdleConnectionCloser:
         self._reopening: asyncio.Task[None] | None = None
         self._said = -_QUIET
 
-    def make_room(self, clients: Collection[ClosableConnection], descriptor: int | None = None) -> None:
+    def make_room(self, clients: Collection[IdleConnection], descriptor: int | None = None) -> None:
         """Close idle connections, the longest idle first, if the new `descriptor` is close to the limit."""
         limit = _get_descriptor_limit()
         if descriptor is not None and descriptor < limit - SPARE:
@@ -94,9 +94,7 @@ class IdleConnectionCloser:
                 f"{len(gone)} idle connections are closed, the longest idle first" if gone else "no connection is idle",
             )
 
-    def make_room_on_accept_errors(
-        self, loop: asyncio.AbstractEventLoop, clients: Collection[ClosableConnection]
-    ) -> None:
+    def make_room_on_accept_errors(self, loop: asyncio.AbstractEventLoop, clients: Collection[IdleConnection]) -> None:
         """Make room when the system refuses a new connection: asyncio retries a second later."""
 
         def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

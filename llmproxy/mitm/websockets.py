@@ -106,7 +106,7 @@ CARRIED = "llmproxy"
 """Key of the exchange in a flow's metadata."""
 
 
-class WebSocketRecordingHooks:
+class WebSocketHooks:
     """The part of `Recorder` for WebSockets, and helpers shared with its other part."""
 
     def __init__(self, proxy: ProxyContext) -> None:

@@ -16,22 +16,8 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy import __version__
 from llmproxy.core.cassettes.anonymized_export import to_json
-from llmproxy.core.control.parsing import (
-    BadControl,
-    Json,
-    join_name_and_sample,
-    parse_body,
-    parse_control_faults,
-    parse_enum,
-    parse_flag,
-    parse_live_channels,
-    parse_name,
-    parse_overrides,
-    parse_run_variables,
-    parse_speed,
-    parse_upstreams,
-    show_given,
-)
+from llmproxy.core.control import parsing
+from llmproxy.core.control.parsing import BadControl, Json, parse_flag
 from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
@@ -175,31 +161,32 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
     """
     body = call.body
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
-        names = ", ".join(show_given(name) for name in unknown[:5])
+        names = ", ".join(parsing.show_given(name) for name in unknown[:5])
         raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
-    forking, child = parse_overrides(body.get("overrides"), body.get("fork"), body.get("mocks"))
-    cassette, under = body.get("cassette"), body.get("under")
+    forking, child = parsing.parse_overrides(body.get("overrides"), body.get("fork"), body.get("mocks"))
+    sample, cassette, under = body.get("sample"), body.get("cassette"), body.get("under")
+    name = parsing.join_name_and_sample(parsing.parse_name(body.get("name"), "a session needs a name"), sample)
+    if cassette is not None:
+        cassette = parsing.join_name_and_sample(parsing.parse_name(cassette, "name the cassette"), sample)
     session = engine.sessions.open_session(
-        join_name_and_sample(parse_name(body.get("name"), "a session needs a name"), body.get("sample")),
-        cassette=None
-        if cassette is None
-        else join_name_and_sample(parse_name(cassette, "name the cassette"), body.get("sample")),
-        mode=parse_enum(Mode, body.get("mode"), "mode"),
-        speed=parse_speed(body.get("speed")),
-        exhausted=parse_enum(Exhausted, body.get("exhausted"), "exhausted"),
-        upstreams=parse_upstreams(body.get("upstreams")),
+        name,
+        cassette=cassette,
+        mode=parsing.parse_enum(Mode, body.get("mode"), "mode"),
+        speed=parsing.parse_speed(body.get("speed")),
+        exhausted=parsing.parse_enum(Exhausted, body.get("exhausted"), "exhausted"),
+        upstreams=parsing.parse_upstreams(body.get("upstreams")),
         forking=forking,
         child=child,
-        run_variables=parse_run_variables(body.get("run_variables")),
-        bind=parse_enum(BindScope, body.get("bind"), "bind"),
-        faults=parse_control_faults(body.get("faults")),
-        live=parse_live_channels(body, engine.config.live),
+        run_variables=parsing.parse_run_variables(body.get("run_variables")),
+        bind=parsing.parse_enum(BindScope, body.get("bind"), "bind"),
+        faults=parsing.parse_control_faults(body.get("faults")),
+        live=parsing.parse_live_channels(body, engine.config.live),
         trial=parse_flag(body.get("trial"), "trial"),
         carry=parse_flag(body.get("carry"), "carry"),
     )
     if under is not None:
         try:
-            engine.sessions.bind_name(parse_name(under, "say under which name"), session.name)
+            engine.sessions.bind_name(parsing.parse_name(under, "say under which name"), session.name)
         except LLMProxyError:
             engine.sessions.close_session(session.name)
             raise
@@ -215,7 +202,7 @@ def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
     """
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
         raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
-    session, declared = engine.sessions.get_session(call.name), parse_run_variables(call.body["run_variables"])
+    session, declared = engine.sessions.get_session(call.name), parsing.parse_run_variables(call.body["run_variables"])
     engine.get_feature(BindingFeature).declare_variables(session, declared)
     return build_session_report(engine, session)
 
@@ -229,7 +216,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
     if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
-    session, given = engine.sessions.get_session(call.name), parse_control_faults(call.body["faults"], **seed)
+    session, given = engine.sessions.get_session(call.name), parsing.parse_control_faults(call.body["faults"], **seed)
     again = bool(parse_flag(call.body.get("again"), "again"))
     engine.get_feature(FaultFeature).change_faults(session, given, again=again)
     return _list_faults(engine, call)
@@ -323,7 +310,7 @@ def _bind_name(engine: Engine, call: RoutedRequest) -> Json:
     For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
     name to its own session. Looked up once, never in a chain; ends with `unbind`, or when the session is closed.
     """
-    session = parse_name(call.body.get("session"), 'say which session: {"session": "name"}')
+    session = parsing.parse_name(call.body.get("session"), 'say which session: {"session": "name"}')
     party = call.body.get("party")
     engine.sessions.bind_name(call.name, session, parse_party(None if party is None else str(party)))
     return {"name": call.name, "session": session}
@@ -588,7 +575,7 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy
     if endpoint is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    body, query = parse_body(asked.body), _parse_query(asked.target)
+    body, query = parsing.parse_body(asked.body), _parse_query(asked.target)
     call = RoutedRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
     return endpoint.status, endpoint.handler(engine, call)
 

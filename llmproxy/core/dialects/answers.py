@@ -79,7 +79,7 @@ def drop_none(**values: object) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def make_event_type_check(*types: str) -> Callable[[Json], bool]:
+def event_type_check(*types: str) -> Callable[[Json], bool]:
     return lambda value: value.get("type") in types
 
 

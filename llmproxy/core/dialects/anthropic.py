@@ -5,25 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import (
-    SSE,
-    WHOLE,
-    dump_json,
-    make_event_type_check,
-    name_by_status,
-    parse_arguments,
-    sse,
-)
-from llmproxy.core.dialects.codecs import (
-    AnswerForm,
-    BodyLayout,
-    Codec,
-    Composer,
-    Dialect,
-    FailedCallFacts,
-    Json,
-    SpokenTurn,
-)
+from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, event_type_check, name_by_status, parse_arguments, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     BLOCKS,
     Draft,
@@ -174,7 +157,7 @@ def _build_proxy_error(status: int, code: str, message: str) -> tuple[Headers, o
     return (), {**_build_error(status, message), "request_id": code}
 
 
-def _build_provider_error(status: int, _asked: FailedCallFacts) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     limited = "This request would exceed your organization's rate limit of 50 requests per minute."
     text = {429: limited, 529: "Overloaded"}.get(status, "Internal server error")
     return {**_build_error(status, text), "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
@@ -183,7 +166,7 @@ def _build_provider_error(status: int, _asked: FailedCallFacts) -> tuple[Json, H
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message_or_event, make_event_type_check("message_stop"), write=write_answer, text_whole=False,
+            add_message_or_event, event_type_check("message_stop"), write=write_answer, text_whole=False,
             exclusive=True,
             makes_ids=True, layout=BodyLayout(system=("system",)),
         ),

@@ -7,19 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from llmproxy.core.dialects import codecs
 from llmproxy.core.dialects.answers import AWS, WHOLE, dump_json, name_by_status, parse_arguments
-from llmproxy.core.dialects.codecs import (
-    AnswerForm,
-    BodyLayout,
-    Codec,
-    Dialect,
-    FailedCallFacts,
-    Json,
-    SpokenTurn,
-    get_codec_or_default,
-    get_composer_for_model,
-)
-from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_kind_by_member
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_kind
 from llmproxy.core.dialects.openai import add_chat_completion, build_error_event
 from llmproxy.core.dialects.streams import write_aws_frame
 from llmproxy.core.traffic.interaction import Headers
@@ -61,14 +52,14 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
-    if find_kind_by_member(block, CONTENT) is None:
+    if find_kind(block, CONTENT) is None:
         draft.unknown[next(iter(block))] = None
 
 
 def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
-        get_codec_or_default("messages").add(draft, value)
+        codecs.get_codec_or_default("messages").add(draft, value)
     elif "choices" in value:
         add_chat_completion(draft, value)
     else:
@@ -119,7 +110,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
 
 
 def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
-    speaker = get_composer_for_model("claude")
+    speaker = codecs.get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]
     events = [dict(as_dict(event)) for _, event in speaker.stream(said)]
@@ -141,7 +132,7 @@ def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, 
     return (("x-amzn-errortype", kind),), {"message": message}
 
 
-def _build_provider_error(status: int, _asked: FailedCallFacts) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         **dict.fromkeys((503, 529), ("ServiceUnavailableException", "Bedrock is unable to process your request.")),

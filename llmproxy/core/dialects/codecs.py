@@ -58,7 +58,7 @@ class AnswerForm(NamedTuple):
     target: str
 
 
-class FailedCallFacts(NamedTuple):
+class FailedCall(NamedTuple):
     model: str = ""
     retry_after: float = 0
     """Seconds."""
@@ -129,7 +129,7 @@ class Dialect:
     codecs: Mapping[str, Codec]
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
-    failure: Callable[[int, FailedCallFacts], tuple[Json, Headers]]
+    failure: Callable[[int, FailedCall], tuple[Json, Headers]]
     """The provider's own error for a status: JSON body, header fields."""
     error_event: Callable[[int], tuple[str, Json]]
     """The error event in a stream, after a number of other events: name or empty, value."""
@@ -284,7 +284,7 @@ GATEWAY = (
 """Body of a 502 from a gateway in front of any provider: no JSON."""
 
 
-def write_provider_failure(family: Family, status: int, asked: FailedCallFacts) -> tuple[Headers, bytes]:
+def write_provider_failure(family: Family, status: int, asked: FailedCall) -> tuple[Headers, bytes]:
     """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, make_event_type_check, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCallFacts, Json, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, event_type_check, parse_arguments, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
 from llmproxy.core.dialects.openai import build_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
@@ -89,7 +89,7 @@ def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, lis
     return (("content-type", "application/stream+json"),), [dump_json(event) + b"\n" for event in events]
 
 
-def _imitate_provider_error(status: int, _asked: FailedCallFacts) -> tuple[Json, Headers]:
+def _imitate_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
     text = limited if status == 429 else "internal server error"
     return {"id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3", "message": text}, ()
@@ -113,7 +113,7 @@ DIALECT = Dialect(
         ),
         "v1.generate": Codec(_add_answer_or_event, _is_finished, layout=BodyLayout(("prompt",))),
         "v2.chat": Codec(
-            _add_answer_or_event, make_event_type_check("message-end"), done=True, write=_write_answer,
+            _add_answer_or_event, event_type_check("message-end"), done=True, write=_write_answer,
             error_event=_build_v2_error_event,
         ),
     },

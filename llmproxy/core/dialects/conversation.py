@@ -16,22 +16,9 @@ from itertools import islice, zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
+from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_codec_or_default, get_dialect
-from llmproxy.core.dialects.messages import (
-    NAMESPACE,
-    Draft,
-    Message,
-    as_dict,
-    as_list,
-    as_str,
-    block_call,
-    entry_messages,
-    is_thought_block,
-    keep_user_text,
-    normalize_role,
-    read_tool_result_block,
-    to_text,
-)
+from llmproxy.core.dialects.messages import Draft, Message, as_dict, as_list, as_str, block_call, read_tool_result_block
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -50,7 +37,7 @@ _Part = tuple["Callable[[Any], Iterable[Message]]", Any]
 
 def _list_system_messages(body: dict[str, Any]) -> Iterator[Message]:
     for name in ("system", "instructions", "systemInstruction", "system_instruction", "preamble"):
-        if body.get(name) and (text := to_text(body[name])):
+        if body.get(name) and (text := messages.to_text(body[name])):
             yield Message("system", text)
 
 
@@ -63,19 +50,19 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
     for name in _CONVERSATIONS:
         value = tree.get(name)
         if isinstance(value, str):
-            found.append((entry_messages, value))
+            found.append((messages.entry_messages, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
-            found.append((_list_system_messages, value))
-            found.append((entry_messages, value if "prompt" not in value else to_text(value["prompt"])))
+            prompt = messages.to_text(value["prompt"]) if "prompt" in value else value
+            found += [(_list_system_messages, value), (messages.entry_messages, prompt)]
         else:
-            found.extend((entry_messages, part) for part in as_list(value))
+            found.extend((messages.entry_messages, part) for part in as_list(value))
     for name in _PROMPTS:
         value = tree.get(name)
         if isinstance(value, (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
-            role = normalize_role(tree.get("role"), "user")
-            parts = value if texts else [to_text(value)]
-            found.extend((partial(entry_messages, default=role), part) for part in parts if part)
+            role = messages.normalize_role(tree.get("role"), "user")
+            parts = value if texts else [messages.to_text(value)]
+            found.extend((partial(messages.entry_messages, default=role), part) for part in parts if part)
             break
     return found
 
@@ -97,7 +84,7 @@ def read_last_user_text(body: bytes) -> str | None:
     for make, part in islice(reversed(_list_conversation_parts(_parse_unwrapped_body(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
             if message.role == "user" and message.text:
-                if typed := keep_user_text(message.text):
+                if typed := messages.keep_user_text(message.text):
                     return typed
                 sent = sent or message.text
     return sent
@@ -310,7 +297,7 @@ class _SegmentReader:
                 self._add(Kind.TOOL, "", here, value, own or name)
                 continue
             for n, each in enumerate(value):
-                self._read_tool(f"{here}[{n}]", each, f"{own}{NAMESPACE}" if own else "")
+                self._read_tool(f"{here}[{n}]", each, f"{own}{messages.NAMESPACE}" if own else "")
 
     def _read_turns(self, name: str, path: str, value: object) -> None:
         entries = as_list(value)
@@ -324,7 +311,7 @@ class _SegmentReader:
 
     def _read_message(self, path: str, said: str, number: int, entry: object) -> None:
         tree = as_dict(entry)
-        role = normalize_role(tree.get("role"), "user").lower()
+        role = messages.normalize_role(tree.get("role"), "user").lower()
         holder = next((name for name in _HOLDERS if name in tree), None)
         if not tree or ("role" not in tree and self._read_call_result_or_thought(path, said, tree)):
             if not tree:
@@ -380,7 +367,7 @@ class _SegmentReader:
             of = result.tool_call_id or ""
             tool = self._tools.get(of) or of or "a tool"
             self._add(Kind.RESULT, f"{said}, result of {tool}", path, block, tool)
-        elif is_thought_block(block):
+        elif messages.is_thought_block(block):
             self._add(Kind.THOUGHT, f"{said}, thinking", path, block)
         else:
             return False

@@ -6,27 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, name_by_status, parse_arguments, sse
-from llmproxy.core.dialects.codecs import (
-    AnswerForm,
-    BodyLayout,
-    Codec,
-    Composer,
-    Dialect,
-    FailedCallFacts,
-    Json,
-    SpokenTurn,
-)
-from llmproxy.core.dialects.messages import (
-    Asks,
-    Draft,
-    Message,
-    add_blocks,
-    as_dict,
-    as_json,
-    as_list,
-    as_str,
-    find_kind_by_member,
-)
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.messages import Asks, Draft, Message, add_blocks, as_dict, as_json, as_list, find_kind
 from llmproxy.core.traffic.interaction import Headers
 
 PARTS: Mapping[str, Asks | None] = {
@@ -65,14 +46,14 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    kind = find_kind_by_member(part, PARTS)
+    kind = find_kind(part, PARTS)
     if kind is None:
         draft.unknown[next(iter(part))] = None
         return
     asks, inner = PARTS[kind], as_dict(part.get(kind))
     if asks is None or (first and not asks.hosted):
         return
-    name = as_str(inner.get("toolType")).lower() or asks.read_tool_name(inner)
+    name = str(inner.get("toolType") or "").lower() or asks.read_tool_name(inner)
     arguments = as_json(asks.read_call_arguments(inner))
     draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=asks.hosted, beside=True)
 
@@ -160,7 +141,7 @@ def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, 
     return (), _build_error(status, message)
 
 
-def _build_provider_error(status: int, asked: FailedCallFacts) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     internal = (
         "An internal error has occurred. Please retry or report in "
         "https://developers.generativeai.google/guide/troubleshooting"

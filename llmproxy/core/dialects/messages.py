@@ -92,7 +92,7 @@ BLOCKS: Mapping[str, Asks | None] = {
 """Blocks of Messages, by their `type`."""
 
 
-def find_kind_by_member(item: Mapping[str, Any], table: Mapping[str, Asks | None]) -> str | None:
+def find_kind(item: Mapping[str, Any], table: Mapping[str, Asks | None]) -> str | None:
     """Return a table's name for an item that is described by its members; None if it is unknown."""
     calls = (name for name in item if table.get(name) is not None)
     return next(calls, None) or next((name for name in item if name in table), None if item else "text")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.core.dialects.answers import LINES, WHOLE, dump_json, parse_arguments
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCallFacts, Json, SpokenTurn
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
 from llmproxy.core.traffic.interaction import Headers
 
@@ -39,7 +39,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     return LINES, [dump_json(line) + b"\n" for line in ({**head, "message": message, "done": False}, last)]
 
 
-def _build_provider_error(status: int, _asked: FailedCallFacts) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     busy = "server busy, please try again.  maximum pending requests exceeded"
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 

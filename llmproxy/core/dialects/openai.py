@@ -6,17 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, make_event_type_check, sse
-from llmproxy.core.dialects.codecs import (
-    AnswerForm,
-    BodyLayout,
-    Codec,
-    Composer,
-    Dialect,
-    FailedCallFacts,
-    Json,
-    SpokenTurn,
-)
+from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, event_type_check, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     ITEMS,
     NAMESPACE,
@@ -155,7 +146,7 @@ _RPM = (
 FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def write_failure(status: int, asked: FailedCallFacts) -> tuple[Json, Headers]:
+def write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     busy = "The engine is currently overloaded, please try again later."
     limited = _RPM.format(model=asked.model or "this model", wait=asked.retry_after)
     text, kind, code = {
@@ -342,13 +333,13 @@ DIALECT = Dialect(
         "writer.completions": Codec(_read_writer_completion, layout=_PROMPT),
         "generate": Codec(add_chat_completion, layout=_PROMPT),
         "images.generations": Codec(
-            add_chat_completion, make_event_type_check("image_generation.completed"), layout=_PROMPT
+            add_chat_completion, event_type_check("image_generation.completed"), layout=_PROMPT
         ),
-        "images.edits": Codec(add_chat_completion, make_event_type_check("image_edit.completed")),
-        "audio.transcriptions": Codec(add_chat_completion, make_event_type_check("transcript.text.done")),
+        "images.edits": Codec(add_chat_completion, event_type_check("image_edit.completed")),
+        "audio.transcriptions": Codec(add_chat_completion, event_type_check("transcript.text.done")),
         "responses": Codec(
             _add_response,
-            make_event_type_check("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
+            event_type_check("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
             below=True, write=_write_response, error_event=_build_error_event,
             layout=BodyLayout(("input",), ("instructions",)),
         ),

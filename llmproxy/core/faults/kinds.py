@@ -17,7 +17,7 @@ from typing import Any
 from llmproxy.core.dialects.answers import can_write_answer, dump_json, sse, write_answer, writes_text_arguments
 from llmproxy.core.dialects.codecs import (
     REASONS,
-    FailedCallFacts,
+    FailedCall,
     find_operation_codec,
     get_codec_or_default,
     get_dialect,
@@ -63,7 +63,7 @@ def _build_status_kind(
         if call.rpc:
             head = build_failure_head(number, f"{number} {REASONS[number]}", wait)
             return FaultyAnswer(Response(200, "OK", head, ()))
-        headers, body = write_provider_failure(call.family, number, FailedCallFacts(call.model, wait))
+        headers, body = write_provider_failure(call.family, number, FailedCall(call.model, wait))
         return FaultyAnswer(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     return FaultKind(

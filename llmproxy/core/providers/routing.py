@@ -17,18 +17,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from llmproxy.core.providers.provider_table import (
-    HTTP_PREFIX,
-    PROVIDERS,
-    RAW_PREDICT,
-    READS_BY_POST,
-    SAFE,
-    SIGNED_QUERY,
-    Family,
-    Operation,
-    Provider,
-    build_custom_provider,
-)
+from llmproxy.core.providers import provider_table
+from llmproxy.core.providers.provider_table import PROVIDERS, Family, Operation, Provider, build_custom_provider
 from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, provider_of_host
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.errors import RefusedError
@@ -217,21 +207,21 @@ def changes_server_state(route: Route, method: str) -> bool:
     """Return whether a request changes server state, so that a repetition has another answer."""
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
-        return route.keeps and last not in READS_BY_POST
-    return route.known and method not in SAFE
+        return route.keeps and last not in provider_table.READS_BY_POST
+    return route.known and method not in provider_table.SAFE
 
 
 _OPERATION_FAMILY: dict[tuple[str, str], Family] = {
     (provider.name, operation.name): operation.family
     for provider in PROVIDERS.values()
-    for operation in (*provider.operations.values(), *RAW_PREDICT.values())
+    for operation in (*provider.operations.values(), *provider_table.RAW_PREDICT.values())
     if operation.family is not None
 }
 
 
 def get_dialect_family(provider: str, operation: str) -> Family:
     """Return the dialect of a stored interaction; OpenAI's for a provider that is not in the table."""
-    if provider.startswith((HTTP_PREFIX, STDIO_PREFIX)):
+    if provider.startswith((provider_table.HTTP_PREFIX, STDIO_PREFIX)):
         return "http"
     if provider not in PROVIDERS:
         return _OPERATION_FAMILY.get(("openai", operation)) or "openai"
@@ -349,7 +339,7 @@ def _find_google_operation(provider: Provider, path: str) -> FoundOperation | No
     # Tuned models and endpoints differ from models of the same name.
     model = match["model"] if match["kind"] == "models" else f"{match['kind']}/{match['model']}"
     if method == "rawPredict":
-        operation = RAW_PREDICT.get(match["publisher"], Operation("rawPredict", "generic"))
+        operation = provider_table.RAW_PREDICT.get(match["publisher"], Operation("rawPredict", "generic"))
     elif method in provider.methods:
         operation = provider.methods[method]
     else:
@@ -452,6 +442,7 @@ def _build_default_origin(provider: Provider, target: str, headers: Headers) -> 
         match = _LOCATION.search(target) or _LOCATION.search(params)
         if match and match[1] != "global":
             return f"https://{match[1]}-aiplatform.googleapis.com"
-    if provider.credentials is SIGNED_QUERY and (match := _REGION.search(header(headers, "authorization") or "")):
+    signed = provider.credentials is provider_table.SIGNED_QUERY
+    if signed and (match := _REGION.search(header(headers, "authorization") or "")):
         return _split_origin_and_path(provider.upstream).origin.replace(_AWS_REGION, match[1])
     return _split_origin_and_path(provider.upstream).origin

@@ -24,20 +24,9 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
+from llmproxy.mitm.http1 import request_handling
 from llmproxy.mitm.http1.forwarding import RequestForwarder
-from llmproxy.mitm.http1.request_handling import (
-    LOOK,
-    ClientConnectionState,
-    Commands,
-    Ending,
-    IncomingRequest,
-    LayerState,
-    Origin,
-    RunJobHook,
-    StreamSender,
-    get_undelayed_answer,
-    is_page_request,
-)
+from llmproxy.mitm.http1.request_handling import Commands, IncomingRequest, LayerState, StreamSender
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.interception import is_loopback
 from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
@@ -66,7 +55,7 @@ def is_shim_call(head: Head) -> bool:
 
 
 class OwnRequestAnswerer:
-    def __init__(self, here: ClientConnectionState, layer: ReplayLayer) -> None:
+    def __init__(self, here: request_handling.ClientConnectionState, layer: ReplayLayer) -> None:
         self._here, self._layer = here, layer
         self.prepare_for_next()
 
@@ -82,7 +71,7 @@ class OwnRequestAnswerer:
             head.method, head.target, head.headers, body, loopback=local, guard=proxy.guard, scheme=scheme,
             connection=here.client.id,
         )  # fmt: skip
-        if is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
+        if request_handling.is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._answer_viewer(head, asked)
             return
         session, now = control.find_session_to_await(proxy.engine, asked), proxy.engine.clock()
@@ -93,7 +82,7 @@ class OwnRequestAnswerer:
                 return
         status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
         if (stored := proxy.take_storage_future()) is not None:
-            yield RunJobHook(partial(asyncio.wait, [stored]))
+            yield request_handling.RunJobHook(partial(asyncio.wait, [stored]))
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
         yield from self._send_answer(head, status, (("content-type", kind),), data)
@@ -107,7 +96,7 @@ class OwnRequestAnswerer:
 
     def _retry_answer_later(self) -> Commands:
         self._here.state = LayerState.ASKED
-        yield self._here.wake_after(LOOK)
+        yield self._here.wake_after(request_handling.LOOK)
 
     def on_shim_connection_end(self) -> None:
         """Handle the end of a shim's connection; if we closed an idle one, its shim reconnects."""
@@ -133,11 +122,11 @@ class ReplayLayer(layer.Layer):
     incoming, sender, own_answers, forwarding = IncomingRequest, StreamSender, OwnRequestAnswerer, RequestForwarder
     """Classes of its parts; a test passes a broken one."""
 
-    def __init__(self, context: Context, proxy: ProxyContext, origin: Origin | None = None) -> None:
+    def __init__(self, context: Context, proxy: ProxyContext, origin: request_handling.Origin | None = None) -> None:
         """Wait for the first request; `origin` (scheme, host, port): intercepted."""
         super().__init__(context)
         self._proxy, self._origin = proxy, origin
-        self._here = here = ClientConnectionState(context, proxy, self.incoming(proxy))
+        self._here = here = request_handling.ClientConnectionState(context, proxy, self.incoming(proxy))
         self._own = self.own_answers(here, self)
         self._socket: ReplayedWebSocket | None = None
         self._front: ConnectionFront | None = None
@@ -316,7 +305,7 @@ class ReplayLayer(layer.Layer):
             error = LLMProxyError("llmproxy: the proxy is ending.")
             yield from self.refuse(error, close=True, told=not head.target.startswith(CONTROL_PREFIX))
             return
-        if (head.target.startswith(CONTROL_PREFIX) or is_page_request(head)) and self._origin is None:
+        if (head.target.startswith(CONTROL_PREFIX) or request_handling.is_page_request(head)) and self._origin is None:
             return
         self._take_over_front_request()
         here.incoming.set_exchange_or_refusal(head, self.context.client, self._origin)
@@ -387,7 +376,7 @@ class ReplayLayer(layer.Layer):
         incoming.answering = True
         if opened is not None:
             yield from self._send_due(self._sender.begin_interactive_answer(*opened))
-        elif not exchange.answer.held and (data := get_undelayed_answer(laid)) is not None:
+        elif not exchange.answer.held and (data := request_handling.get_undelayed_answer(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.build_send_command(data)
             yield from self._end_replay()
@@ -412,7 +401,7 @@ class ReplayLayer(layer.Layer):
         self._here.incoming.answering, self._here.state, self._socket = True, LayerState.REPLAYING, socket
         yield from socket.accept_upgrade(self._here.reader.take_rest())
 
-    def _send_due(self, sending: Ending) -> Commands:
+    def _send_due(self, sending: request_handling.Ending) -> Commands:
         if (yield from sending):
             yield from self._end_replay()
 
