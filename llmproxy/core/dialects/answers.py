@@ -23,9 +23,6 @@ AWS: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
-# -- an answer
-
-
 def can_write_answer(operation: str) -> bool:
     codec = find_operation_codec(operation)
     return codec is not None and codec.write is not None

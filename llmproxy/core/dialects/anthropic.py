@@ -21,8 +21,6 @@ from llmproxy.core.dialects.messages import (
 )
 from llmproxy.core.traffic.interaction import Headers
 
-# -- reading an answer
-
 
 def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
     kind = value.get("type")
@@ -58,8 +56,6 @@ def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
     failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
     draft.add_result(read_tool_result_block(block), failed=failed)
 
-
-# -- writing
 
 _WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens",
                   "content_filter": "refusal"}  # fmt: skip
@@ -139,8 +135,6 @@ def write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[by
         return WHOLE, [dump_json(_write_answer_json(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
 
-
-# -- errors
 
 _ERRORS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",

@@ -27,9 +27,6 @@ CONTENT: Mapping[str, Asks | None] = {
 """Blocks of converse, by the member that names their kind; a `type` next to it only says who runs the tool."""
 
 
-# -- reading an answer
-
-
 def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
     """Add converse, whole or in events; Nova's own events under `invoke` are the same."""
     if message := as_dict(as_dict(value.get("output")).get("message")):
@@ -73,9 +70,6 @@ def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(as_dict(as_dict(first).get("data")).get("text"))
 
 
-# -- writing
-
-
 def _frame(kind: str, value: object) -> bytes:
     fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return write_aws_frame(fields, dump_json(value))
@@ -117,8 +111,6 @@ def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers,
     events[-1]["amazon-bedrock-invocationMetrics"] = {"inputTokenCount": 0, "outputTokenCount": 0}
     return AWS, [_frame("chunk", {"bytes": base64.b64encode(dump_json(event)).decode()}) for event in events]
 
-
-# -- errors
 
 # None of these is in boto's list of throttling or transient codes, so the name alone never causes a retry.
 _ERRORS = {

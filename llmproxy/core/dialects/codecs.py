@@ -112,10 +112,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Composer:
-    """Functions that compose a request, an answer and an error, for formats that keep only the meaning."""
-
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
-    """(model, messages, stream) -> URL, body."""
     answer: Callable[[SpokenTurn], Json]
     stream: Callable[[SpokenTurn], list[tuple[str, object]]]
     """Events of (name or empty, JSON value or text)."""
@@ -241,7 +238,6 @@ def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) 
 
 
 def find_degrading_client(headers: Headers) -> str | None:
-    """Return the header value prefix of a client that drops options and retries; None for any other client."""
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 

@@ -173,7 +173,6 @@ _KNOWN = frozenset({
     "file_data", "cachePoint", "guardContent", "citationsContent", "search_result", "searchResult", "executableCode",
     "executable_code", "codeExecutionResult", "code_execution_result", "tool_reference", "container_upload",
 })  # fmt: skip
-"""Types and members of parts that contain words or media."""
 
 
 class Segment(NamedTuple):
@@ -428,7 +427,6 @@ def describe_first_change_within_tool(old: Segment, new: Segment) -> tuple[str, 
 
 
 def _find_enclosing_segment(index: dict[str, Segment], path: str) -> Segment:
-    """Return the segment that contains a place; the first one if the place contains several."""
     above = path
     while above and above not in index:
         above = above[: max(above.rfind("."), above.rfind("["), 0)]

@@ -26,10 +26,6 @@ PARTS: Mapping[str, Asks | None] = {
         ),
     ),
 }  # fmt: skip
-"""Parts of an answer, by the member that names their kind."""
-
-
-# -- reading an answer
 
 
 def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
@@ -58,13 +54,10 @@ def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first:
     draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=asks.hosted, beside=True)
 
 
-# -- writing
-
 _WHY = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
 
 
 def _build_parts(message: Message, names: Mapping[str | None, str] | None = None) -> list[Json]:
-    """Return the parts of a message; `names` are the functions' names by the ids of their calls."""
     if message.tool_call_id is not None:
         name = (names or {}).get(message.tool_call_id, message.tool_call_id)
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
@@ -124,8 +117,6 @@ def _holds_finish_reason(value: Json) -> bool:
     finished = any(as_dict(candidate).get("finishReason") for candidate in as_list(inner.get("candidates")))
     return finished or bool(as_dict(inner.get("promptFeedback")).get("blockReason"))
 
-
-# -- errors
 
 _OVERLOADED = "The model is overloaded. Please try again later."
 # google.rpc.Code names as the Gemini API pairs them with HTTP statuses.

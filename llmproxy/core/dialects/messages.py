@@ -113,7 +113,6 @@ class ToolCall:
     """Result of the provider's tool, if the same answer contains it."""
     failed: bool = False
     pending: bool = False
-    """Whether the call needs approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,6 @@ class DraftCall:
     pending: bool = False
 
     def build_call(self, outputs: dict[str, tuple[str, bool]]) -> ToolCall:
-        """Return the call; the provider ran the tool if the same answer contains the output."""
         output, failed = outputs.get(self.id or "", (None, False))
         hosted = self.hosted or output is not None
         return ToolCall(self.id, self.name, "".join(self.pieces), hosted, output, failed, self.pending)
@@ -208,7 +206,6 @@ class Draft:
         hosted: bool = False,
         beside: bool = False,
     ) -> DraftCall:
-        """Start a tool call, or add to the one with this index."""
         self.heard = True
         entry = (self.beside if beside else self.calls).setdefault(index, DraftCall())
         entry.id = entry.id or _as_id(call_id)
@@ -278,7 +275,6 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 
 
 def find_call_form(block: dict[str, Any]) -> Asks | None:
-    """Return how a block with a type calls a tool; None if it calls none, or if its type is in no table."""
     return _TYPED.get(as_str(block.get("type")))
 
 

@@ -28,8 +28,6 @@ from llmproxy.core.dialects.messages import (
 )
 from llmproxy.core.traffic.interaction import Headers
 
-# -- reading an answer
-
 
 def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
     """Add chat and other completions, whole or in chunks: choice 0, and the calls of other choices."""
@@ -57,12 +55,8 @@ def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _read_writer_completion(draft: Draft, value: dict[str, Any]) -> None:
-    """Add Writer's completions: bare values when streamed."""
     add_chat_completion(draft, value)
     draft.add_text(value.get("value"))
-
-
-# -- writing
 
 
 def build_tool_call(n: int, call: ToolCall) -> Json:
@@ -132,9 +126,6 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     return SSE, [sse([event]) for event in events]
 
 
-# -- errors
-
-
 def write_error(_status: int, code: str, message: str) -> tuple[Headers, object]:
     return (), {"error": {"message": message, "type": code, "param": None, "code": code}}
 
@@ -171,7 +162,6 @@ _CHAT = Codec(add_chat_completion, done=True, write=_write_answer, layout=_LAYOU
 
 
 def _add_response(draft: Draft, value: dict[str, Any]) -> None:
-    """Add a Response; in a stream its last state replaces the deltas."""
     response = as_dict(value.get("response")) or value
     kind = as_str(value.get("type"))
     if output := as_list(response.get("output")):
@@ -236,9 +226,6 @@ def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
     if value.get("object") == "thread.message.delta":
         for part in as_list(as_dict(value.get("delta")).get("content")):
             draft.add_text(as_dict(as_dict(part).get("text")).get("value"))
-
-
-# -- writing
 
 
 def _write_response(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:

@@ -91,7 +91,6 @@ class _ShortenedDocument:
         """Depth of the scan inside a part that is left out; 0: not inside one."""
 
     def add_text(self, data: bytes | bytearray) -> None:
-        """Keep text, unless it makes the enclosing list or object too long."""
         if self._left_out:
             return
         self.parts.append(bytes(data))
@@ -407,7 +406,6 @@ def _iter_sse_events(body: bytes, *, short: bool = True) -> Iterator[Event]:
 
 
 def keep_first_megabyte(content_type: str, body: bytes) -> bytes:
-    """Return the first megabyte of a stream, which contains its answer's beginning; any other body unchanged."""
     return body[:BEGINNING] if detect_framing(content_type, body) in ("sse", "ndjson", "aws") else body
 
 

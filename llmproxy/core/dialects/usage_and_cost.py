@@ -28,7 +28,6 @@ from llmproxy.lazy_regex import late
 _Raw = dict[str, Any]
 _NO_OUTPUT = frozenset({"embeddings", "rerank", "v1.embed", "v2.embed", "api.embed", "api.embeddings", "embedContent",
                         "batchEmbedContents"})  # fmt: skip
-"""Operations that generate no tokens: their output is 0, not unknown."""
 
 _INPUT = ("prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens", "inputTokenCount", "inputTextTokenCount",
           "prompt_eval_count", "prompt_token_count")  # fmt: skip
@@ -83,7 +82,6 @@ _HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "total
 
 
 def _iter_usage_objects(value: object) -> Iterator[_Raw]:
-    """Yield the usage objects in one JSON value, with details first as objects of their own."""
     if not isinstance(value, dict) or _HOLDERS.isdisjoint(value):
         return
     yield {name: value[name] for name in _TOP & value.keys()}
@@ -189,7 +187,6 @@ def _load_prices() -> dict[str, dict[str, list[Decimal | None]]]:
 
 
 def _list_model_spellings(provider: str, model: str) -> Iterator[str]:
-    """Yield the names that the table may have for a model, the most exact first."""
     yield model
     bare = model.rpartition("/")[2] if model.startswith(("arn:", "models/")) else model
     yield bare
