@@ -54,9 +54,7 @@ class DistinctiveRequestParts(NamedTuple):
     below: tuple[str, ...] = ()
     """Prefixes of its paths, if its table knows the path."""
     holds: tuple[str, ...] = ()
-    """Substrings of its paths, if its table knows the path."""
     header: str = ""
-    """A header field that only its clients send."""
     query: str = ""
     """Prefix of a query member that only its clients send."""
     certain: bool = False
@@ -74,14 +72,11 @@ class KeyVariable:
     """Header field of a key; if empty, and for a token, it is sent as a bearer token."""
 
     def list_header_fields(self) -> dict[str, str]:
-        """Return the header field for each variable; empty for a bearer token."""
         return {name: self.header if name.endswith("_KEY") else "" for name in (self.name, *self.instead)}
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One provider, under the logical name that goes into keys."""
-
     name: str
     upstream: str
     """Base URL in the form of its SDK. Empty if it depends on the account (Azure)."""
@@ -110,7 +105,6 @@ class Provider:
     methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
     own: DistinctiveRequestParts = field(default=DistinctiveRequestParts(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
-    """Prefixes of paths at its own host that call no model."""
     signed: bool = field(default=False, compare=False)
     """Whether each request has a new signature, or a token that is valid for an hour."""
     price_names: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
@@ -134,7 +128,6 @@ _TREES = (
 _HEAPS = ("containers", "files", "uploads", "vector_stores")
 """Trees whose objects have no order."""
 READS_BY_POST = frozenset({"search", "query"})
-"""Last segments of paths at which POST only reads."""
 _CONVERSATION = ("conversation", "conversation.id", "tools.container")
 _CONTAINER = ("container", "container.id")
 

@@ -41,7 +41,6 @@ _AWS_REGION = "us-east-1"
 class Route:
     provider: Provider
     operation: str
-    """Name, with the ids of the path if it addresses an object (``files/file-1/content``); or the decoded path."""
     target: str
     """Path and query at the provider's public host, with percent-encoding unchanged."""
     upstream: str
@@ -169,9 +168,6 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
     )
 
 
-# -- a request to a host -----------------------------------------------------------------------------------------------
-
-
 def route_by_host(
     scheme: str, host: str, port: int | None, target: str, upstreams: Mapping[str, str] = _NONE
 ) -> Route | None:
@@ -204,7 +200,6 @@ def asks_for_stream(route: Route, body_json: object) -> bool:
 
 
 def changes_server_state(route: Route, method: str) -> bool:
-    """Return whether a request changes server state, so that a repetition has another answer."""
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
         return route.keeps and last not in provider_table.READS_BY_POST
@@ -288,7 +283,6 @@ def _get_unusual_version(provider: Provider, version: str) -> str:
 
 
 def _find_below_resource(provider: Provider, path: str) -> FoundOperation | None:
-    """Find a path below a resource: ``/v1/files/file-1/content`` is ``files/file-1/content``."""
     table = _index_operation_paths(provider)
     end = len(path)
     while (end := path.rfind("/", 1, end)) > 0:

@@ -61,9 +61,7 @@ class Stub(NamedTuple):
     path: str = ""
     """Expression for the whole path; empty: any."""
     hosts: str = ""
-    """Host patterns; empty: any host."""
     operation: str = ""
-    """Operation in the providers' tables, if it is one."""
     says: Mapping[str, str] = MappingProxyType({})
     """Members of query, form or JSON, with expressions for their values."""
     client: str = ""
@@ -123,7 +121,6 @@ def _format_expiry(asked: StubRequest) -> str:
 
 
 def _answer_google_metadata(asked: StubRequest) -> Response:
-    """Answer like Google's metadata server: with text, except for tokens and the whole account."""
     last, flavor = asked.path.rstrip("/").rpartition("/")[2], ("metadata-flavor", "Google")
     if last == "token":
         return _answer_token(asked)
@@ -309,7 +306,6 @@ def list_all_stubs(own: Mapping[str, str]) -> tuple[Stub, ...]:
 
 
 def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
-    """Return whether any call to a host is stubbed; unless `offline`, only sign-ins are considered."""
     return any(row.matches_host(host) for row in rows if offline or row.is_sign_in)
 
 

@@ -71,7 +71,6 @@ def copilot_url_differs_from_upstream(env: Mapping[str, str], ours: str) -> bool
 
 
 def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
-    """Return the first usable base URL of each provider in the environment, except `ours` (``host:port``)."""
     return {name: url for name, (url, _) in _find_env_upstreams(env, ours).items()}
 
 
@@ -94,7 +93,6 @@ def _list_base_url_variables(provider: Provider, env: Mapping[str, str]) -> tupl
 
 
 def _normalize_base_url(provider: str, value: str) -> str:
-    """Return a variable's value as a base URL, or "" if it is none."""
     if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST also configures the server
         host, _, port = value.partition(":")
         value = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port or 11434}"  # noqa: S104 - compared
