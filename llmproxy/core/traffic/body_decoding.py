@@ -106,8 +106,6 @@ _STAGES: dict[str, Callable[[], _Zlib | _Brotli | _Zstd]] = {
 
 
 class BodyDecoder:
-    """Decoder of a body that arrives in pieces; each piece returns all that can be decoded so far."""
-
     def __init__(self, encoding: str, limit: int = LIMIT) -> None:
         """Prepare for a Content-Encoding such as ``gzip``. Raises ValueError if it is unknown."""
         names = [name.strip().lower() for name in encoding.split(",")]

@@ -77,7 +77,6 @@ def parse(text: bytes | str) -> object:
 
 
 def is_too_deep(tree: object, depth: int) -> bool:
-    """Return whether a parsed tree has lists or objects nested in more than `depth` others."""
     level: list[Any] = [tree]
     for _ in range(depth + 1):  # the parser creates only plain dicts and lists
         level = [
@@ -104,7 +103,6 @@ def parse_json(data: str | bytes) -> Any:
 
 
 def parse_json_or_text(text: str) -> Any:
-    """Return the JSON value, or the text itself if it is no JSON (or nested too deeply)."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -176,7 +174,6 @@ def _parse_json_block_or_none(lines: Sequence[str], start: int) -> tuple[object,
 
 
 def pair_text_and_json_parts(recorded: str, present: str) -> Iterator[tuple[object, object]]:
-    """Yield the corresponding parts of two texts; nothing if their numbers differ."""
     mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
     if len(mine) == len(theirs):
         yield from zip(mine, theirs, strict=True)

@@ -33,7 +33,6 @@ _NESTED = 20
 
 
 def split_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
-    """Yield (whether it is compressed, bytes) of each complete message."""
     at = 0
     while at + PREFIX <= len(body):
         end = at + PREFIX + int.from_bytes(body[at + 1 : at + PREFIX])
@@ -128,7 +127,6 @@ def find_texts(data: bytes) -> list[tuple[str, str]]:
 
 
 def _read_text_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
-    """Return the texts of a message; None if the data is no message."""
     found, at = list[tuple[tuple[int, ...], str]](), 0
     while at < len(data):
         tag, at = _read_varint(data, at)

@@ -28,12 +28,10 @@ def header(headers: Headers, name: str) -> str | None:
 
 
 def without(headers: Headers, *names: str) -> Headers:
-    """Return `headers` without the fields with these lower-case names."""
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 
 
 def overwrite_existing_header(headers: Headers, name: str, value: str) -> Headers:
-    """Return `headers` with this value in each field with a lower-case name; no field is added."""
     return tuple((key, value if key.lower() == name else said) for key, said in headers)
 
 
@@ -93,8 +91,6 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as the provider sees it: without session, provider prefix and framing."""
-
     method: str
     """In upper case."""
     target: str

@@ -86,7 +86,6 @@ def _differ_only_in_pattern(pattern: re.Pattern[str], old: str, new: str) -> boo
 
 
 def differ_only_in_numbers(old: object, new: object) -> bool:
-    """Return whether two values are numbers, or texts that are equal except for their numbers."""
     if isinstance(old, str) and isinstance(new, str):
         return _differ_only_in_pattern(_NUMBER, old, new)
     return {type(old), type(new)} <= {int, float}
@@ -133,7 +132,6 @@ class Difference:
     old: str
     """Old value as JSON, shortened, one printable line; empty if there was none."""
     new: str
-    """New value likewise; empty if there is none."""
     looks: str | None = None
     """Result of :func:`classify_volatile`."""
     where: str = ""
@@ -156,7 +154,6 @@ Raw = tuple[str, object, object]
 
 
 def list_differences(old: object, new: object, limit: int = 20) -> list[Difference]:
-    """Return at most `limit` differences between two JSON trees, in the order of the new document."""
     return [build_difference(*each) for each in list_unequal_values(old, new, limit)]
 
 
@@ -219,7 +216,6 @@ class _TreeComparison:
 
 
 def build_difference(path: str, old: object, new: object, where: str = "") -> Difference:
-    """Return the difference of two values; long texts are shown around their first differing position."""
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, count_common_prefix(old, new) - _BEFORE)
         left, right = _quote_text(old, start), _quote_text(new, start)
@@ -242,9 +238,6 @@ def _are_equal(old: object, new: object) -> bool:
         return old is new or (old == new and dump_for_comparison(old) == dump_for_comparison(new))
     except RecursionError:
         return False
-
-
-# -- alignment of lists
 
 
 def _pair_items(old: list[object], new: list[object]) -> Iterator[tuple[int | None, int | None]]:
@@ -303,9 +296,6 @@ def _estimate_distance(old: object, new: object) -> float:
     if isinstance(old, str) and isinstance(new, str):
         return 1.8 * (1 - count_common_prefix(old, new) / max(1, len(old), len(new)))
     return 1.5 if type(old) is type(new) else 1.9
-
-
-# -- showing values
 
 
 def clip(text: str, width: int = SHOWN) -> str:

@@ -56,7 +56,6 @@ class SeenHead:
 @dataclass(frozen=True, slots=True)
 class OriginGuard:
     answer_to: tuple[str, ...] = ()
-    """Further names of the proxy."""
     allow_origin: tuple[str, ...] = ()
     """Origins of allowed pages; ``*`` matches any characters."""
     any_host: bool = False
@@ -99,7 +98,6 @@ class OriginGuard:
         return (("access-control-allow-origin", origins[0]), ("access-control-expose-headers", "*"), ("vary", "Origin"))
 
     def build_preflight_fields(self, method: str, headers: Headers) -> Headers | None:
-        """Return the fields that answer an allowed page's preflight; None for other requests."""
         wanted = header(headers, "access-control-request-method")
         if method.upper() != "OPTIONS" or wanted is None or not (grants := self.build_cors_fields(headers)):
             return None
@@ -127,7 +125,6 @@ class OriginGuard:
         return any(_compile_origin_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
     def _is_same_origin(self, origin: str, seen: SeenHead) -> bool:
-        """Return whether an Origin equals the request's destination: a page of the proxy, or of that site."""
         if seen.target is not None:
             return _read_origin(origin) == seen.target
         name, port = split_host(header(seen.headers, "host") or "")

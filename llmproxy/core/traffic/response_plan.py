@@ -106,7 +106,6 @@ class HeadPlan(NamedTuple):
 
 
 def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Headers) -> HeadPlan:
-    """Plan the head of a response whose body is sent in parts; parameters as in `plan_response`."""
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
@@ -149,7 +148,6 @@ class PlanCache:
     def get(
         self, interaction: int, client: ClientHttp, *, now: float, extra: Headers, read: Callable[[int], Response]
     ) -> PlannedAnswerBytes:
-        """Return the answer of a recording, whose row never changes; `read` loads it if it is not cached."""
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
@@ -307,7 +305,6 @@ def location_to_store(
 
 
 def rewrite_location_to_proxy(kept: str, prefix: str) -> str | None:
-    """Return a stored `location` at the proxy; None for another host's."""
     return prefix + kept if kept.startswith("/") else None
 
 

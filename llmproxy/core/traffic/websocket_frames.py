@@ -42,14 +42,10 @@ class Frame:
     data: str | bytes = ""
     """Text, or bytes of a binary message; for the end, the reason."""
     close: int | None = None
-    """Close code; None for a message."""
 
 
 def is_websocket_body(headers: Headers) -> bool:
     return (header(headers, "content-type") or "").startswith(CONTENT_TYPE)
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def encode_frame_as_json_line(frame: Frame) -> bytes:
@@ -70,16 +66,12 @@ def encode_frames(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
 
 
 def _json_bytes_to_text(data: bytes) -> str | None:
-    """Return binary data as text if it is JSON: readable, comparable and redactable like other JSON."""
     if data[:1] not in (b"{", b"["):
         return None
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def parse_recorded_frames(body: bytes) -> list[Frame]:
@@ -127,9 +119,6 @@ def read_as_http_requests(body: bytes) -> list[bytes]:
             same = {"input": [event["item"]]} if "item" in event else {"contents": turns} if turns else event
             asked.append(json.dumps(same).encode())
     return asked
-
-
-# -- showing -----------------------------------------------------------------------------------------------------------
 
 
 def format_transcript(body: bytes) -> Iterator[str]:
