@@ -36,7 +36,6 @@ SpansOf = Callable[[Sequence[Interaction]], list[Json]]
 
 
 def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
-    """Return a session's report so far. `unused` lists the first rows; None if recordings are not used."""
     unused, opened = engine.list_unused(session) if session.policy.uses_store else None, session.settings
     rows = [row.to_unused_json() for row in (unused or ())[:LISTED]]
     return {
@@ -513,7 +512,6 @@ NOBODYS = {
 
 
 def answer_control_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
-    """Serve one control request: (status, body, content type). Errors are JSON too."""
     try:
         status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:

@@ -48,7 +48,6 @@ class ExchangeRecorder(Protocol):
 class _PendingPlayback:
     exchange: Exchange
     playback: Playback | None
-    """None if it waits only for its turn."""
     body: bytes
 
 
@@ -169,7 +168,6 @@ class ConnectedStdioClient:
         self.proxy.store_later(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
-        """Handle that the server did not answer: nothing of that is stored."""
         if (exchange := self._open.pop(number, None)) is not None:
             exchange.note = f"NOT RECORDED: {why}"
             self.proxy.report_exchange_end(exchange, 0)
