@@ -110,8 +110,6 @@ class ValidatingHttp2Server(Http2Server):
 
 
 class Http2Stream:
-    """A replay layer with its current stream, presented to it as HTTP/1."""
-
     def __init__(self, context: Context, make: Callable[[Context], ReplayLayer], *, rpc: bool) -> None:
         """Start before the first request; `rpc`: only gRPC calls are served."""
         self.client = copy.copy(context.client)
@@ -120,7 +118,6 @@ class Http2Stream:
         inner.client = self.client
         self.layer, self.rpc = make(inner), rpc
         self.gone = False
-        """Whether nothing more is served."""
         self.prepare_for_request(0)
 
     def prepare_for_request(self, number: int) -> None:
@@ -138,7 +135,6 @@ class Http2Stream:
 
     @property
     def is_layer_reusable(self) -> bool:
-        """Whether another request may follow: this one is answered, and all is accounted for."""
         over = self.answered and not self.closed and self.h1.states[h11.CLIENT] is h11.DONE
         return over and self.layer.is_between_requests
 
@@ -153,7 +149,6 @@ class Http2Layer(layer.Layer):
         self._waiting: dict[commands.Command, Http2Stream] = {}
         """By command: the stream that waits for its completion."""
         self._looks: dict[commands.Command, int] = {}
-        """By command: the stream to check then."""
         self._upstream: dict[Connection, Http2Stream] = {}
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -296,7 +291,6 @@ class Http2Layer(layer.Layer):
             yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
     def _convert_layer_bytes(self, stream: Http2Stream, data: bytes) -> Commands:
-        """Send a layer's bytes to its client; no bytes end the stream."""
         if stream.gone or stream.closed:
             return
         stream.closed = not data
@@ -348,7 +342,6 @@ class Http2Layer(layer.Layer):
             yield from self._disconnect_stream(stream)
 
     def _disconnect_stream(self, stream: Http2Stream) -> Commands:
-        """Inform a stream's layer that its client has disconnected, and end its upstream stream."""
         if stream.gone:
             return
         stream.gone, stream.client.state = True, ConnectionState.CLOSED

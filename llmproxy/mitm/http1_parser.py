@@ -70,7 +70,6 @@ class Head:
     """Length of the body; None: chunked."""
     keep_alive: bool
     expects: bool
-    """Whether the client waits for 100 Continue."""
     upgrade: str
     """Lower-case value of Upgrade, if Connection names it."""
 
@@ -95,7 +94,6 @@ class RequestReader:
         return len(self._buffer)
 
     def take_rest(self) -> bytes:
-        """Return all remaining bytes: those that follow are not HTTP."""
         data = bytes(self._buffer)
         self._buffer.clear()
         self._scanned = 0
@@ -194,7 +192,6 @@ def replace_body(head: Head, body: bytes) -> bytes:
 
 
 def parse_head(raw: bytes) -> Head:
-    """Parse a request's head, blank line included, strictly; short heads are cached."""
     return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse_head_bytes(raw)
 
 

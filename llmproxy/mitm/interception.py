@@ -269,7 +269,6 @@ def prepare_or_use_temporary(folder: Path) -> AuthorityFiles:
 
 
 def _make_authority(folder: Path) -> None:
-    """Let mitmproxy create an authority, unless another process is faster."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made:
         CertStore.create_store(Path(made), NAME, KEY_SIZE, organization="llmproxy", cn="llmproxy")
         part = Path(made) / KEY

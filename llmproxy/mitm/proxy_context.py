@@ -57,7 +57,6 @@ TOGETHER = 16
 
 
 def interactions_to_span_json(made: Sequence[Interaction]) -> list[dict[str, object]]:
-    """Return the spans of interactions for the control API; the span builder is imported at first use."""
     from llmproxy.trace.reading.span_builder import build_spans
 
     return [span.to_dict() for span in build_spans(made)]
@@ -77,8 +76,6 @@ def _give_up_waiting_for_commit(over: asyncio.Future[str]) -> None:
 
 
 class BegunRequest(Protocol):
-    """A request that has begun (`http1.request_handling`)."""
-
     exchange: Exchange | None
 
 
@@ -172,7 +169,6 @@ class LiveAnswerEndSequencer:
             ends.coming.append(exchange.progress.seq)
 
     def on_answer_end(self, exchange: Exchange, client: ClientEnds) -> None:
-        """Note that the end of an answer was sent, or that its client disconnected."""
         ends = self._ends.get(exchange.session.name)
         if ends is not None and exchange.progress.seq in ends.coming:
             now = self.clock()
@@ -200,7 +196,6 @@ class ProxyContext(ControlledProxy):
     open: dict[int, Exchange] = field(default_factory=dict)
     """Exchanges that have begun and not ended, by `id`."""
     losses: int = 0
-    """Answers that could not be recorded."""
     fronts: dict[tuple[object, object], ConnectionFront] = field(default_factory=dict)
     """By both addresses of a client's connection: the front of its stream."""
     arrived: dict[tuple[object, object], BegunRequest] = field(default_factory=dict)
@@ -230,7 +225,6 @@ class ProxyContext(ControlledProxy):
     """Whether the proxy is ending: open requests may finish, no new ones begin."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
     _commits: deque[Future[None]] = field(default_factory=deque)
-    """Unfinished jobs of the writer, in order."""
     _kept: asyncio.Future[str] | None = None
     """Answers whose storing began since the last query."""
     _ended: deque[AnswerToStore] = field(default_factory=deque)
@@ -300,7 +294,6 @@ class ProxyContext(ControlledProxy):
     def report_exchange_end(
         self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False
     ) -> None:
-        """Report an ended exchange, once; safe to call again."""
         if id(exchange) not in self.open:
             return
         del self.open[id(exchange)]
@@ -391,7 +384,6 @@ class ProxyContext(ControlledProxy):
         self._schedule_writer()
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
-        """Store and report an answer that did not come over a connection of ours, asynchronously."""
         exchange.progress.finished = True
         self._kept = asyncio.get_running_loop().create_future()
         self._ended.append(AnswerToStore(exchange, proper, self._kept))

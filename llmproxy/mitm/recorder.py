@@ -80,7 +80,6 @@ class TrailerWritingServer(Http1Server):
     _trailers = b""
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
-        """Write a piece of an answer; trailers wait for the last chunk."""
         if isinstance(event, ResponseTrailers):
             self._trailers = b"".join(b"%b: %b\r\n" % field for field in event.trailers.fields)
             return
@@ -107,7 +106,6 @@ log = logging.getLogger(__name__)
 DENIED = "llmproxy: this connection was not released"
 
 CLIENT_LEFT = "Client disconnected"
-"""Beginning of mitmproxy's error if the client, not the upstream, disconnected."""
 
 NOT_FORWARDED = frozenset(
     {b"proxy-authorization", b"proxy-connection", b"http2-settings", b"upgrade", b"expect", b"te"}
@@ -140,7 +138,6 @@ class Recorder(WebSocketHooks):
         super().__init__(proxy)
 
     def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
-        """Deny all connections of a flow; the layer reports why, or `client_disconnected` notes the end."""
         # What we say ourselves is told to the client, and in the line of the request.
         if not isinstance(why, LLMProxyError):
             log.error("llmproxy failed in a hook; the request was not sent", exc_info=why)
@@ -277,7 +274,6 @@ class Recorder(WebSocketHooks):
             self._proxy.turns.on_answer_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
     async def error(self, flow: http.HTTPFlow) -> None:
-        """Store the part before the break, or note why no answer came: the layer reports it to the client."""
         if (exchange := self._find_exchange(flow)) is None:
             return
         if exchange.recording.has_head:
@@ -342,7 +338,6 @@ def simplify_cause(cause: str) -> str:
 
 
 def build_upstream_headers(fields: Fields, host: bytes, *, socket: bool) -> Fields:
-    """Return the header fields sent to `host`, in order. `socket`: it requests a WebSocket."""
     ours = {b"host": host}
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
         ours[b"accept-encoding"] = b"identity"  # SigV4 may have signed it
@@ -358,7 +353,6 @@ def build_upstream_headers(fields: Fields, host: bytes, *, socket: bool) -> Fiel
 
 
 def rewrite_redirect_location(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
-    """Return an answer's fields as recorded, and as sent to the client: redirects lead back to the proxy."""
     if (location := header(headers, "location")) is None:
         return headers, ()
     where = exchange.route

@@ -360,7 +360,6 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
 
 
 def write_totals(totals: Totals, unused: int | None, path: str) -> None:
-    """Write the totals for the command that started this proxy; nothing if no file was named."""
     data = {**totals.to_json(), "saved": totals.saved.to_json(), "unused": unused}
     with contextlib.suppress(OSError):  # it has gone, or its file with it
         if path:
@@ -397,7 +396,6 @@ async def end_proxy_and_print_totals(
 def on_signals(
     loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals], heard: Callable[[], None]
 ) -> Callable[[], None]:
-    """Call `heard` in the event loop for each of these signals; returns a function that stops this."""
     try:
         for number in numbers:
             loop.add_signal_handler(number, heard)
@@ -420,7 +418,6 @@ def on_signals(
 def find_exit_code_and_reason(
     settings: Settings, totals: Totals, unused: int | None, *, losses: int
 ) -> tuple[Exit, str]:
-    """Return exit code and reason if an option asks for proof; `unused` (None: unknown), `losses` unrecorded."""
     if losses:
         return Exit.ENVIRONMENT, ""
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
@@ -534,7 +531,6 @@ async def end_connections(proxy: ProxyContext, server: proxyserver.Proxyserver |
 
 
 def build_journal_ignore_advice(store: Path) -> str:
-    """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
     journal = get_state_path(store.absolute())
     root = next((folder for folder in journal.parents if (folder / ".git").exists()), None)
     if root is None:

@@ -25,8 +25,6 @@ QUIC = ("mitmproxy.proxy.layers.quic", "mitmproxy.proxy.layers.http._http3")
 
 
 class LazyModule(ModuleType):
-    """An installed module whose code has not run yet."""
-
     def __getattr__(self, name: str) -> object:
         """Import a submodule, or run the module's code, at the first access to one of its names."""
         if name.startswith("__"):
@@ -70,14 +68,12 @@ def slim_mitmproxy() -> bool:
 
 
 def _unquote_with_lazy_lexer(text: str) -> str:
-    """Stand in for the lexer's function of this name until its first call."""
     lexer: Any = sys.modules[LEXER]
     _ = lexer.expr  # the module's own code runs, and defines the real one
     return str(lexer.unquote(text))
 
 
 def _defer_import(name: str) -> bool:
-    """Install a package without running it; False if it does not exist."""
     if name in sys.modules:
         return True
     try:

@@ -79,7 +79,6 @@ class IdleConnectionCloser:
         self._said = -_QUIET
 
     def make_room(self, clients: Collection[IdleConnection], descriptor: int | None = None) -> None:
-        """Close idle connections, the longest idle first, if the new `descriptor` is close to the limit."""
         limit = _get_descriptor_limit()
         if descriptor is not None and descriptor < limit - SPARE:
             return
@@ -106,7 +105,6 @@ class IdleConnectionCloser:
         loop.set_exception_handler(on_error)
 
     def reset_connection(self, client: Client) -> None:
-        """Reset a client's connection; if that is impossible, leave it to be closed."""
         handler = None if (server := self._server()) is None else server.connections.get(client.id)
         transport = None if handler is None else handler.transports.get(client)
         writer: Any = None if transport is None else transport.writer
@@ -182,10 +180,8 @@ class RunningClientProcesses:
     _restless: set[int] = field(default_factory=lambda: {0, os.getpid()})
     """Processes that are not waited for any more."""
     _failures: int = 0
-    """Failed owner searches: each examines all processes."""
 
     def is_running(self, inode: int) -> bool:
-        """Return whether a thread of the socket's process runs, or waits for a processor or a disk."""
         pid = self._owners.get(inode) if inode else 0
         if pid is None:
             if len(self._owners) > AT_THE_DOOR:

@@ -53,7 +53,6 @@ class UpgradeMissed(MissError):
 
 
 def raise_if_invalid_upgrade(head: Head) -> None:
-    """Check a WebSocket upgrade. Raises RefusedError: it is invalid."""
     version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
     if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:
         msg = f"llmproxy: this is no upgrade to a WebSocket (RFC 6455 section 4.1): {head.method}, version {version}."
@@ -155,7 +154,6 @@ class WebSocketHooks:
             exchange.recording.damaged = True
 
     async def websocket_end(self, flow: http.HTTPFlow) -> None:
-        """Store the conversation; its end reaches the client when this returns."""
         exchange, socket = self._find_exchange(flow), flow.websocket
         if (
             exchange is None
@@ -175,7 +173,6 @@ class WebSocketHooks:
 
 
 def is_unasked_switch(request: http.Request, response: http.Response) -> bool:
-    """Return whether the upstream switches to an unrequested protocol, or to one that mitmproxy relays unseen."""
     upgrade = response.headers.get("upgrade", "").lower()
     return response.status_code == SWITCHING and not (is_upgrade(request) and upgrade == "websocket")
 
@@ -228,10 +225,7 @@ class ReplayedWebSocket:
 
         return ws_replay.FramePlayer(parse_recorded_frames(response.body), canon)
 
-    # --- events ----------------------------------------------------------------------------------------------------
-
     def accept_upgrade(self, more: bytes) -> Commands:
-        """Accept the upgrade and send the server's first messages; `more` are the bytes after the head."""
         yield commands.SendData(self._client, self._hello)
         try:
             if self._player.server_speaks_first:
@@ -359,8 +353,6 @@ class ReplayedWebSocket:
                 return True
         return False
 
-    # --- what we say -----------------------------------------------------------------------------------------------
-
     def _queue_due(self, due: list[ws_replay.Due]) -> None:
         speed = self._exchange.session.settings.speed
         now = self._engine.clock()
@@ -410,7 +402,6 @@ class ReplayedWebSocket:
         yield from self._close_with_reason(ws_replay.MISMATCH, engine.redactor.text(miss.reason))
 
     def _close_with_reason(self, code: int, reason: str) -> Commands:
-        """Begin the closing handshake; queued messages are dropped."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
             end = ws_events.CloseConnection(code, ws_replay.clip_reason(reason, ws_replay.LONGEST_REASON))

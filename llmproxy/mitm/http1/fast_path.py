@@ -111,7 +111,6 @@ class Front(asyncio.StreamReaderProtocol):
         self._out.close()
 
     def pause_writing(self) -> None:
-        """Stop reading from a client that does not read its answers."""
         super().pause_writing()
         if self._here:
             self._full = True
@@ -152,7 +151,6 @@ class Front(asyncio.StreamReaderProtocol):
         )
 
     def _hand_over_incomplete(self, first: bytes) -> None:
-        """Hand over an incomplete request; by then the buffer may hold another one."""
         self._look = None
         if not self._held:
             return
@@ -175,10 +173,7 @@ class Front(asyncio.StreamReaderProtocol):
             self._handed += len(data)
             super().data_received(data)
 
-    # --- requests --------------------------------------------------------------------------------------------------
-
     def _serve_complete_requests(self, data: bytes) -> None:
-        """Answer the buffered requests in order; an incomplete one stays buffered."""
         while data:
             self._wanted = 0
             last = self._last
@@ -213,7 +208,6 @@ class Front(asyncio.StreamReaderProtocol):
             data = self._take_bytes_after_answered(data, end + length)
 
     def _take_bytes_after_answered(self, data: bytes, end: int) -> bytes:
-        """Return the bytes after an answered request; empty if the connection is closing."""
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
         return rest
@@ -287,7 +281,6 @@ class ReceivedHead:
     raw: bytes
     plain: FastHead
     end: int
-    """Length of the head in bytes."""
     length: int
     """Length of the body in bytes."""
     which: bytes
@@ -300,7 +293,6 @@ class HeadCache:
     """Cache of parsed plain heads by their bytes without length and credential."""
 
     def __init__(self, guard: OriginGuard, *, by_credential: bool = False) -> None:
-        """Start empty; `guard` recognises web pages, `by_credential` says that credentials distinguish requests."""
         self._guard, self._by_credential = guard, by_credential
         self._known: dict[bytes, FastHead] = {}
 

@@ -49,7 +49,6 @@ class RequestForwarder:
         self._kept = bytearray()
         """Body bytes since a possible placeholder: held back until the whole was checked."""
         self.withheld = False
-        """Whether the answer is withheld from the client, for an injected fault."""
 
     @property
     def has_switched(self) -> bool:
@@ -65,10 +64,7 @@ class RequestForwarder:
         recording = exchange.recording if exchange else None
         return isinstance(recording, FrameRecorder) and recording.is_breaking()
 
-    # --- the request -----------------------------------------------------------------------------------------------
-
     def stream_request_upstream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
-        """Release the exchange and forward its request as it arrives. `overflow`: too large to match."""
         self._overflow = overflow
         yield from self.forward(raw, uploading=True)
         yield from self.forward_body()
@@ -119,8 +115,6 @@ class RequestForwarder:
         elif over:
             yield from self._end_forwarding()
 
-    # --- the answer ------------------------------------------------------------------------------------------------
-
     def on_event(self, event: events.Event) -> Commands:
         if self._forwarder is None:
             raise AssertionError("nothing to hand on to")
@@ -140,7 +134,6 @@ class RequestForwarder:
             yield from forwarder.event_to_child(stream, ResponseEndOfMessage(number))
 
     def _filter_commands_to_client(self, made: Commands) -> Commands:
-        """Pass mitmproxy's commands on, with its own error page replaced by ours."""
         here = self._here
         for command in made:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client

@@ -131,7 +131,6 @@ class ReplayLayer(layer.Layer):
         self._socket: ReplayedWebSocket | None = None
         self._front: ConnectionFront | None = None
         self._ended = False
-        """Whether the client has half-closed and waits for its answer."""
 
     @cached_property
     def _sender(self) -> StreamSender:
@@ -315,7 +314,6 @@ class ReplayLayer(layer.Layer):
             yield from self._request_forwarder.stream_request_upstream(head.raw)
 
     def _take_over_front_request(self) -> None:
-        """Continue a request begun by the front, if the handed-over bytes begin with one."""
         client = self.context.client
         begun = None if self._front is None else self._proxy.arrived.pop((client.peername, client.sockname), None)
         if isinstance(begun, IncomingRequest):

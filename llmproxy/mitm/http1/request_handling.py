@@ -57,12 +57,9 @@ class IncomingRequest:
     family: Family = "openai"
     grants: Headers = ()
     preflight: Headers | None = None
-    """Answer to a web page's CORS preflight; None for every other request."""
     continued: bool = False
     answering: bool = False
     laid: SendingPlan | None = None
-
-    # --- the head is here ------------------------------------------------------------------------------------------
 
     def set_exchange_or_refusal(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. May be called again."""
@@ -114,10 +111,7 @@ class IncomingRequest:
         self.preflight = guard.build_preflight_fields(head.method, head.headers)
         return self.preflight is not None
 
-    # --- the body is here ------------------------------------------------------------------------------------------
-
     def decide_request(self, body: bytes) -> Exchange:
-        """Decide about the request, once; a store found to be damaged leads to a refusal."""
         if (exchange := self.exchange) is None:
             raise AssertionError("no request has arrived")
         if exchange.decision is None and exchange.error is None:
@@ -128,8 +122,6 @@ class IncomingRequest:
         elif exchange.request.body is None:
             self.proxy.engine.stages.identify_and_decide(exchange, body)
         return exchange
-
-    # --- decided REPLAY --------------------------------------------------------------------------------------------
 
     def plan_recorded_answer(self) -> tuple[SendingPlan, tuple[Playback, HeadPlan] | None]:
         """Plan the recorded answer, served from here on, and the head of one that waits for its client."""
@@ -231,7 +223,6 @@ class ClientConnectionState:
     limited: tuple[int, int] = (0, 0)
     """Heads parsed and bytes received when the timer was set."""
     seen: int = 0
-    """Bytes of the client that have reached the layer."""
     wakeup: commands.RequestWakeup | None = None
 
     @property
@@ -294,7 +285,6 @@ class StreamSender:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether the answer has no end of its own and lasts until the client closes it."""
         return self._opened is not None
 
     def drop_answer(self) -> None:
@@ -317,7 +307,6 @@ class StreamSender:
         return (yield from self._begin_answer(laid))
 
     def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
-        """Begin an answer that continues when its client repeats the recorded client's steps."""
         here = self._here
         here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
         yield here.build_send_command(opened.head)
