@@ -95,9 +95,7 @@ def _imitate_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Head
     return {"id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3", "message": text}, ()
 
 
-def _build_v2_error_event(_number: int) -> tuple[str, Json]:
-    delta = {"finish_reason": "ERROR", "error": "internal server error"}
-    return "message-end", {"type": "message-end", "delta": delta}
+_V2_ERROR: Json = {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "internal server error"}}
 
 
 def _is_finished(value: Json) -> bool:
@@ -114,7 +112,7 @@ DIALECT = Dialect(
         "v1.generate": Codec(_add_answer_or_event, _is_finished, layout=BodyLayout(("prompt",))),
         "v2.chat": Codec(
             _add_answer_or_event, event_type_check("message-end"), done=True, write=_write_answer,
-            error_event=_build_v2_error_event,
+            error_event=lambda _: ("message-end", _V2_ERROR),
         ),
     },
     lambda _status, _code, message: ((), {"message": message}), _imitate_provider_error, build_error_event,

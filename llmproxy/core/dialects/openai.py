@@ -303,11 +303,7 @@ def _build_item_events(index: int, item: Json) -> list[tuple[str, Json]]:
     return [*events, ("response.output_item.done", {"output_index": index, "item": item})]
 
 
-def _build_error_event(number: int) -> tuple[str, Json]:
-    value = {"type": "error", "code": "server_error", "message": FAILED, "param": None, "sequence_number": number}
-    return "error", value
-
-
+_ERROR: Json = {"type": "error", "code": "server_error", "message": FAILED, "param": None}
 _THREAD = Codec(
     _add_assistant_message_delta, done=True, below=True, layout=BodyLayout(("messages", "content"), ("instructions",))
 )
@@ -327,8 +323,8 @@ DIALECT = Dialect(
         "responses": Codec(
             _add_response,
             event_type_check("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
-            below=True, write=_write_response, error_event=_build_error_event,
-            layout=BodyLayout(("input",), ("instructions",)),
+            below=True, write=_write_response, layout=BodyLayout(("input",), ("instructions",)),
+            error_event=lambda number: ("error", _ERROR | {"sequence_number": number}),
         ),
         "realtime": Codec(_add_realtime),
         "threads": _THREAD,
