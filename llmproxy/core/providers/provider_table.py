@@ -116,11 +116,6 @@ class Provider:
         return "" if self.name == "openai" else f"/{self.name}"
 
 
-def _build_operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
-    """Map each path to its operation; `paths` holds paths that cannot be derived from the name."""
-    return {paths.get(row.name.replace(".", "_"), "/" + row.name.replace(".", "/")): row for row in rows}
-
-
 _TREES = (
     "assistants", "audio.voices", "batches", "chatkit.sessions", "chatkit.threads", "conversations", "evals",
     "libraries", "skills", "threads", "videos",
@@ -138,7 +133,7 @@ MESSAGES = {
 }
 
 OPENAI = {
-    **_build_operations(
+    **{"/" + row.name.replace(".", "/"): row for row in (
         *map(Operation, (
             "completions", "embeddings", "moderations", "rerank", "score",
             "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
@@ -150,7 +145,7 @@ OPENAI = {
         Operation("responses", tree=True, changes=_CONVERSATION),
         *(Operation(name, tree=True, keeps=True) for name in _TREES),
         *(Operation(name, tree=True, keeps=True, unordered=True) for name in _HEAPS),
-    ),
+    )},
     "/models": Operation("models", tree=True),
     "/fine_tuning": Operation("fine_tuning", tree=True, keeps=True),
     "/realtime": Operation("realtime", tree=True),

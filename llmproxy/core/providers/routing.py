@@ -344,9 +344,7 @@ def _find_google_operation(provider: Provider, path: str) -> FoundOperation | No
 
 
 def _format_google_qualifiers(provider: Provider, match: re.Match[str]) -> str:
-    """Return other parts of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` that select the answer: P only
-    if the model belongs to the project.
-    """
+    """Return other parts of the path that select the answer: the project only if the model belongs to it."""
     version, publisher = match["version"], match["publisher"]
     more = (
         _get_unusual_version(provider, f"/{version}") if version else "",
