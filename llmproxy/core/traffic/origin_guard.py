@@ -69,7 +69,11 @@ class OriginGuard:
         for origin in origins:
             if not self._is_allowed(origin) and not self._is_same_origin(origin, seen):
                 raise _build_foreign_page_error(origin)
-        if not origins and self._is_cross_site(seen.headers):
+        # Without an Origin a browser still reports a request from another site: a link, a picture.
+        sites = (
+            () if origins or "*" in self.allow_origin else _list_repeated_field_values(seen.headers, "sec-fetch-site")
+        )
+        if any(site.lower() not in OWN_SITE for site in sites):
             raise _build_foreign_page_error("")
 
     def is_admitted(self, seen: SeenHead) -> bool:
@@ -131,12 +135,6 @@ class OriginGuard:
         if not name or not self.is_own_name(name):
             return False
         return _read_origin(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
-
-    def _is_cross_site(self, headers: Headers) -> bool:
-        """Return whether a browser reports a request from another site without an Origin: a link, a picture."""
-        if "*" in self.allow_origin:
-            return False
-        return any(site.lower() not in OWN_SITE for site in _list_repeated_field_values(headers, "sec-fetch-site"))
 
 
 def is_shown_as_page(headers: Headers) -> bool:

@@ -204,7 +204,7 @@ def _build_head(
     fields = [
         (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)
     ]
-    if not speed and may_be_retried_by_client(response.status):
+    if not speed and (response.status in TRANSIENT or response.status >= 500):  # clients may retry by themselves
         fields = _minimize_retry_after(fields)
     elif speed != 1:
         fields = [(name, _scale_retry_after(name, value, speed)) for name, value in fields]
@@ -244,10 +244,6 @@ def _format_header_lines(fields: Iterable[tuple[str, str]]) -> str:
 
 def _escape_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
-
-
-def may_be_retried_by_client(status: int) -> bool:
-    return status in TRANSIENT or status >= 500
 
 
 def _minimize_retry_after(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
