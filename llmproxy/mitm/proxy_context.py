@@ -31,7 +31,6 @@ from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.journal import get_state_path
-from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage, is_grpc
 from llmproxy.core.traffic.origin_guard import OriginGuard
@@ -286,10 +285,6 @@ class ProxyContext(ControlledProxy):
 
     def record_begin(self, exchange: Exchange) -> None:
         self.open[id(exchange)] = exchange
-
-    def session_has_open_calls(self, session: Session) -> bool:
-        """Return whether a session has open calls: an SDK may close its stream before the answer is stored."""
-        return any(each.session is session for each in self.open.values())
 
     def report_exchange_end(
         self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False

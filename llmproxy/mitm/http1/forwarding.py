@@ -57,13 +57,6 @@ class RequestForwarder:
         status = exchange.recording.status if exchange else 0
         return self._here.is_forwarding and self._here.incoming.answering and status == SWITCHING
 
-    @property
-    def _is_open_websocket_cut(self) -> bool:
-        """Whether a WebSocket is open of which one side was lost without a close frame."""
-        exchange = self._here.incoming.exchange
-        recording = exchange.recording if exchange else None
-        return isinstance(recording, FrameRecorder) and recording.is_breaking()
-
     def stream_request_upstream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
         self._overflow = overflow
         yield from self.forward(raw, uploading=True)
@@ -137,8 +130,10 @@ class RequestForwarder:
         here = self._here
         for command in made:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
-            if isinstance(command, commands.SendData) and self._is_open_websocket_cut:
-                continue  # mitmproxy would tell the other side that all is well: 1000
+            recording = here.incoming.exchange.recording if here.incoming.exchange else None
+            broken = isinstance(recording, FrameRecorder) and recording.is_breaking()
+            if broken and isinstance(command, commands.SendData):
+                continue  # one side was lost without a close frame: mitmproxy would tell the other one 1000
             if ours and here.is_forwarding:
                 if (failed := self._find_failure_before_answer(command)) is not None:
                     yield from self._layer.refuse(failed, close=True)

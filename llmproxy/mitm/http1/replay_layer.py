@@ -50,10 +50,6 @@ LONGEST_TOOL_CALL = 1 << 30
 _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
 
 
-def is_shim_call(head: Head) -> bool:
-    return head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
-
-
 class OwnRequestAnswerer:
     def __init__(self, here: request_handling.ClientConnectionState, layer: ReplayLayer) -> None:
         self._here, self._layer = here, layer
@@ -75,7 +71,7 @@ class OwnRequestAnswerer:
             yield from self._answer_viewer(head, asked)
             return
         session, now = control.find_session_to_await(proxy.engine, asked), proxy.engine.clock()
-        if session is not None and proxy.session_has_open_calls(session):
+        if session is not None and any(each.session is session for each in proxy.open.values()):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
                 yield from self._retry_answer_later()
@@ -289,7 +285,8 @@ class ReplayLayer(layer.Layer):
     def _get_body_limit(self, head: Head) -> int:
         """Return the maximum bytes of a request; a shim's may hold a whole answer of an MCP server."""
         peer, proxy = self.context.client.peername[0], self._proxy
-        own = is_shim_call(head) and is_loopback(peer) and not proxy.exposed
+        shim_call = head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
+        own = shim_call and is_loopback(peer) and not proxy.exposed
         return max(proxy.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _send_continue(self, head: Head) -> Commands:
