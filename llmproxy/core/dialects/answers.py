@@ -57,12 +57,9 @@ def dump_json(value: object) -> bytes:
 
 
 def sse(events: Sequence[tuple[str, object]]) -> bytes:
+    pieces = ((name, value.encode() if isinstance(value, str) else dump_json(value)) for name, value in events)
     return b"".join(
-        (f"event: {name}\n".encode() if name else b"")
-        + b"data: "
-        + (value.encode() if isinstance(value, str) else dump_json(value))
-        + b"\n\n"
-        for name, value in events
+        (f"event: {name}\n".encode() if name else b"") + b"data: " + data + b"\n\n" for name, data in pieces
     )
 
 

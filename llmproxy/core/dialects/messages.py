@@ -197,15 +197,9 @@ class Draft:
     unknown: dict[str, None] = field(default_factory=dict)
 
     def add_call(
-        self,
-        index: object,
-        call_id: object = None,
-        name: object = None,
-        arguments: str = "",
-        *,
-        hosted: bool = False,
-        beside: bool = False,
-    ) -> DraftCall:
+        self, index: object, call_id: object = None, name: object = None, arguments: str = "", *,
+        hosted: bool = False, beside: bool = False,
+    ) -> DraftCall:  # fmt: skip
         self.heard = True
         entry = (self.beside if beside else self.calls).setdefault(index, DraftCall())
         entry.id = entry.id or _as_id(call_id)

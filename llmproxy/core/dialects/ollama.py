@@ -25,14 +25,9 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
         for call in said.message.tool_calls
     ]
     message = {"role": "assistant", "content": said.message.text, **({"tool_calls": calls} if calls else {})}
-    end: Json = {
-        "done": True,
-        "done_reason": "length" if said.finish == "length" else "stop",
-        "total_duration": 0,
-        "load_duration": 0,
-        "prompt_eval_count": 0,
-    }
-    end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
+    counts = ("total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count",
+              "eval_duration")  # fmt: skip
+    end = {"done": True, "done_reason": "length" if said.finish == "length" else "stop", **dict.fromkeys(counts, 0)}
     if not wanted.stream:
         return WHOLE, [dump_json({**head, "message": message, **end})]
     last = {**head, "message": {"role": "assistant", "content": ""}, **end}
