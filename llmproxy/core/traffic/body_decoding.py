@@ -206,13 +206,8 @@ def _parse_part(head: bytes, data: bytes) -> MultipartField | None:
         fields[name.strip().lower()] = value.strip()
     if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
         return None
-    return MultipartField(
-        _get_disposition_parameter(fields, "name"),
-        _get_disposition_parameter(fields, "filename"),
-        str(fields.get("content-type", "")),
-        head,
-        data,
-    )
+    name, filename = (_get_disposition_parameter(fields, key) for key in ("name", "filename"))
+    return MultipartField(name, filename, str(fields.get("content-type", "")), head, data)
 
 
 def _create_empty_email_message() -> Message:
