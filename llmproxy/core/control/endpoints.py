@@ -168,21 +168,16 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
     if cassette is not None:
         cassette = parsing.join_name_and_sample(parsing.parse_name(cassette, "name the cassette"), sample)
     session = engine.sessions.open_session(
-        name,
-        cassette=cassette,
-        mode=parsing.parse_enum(Mode, body.get("mode"), "mode"),
+        name, cassette=cassette, mode=parsing.parse_enum(Mode, body.get("mode"), "mode"),
         speed=parsing.parse_speed(body.get("speed")),
         exhausted=parsing.parse_enum(Exhausted, body.get("exhausted"), "exhausted"),
-        upstreams=parsing.parse_upstreams(body.get("upstreams")),
-        forking=forking,
-        child=child,
+        upstreams=parsing.parse_upstreams(body.get("upstreams")), forking=forking, child=child,
         run_variables=parsing.parse_run_variables(body.get("run_variables")),
         bind=parsing.parse_enum(BindScope, body.get("bind"), "bind"),
         faults=parsing.parse_control_faults(body.get("faults")),
         live=parsing.parse_live_channels(body, engine.config.live),
-        trial=parse_flag(body.get("trial"), "trial"),
-        carry=parse_flag(body.get("carry"), "carry"),
-    )
+        trial=parse_flag(body.get("trial"), "trial"), carry=parse_flag(body.get("carry"), "carry"),
+    )  # fmt: skip
     if under is not None:
         try:
             engine.sessions.bind_name(parsing.parse_name(under, "say under which name"), session.name)

@@ -250,11 +250,7 @@ def read_text(body: Mapping[str, Json], name: str) -> str:
 def parse_numbered_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
     """Return lines, [[number, text], ...]. Raises BadControl."""
     found = body.get("lines") or []
-    if not isinstance(found, list):
-        raise BadControl("llmproxy: lines must be pairs of a number and a text.")
-    lines = []
-    for each in found:
+    for each in found if isinstance(found, list) else [found]:
         if not (isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str)):
             raise BadControl("llmproxy: lines must be pairs of a number and a text.")
-        lines.append((each[0], each[1].encode("utf-8", "surrogatepass")))
-    return lines
+    return [(number, text.encode("utf-8", "surrogatepass")) for number, text in found]
