@@ -58,12 +58,9 @@ class Front(asyncio.StreamReaderProtocol):
     """Factory of incoming requests; a test passes a broken one."""
 
     def __init__(
-        self,
-        proxy: ProxyContext,
-        heads: HeadCache,
-        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+        self, proxy: ProxyContext, heads: HeadCache,
+        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], loop: asyncio.AbstractEventLoop,
+    ) -> None:  # fmt: skip
         super().__init__(asyncio.StreamReader(loop=loop), serve, loop=loop)
         self._proxy, self._heads = proxy, heads
         self._held: list[bytes] = []
@@ -430,12 +427,8 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         return layers.modes.HttpProxy(context)
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:
-        handler = DisconnectAwareHandler(
-            ctx.master,
-            reader,
-            writer,
-            ctx.options,
-            self.mode,  # type: ignore[no-untyped-call]
+        handler = DisconnectAwareHandler(  # type: ignore[no-untyped-call]
+            ctx.master, reader, writer, ctx.options, self.mode
         )
         handler.proxy = cast("FrontedProxyserver", self.manager).proxy
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
