@@ -121,8 +121,6 @@ class Composer:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The content of one dialect's file: its constant DIALECT."""
-
     codecs: Mapping[str, Codec]
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
@@ -174,8 +172,6 @@ ROWS = (
 
 
 class ClientMissStatusOverride(NamedTuple):
-    """A client that handles another miss status better than the rest of its dialect's clients."""
-
     header: str
     begins: str
     """Prefix of that header field's value."""

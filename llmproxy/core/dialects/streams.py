@@ -142,7 +142,6 @@ def shorten_json_strings_and_lists(body: bytes | bytearray) -> bytes:
 
 
 def split_array(body: bytes) -> Iterator[bytes]:
-    """Yield the lists and objects in a JSON array, each as a document, without an incomplete one."""
     depth, begun = 0, 0
     for mark, start, after in _list_json_tokens(body):
         if mark in b"[{":
@@ -258,7 +257,6 @@ class SSEParser:
         self._data: bytearray | None = None
 
     def parse_bytes(self, data: bytes) -> list[Event]:
-        """Parse the next bytes, cut anywhere, and return the events that they complete."""
         if not data:
             return []
         if self._skip_lf and data.startswith(b"\n"):
