@@ -46,8 +46,6 @@ class Operation:
 
 
 class DistinctiveRequestParts(NamedTuple):
-    """Properties of a request to a base URL that identify a provider without a prefix."""
-
     exact: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
     """Prefixes of its paths, whatever follows."""

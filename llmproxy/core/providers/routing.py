@@ -63,9 +63,6 @@ class Route:
     keeps: bool = False
 
 
-# -- a request to a base URL -------------------------------------------------------------------------------------------
-
-
 def split_session(target: str) -> tuple[str | None, str]:
     """Split ``/s/<name>/rest`` into the decoded name, if any, and ``/rest``. Raises RefusedError: empty, no UTF-8."""
     if not target.startswith(SESSION_PREFIX):
@@ -184,9 +181,6 @@ def route_by_host(
             return _build_route(provider, path[len(below) :] or "/", mark + query, lambda _: (origin, target))
     known = provider_of_host(host, wanted[1])
     return _build_route(known, path, mark + query, lambda _: (origin, target)) if known else None
-
-
-# -- properties of a route ---------------------------------------------------------------------------------------------
 
 
 def asks_for_stream(route: Route, body_json: object) -> bool:
