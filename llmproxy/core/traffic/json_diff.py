@@ -53,9 +53,8 @@ _NUMBER = late(r"\d+")
 def classify_volatile(old: object, new: object) -> str | None:
     """Return the kind of a volatile difference (``date/time``, ``uuid``, ...), or None for a real change.
 
-    A number is volatile only as a Unix timestamp: temperatures and limits are part of the question. A text is volatile
-    if its first differing position is inside a value of one kind on both sides. Texts that differ only in numbers have
-    the kind ``counter``.
+    A number is volatile only as a Unix timestamp, a text only if its first differing position is inside a value of one
+    kind on both sides; ``counter``: texts that differ only in numbers.
     """
     if isinstance(old, int | float) and isinstance(new, int | float):
         kind, pattern = next(item for item in _PATTERNS if item[0] == "unix timestamp")
@@ -241,7 +240,6 @@ def _are_equal(old: object, new: object) -> bool:
 
 
 def _pair_items(old: list[object], new: list[object]) -> Iterator[tuple[int | None, int | None]]:
-    """Yield indexes of corresponding items of `old` and `new`; None: removed, or inserted."""
     if max(len(old), len(new)) > _ALIGN:
         yield from _pair_side_by_side(0, len(old), 0, len(new))
         return

@@ -66,9 +66,8 @@ def plan_response(
 ) -> SendingPlan:  # fmt: skip
     """Plan a recorded response for `client`.
 
-    `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix time; `timed`: at speed 0 too the pieces
-    keep their recorded times. `extra` are fields of the proxy, `prefix` leads a redirect back to the proxy, `said` is
-    the value of the cache header.
+    `speed` 0 is at once, N is N times faster; `now` is Unix time; `timed`: at speed 0 too the pieces keep their times.
+    `prefix` leads a redirect back to the proxy, `said` is the value of the cache header.
     """
     bodiless = client.method == "HEAD" or response.status in BODILESS
     cut = response.ending in (Ending.CUT, Ending.LEFT) and not bodiless
@@ -174,7 +173,6 @@ Frame = tuple[bytes | memoryview, ...]
 
 
 def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
-    """Yield (microseconds, frame) of the body."""
     if not isinstance(response.chunks, ChunkedBody):
         parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
     else:
