@@ -34,8 +34,6 @@ MOST_OPEN = 10_000
 
 
 class ExchangeRecorder(Protocol):
-    """Executor of the engine's decisions."""
-
     def record_begin(self, exchange: Exchange) -> None: ...
 
     def report_exchange_end(self, exchange: Exchange, status: int) -> None: ...
@@ -120,7 +118,6 @@ class ConnectedStdioClient:
         return b""
 
     def _begin_unasked_exchange(self) -> None:
-        """Decide whether the server's unsolicited messages are replayed or recorded."""
         exchange = self.engine.begin_exchange("GET", self._request_path, None, _STREAM)
         self.engine.stages.identify_and_decide(exchange, b"")
         if exchange.decision is Decision.REPLAY:
