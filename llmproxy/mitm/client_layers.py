@@ -231,7 +231,6 @@ class Http2Layer(layer.Layer):
         yield look
 
     def _refuse_unfinished_grpc(self, number: int) -> Commands:
-        """Refuse a gRPC request that has a message but no end, or that has stalled."""
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
             return

@@ -75,8 +75,6 @@ class Head:
 
 
 class RequestReader:
-    """Takes bytes; returns a head, then its body until it is complete, then the next head."""
-
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._scanned = 0

@@ -60,8 +60,6 @@ ONLY_SCOPE = "only LLM hosts are forwarded for other machines"
 
 
 class HostNotForwarded(RefusedError):
-    """The host is out of scope, and forwarding is not enabled."""
-
     code = "llmproxy_not_forwarded"
     status = 403
 

@@ -236,8 +236,6 @@ class ProxyContext(ControlledProxy):
         self.lines = StdioClients(self)
         self.turns = LiveAnswerEndSequencer(self.engine.clock, self.released)
 
-    # --- answers of our own ----------------------------------------------------------------------------------------
-
     def build_refusal(
         self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", operation: str = "",
         grants: Headers = (), asked: Headers = (), mcp: bytes | None = None,
@@ -280,8 +278,6 @@ class ProxyContext(ControlledProxy):
         self.resets.pop(client, None)
         self.tunnels.pop(client, None)
         self.without_tls.discard(client)
-
-    # --- what became of an exchange --------------------------------------------------------------------------------
 
     def record_begin(self, exchange: Exchange) -> None:
         self.open[id(exchange)] = exchange

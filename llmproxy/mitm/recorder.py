@@ -148,8 +148,6 @@ class Recorder(WebSocketHooks):
         if flow.killable:
             flow.kill()  # type: ignore[no-untyped-call]
 
-    # --- on the way out --------------------------------------------------------------------------------------------
-
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         """Redirect the request to its upstream, before a streamed body: `request` would run after the connect."""
         try:
@@ -206,8 +204,6 @@ class Recorder(WebSocketHooks):
         finally:
             if not allowed:
                 deny_server_connection(data)
-
-    # --- on the way back -------------------------------------------------------------------------------------------
 
     async def responseheaders(self, flow: http.HTTPFlow) -> None:
         try:

@@ -287,8 +287,6 @@ class ReceivedHead:
 
 
 class HeadCache:
-    """Cache of parsed plain heads by their bytes without length and credential."""
-
     def __init__(self, guard: OriginGuard, *, by_credential: bool = False) -> None:
         self._guard, self._by_credential = guard, by_credential
         self._known: dict[bytes, FastHead] = {}

@@ -92,7 +92,6 @@ class IncomingRequest:
 
     @property
     def may_stream_body(self) -> bool:
-        """Whether its body may be forwarded as it arrives: decided at the head."""
         exchange = self.exchange
         if self.refusal is not None or exchange is None or exchange.request.body is not None:
             return False
