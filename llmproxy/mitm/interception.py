@@ -18,7 +18,6 @@ from __future__ import annotations
 import atexit
 import base64
 import binascii
-import hmac
 import ipaddress
 import logging
 import os
@@ -39,6 +38,7 @@ from mitmproxy.certs import DEFAULT_DHPARAM, CertStore
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData, TlsData
 
+from llmproxy.core.control.endpoints import is_same_token
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, printable, remove_prefix
@@ -113,7 +113,7 @@ def authorize_destination(
         raise HostNotForwarded(f"llmproxy: {shown} {why}", hint=hint)
     if is_loopback(client.peername[0]):
         return named
-    if not _is_same_token(read_proxy_credentials(headers).password, proxy.token):
+    if not is_same_token(read_proxy_credentials(headers).password, proxy.token):
         raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
     if not proxy.engine.dispatcher.is_host_in_scope(host, port):
         raise RefusedError(f"llmproxy: {ONLY_SCOPE}.")
@@ -153,7 +153,7 @@ class ConnectInterceptor:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
         user, password = read_proxy_credentials(decode_fields(flow.request.headers.fields))
         local = is_loopback(client.peername[0])
-        if not local and not _is_same_token(password, self._proxy.token):
+        if not local and not is_same_token(password, self._proxy.token):
             return NEEDS_TOKEN
         if user is not None:
             self._proxy.users[client.id] = user
@@ -191,10 +191,6 @@ def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
 
 def is_permitted_tunnel(proxy: ProxyContext, data: ServerConnectionHookData) -> bool:
     return data.server.address is not None and proxy.tunnels.get(data.client.id) == data.server.address[:2]
-
-
-def _is_same_token(given: str, token: str) -> bool:
-    return bool(token) and hmac.compare_digest(given.encode("utf-8"), token.encode("utf-8", "surrogateescape"))
 
 
 NAME = "mitmproxy"

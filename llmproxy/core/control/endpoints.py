@@ -576,7 +576,7 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy
 def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:
     """Return the error for a peer without permission; `token` permits all peers, `page_token` only our own page."""
     given = header(asked.headers, TOKEN_HEADER) or ""
-    if _is_same_token(given, token):
+    if is_same_token(given, token):
         return None  # no web page has the token
     if not asked.loopback:
         return ControlForbidden(
@@ -588,12 +588,12 @@ def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> Con
         asked.guard.require_own_host(asked.headers)
     except ForeignHost:
         page = True
-    if page and _is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
+    if page and is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
         return None
     return ControlForbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
 
 
-def _is_same_token(given: str, token: str) -> bool:
+def is_same_token(given: str, token: str) -> bool:
     """Return whether the tokens are equal; an empty one never is."""
     sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
     return bool(token) and hmac.compare_digest(*sides)
