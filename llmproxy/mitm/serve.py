@@ -56,6 +56,8 @@ from llmproxy.report.proxy_console import Console, ProxyStarted
 from llmproxy.server_store_copies import find_server_of_copy, refuse_server
 from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 
+log = logging.getLogger(__name__)
+
 ASKING = 60.0
 """Timeout of the rate limiter in seconds: it may be restarting on another node."""
 
@@ -275,8 +277,6 @@ def load_cassette_files(config: Config) -> list[str]:
         notes.append(f"{read}: {format_count(found.interactions, 'interaction')}{aside}")
     return notes
 
-
-log = logging.getLogger(__name__)
 
 PATIENCE = 5.0
 """Seconds that open answers get after a signal to end."""
