@@ -15,8 +15,8 @@ from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
 from llmproxy.core.cassettes.formats import read_source_file, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_into_new_store
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.merge_reports import detect_report_kind, merge_shard_reports, read_shard_report
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
+from llmproxy.report.sharding import detect_report_kind, merge_shard_reports, read_shard_report
 
 _YAML = (".yaml", ".yml")
 _OF_SERVERS = (

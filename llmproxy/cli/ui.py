@@ -27,7 +27,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report_reader import make_report_query_handler, read_finished_report
-from llmproxy.report.merge_reports import detect_report_kind
+from llmproxy.report.sharding import detect_report_kind
 from llmproxy.scenario.lab.human_labels import add_or_replace_label
 from llmproxy.server_store_copies import is_server, show_store, store_exists
 from llmproxy.settings import shown_path

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,9 @@ from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.report.scenario_rows import read_baseline
-from llmproxy.report.sharding import parse_shard, read_test_times, shard_split_to_json, split_items, weigh_items
+
+if TYPE_CHECKING:
+    from llmproxy.report.sharding import Shard
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 LIVE, UPDATE, CHANGES = "--llmproxy-live", "--llmproxy-update", "--llmproxy-changes"
@@ -163,20 +165,24 @@ def make_sharding(config: pytest.Config) -> ShardPlugin | None:
         if times is not None:
             raise pytest.UsageError(f"llmproxy: {SHARD_TIMES} balances parts of a run: it goes with {SHARD} 1/10")
         return None
+    from llmproxy.report.sharding import parse_shard, read_test_times  # late: mostly unused
+
     try:
-        path = None if times is None else config.invocation_params.dir / times
-        return ShardPlugin(text, {} if path is None else read_test_times(Path(path), SHARD_TIMES))
+        known = {} if times is None else read_test_times(config.invocation_params.dir / times, SHARD_TIMES)
+        return ShardPlugin(parse_shard(text, SHARD), known)
     except SettingsError as error:
         raise pytest.UsageError(f"llmproxy: {error}") from error
 
 
 class ShardPlugin:
-    def __init__(self, text: str, times: Mapping[str, int]) -> None:
-        self.shard, self._times = parse_shard(text, SHARD), times
+    def __init__(self, shard: Shard, times: Mapping[str, int]) -> None:
+        self.shard, self._times = shard, times
         self.told: Mapping[str, Any] | None = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        from llmproxy.report.sharding import shard_split_to_json, split_items, weigh_items
+
         runs = {item.nodeid: _count_runs_of_item(item) for item in items}
         parts = split_items(weigh_items(runs, self._times), self.shard.of)
         self.told = shard_split_to_json(self.shard, parts, "pytest")

@@ -339,7 +339,7 @@ class ScenarioRunListener(Handler, Protocol):
 
 @dataclass(slots=True)
 class RunSettingsFromPytest:
-    """What a test runner sets: how scenarios are recorded. Here, since the plugin is loaded in every pytest run."""
+    """Settings of a test runner: how scenarios are recorded. Here, since every pytest run loads the plugin."""
 
     listener: ScenarioRunListener | None = None
     mode: str = ""

@@ -30,7 +30,6 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.sharding import check_shard_split_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -166,6 +165,7 @@ _SCALARS: Mapping[str, Callable[[Any], bool]] = {
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST,
     "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST,
 }
+MOST_SHARDS = 10_000
 _MOST = 1 << 53
 """Maximum of a number in a report; NaN fails the comparison too."""
 LATEST = 253_402_300_800
@@ -205,6 +205,27 @@ def is_decimal(text: str) -> bool:
         return Decimal(text).is_finite() and abs(Decimal(text)) < _MOST
     except ArithmeticError:
         return False
+
+
+def check_shard_split_json(shard: Any) -> None:
+    """Check the form of `shard_split_to_json`. Raises TypeError."""
+    shard = shard if isinstance(shard, dict) else {}
+    number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))
+    if (
+        shard.get("by") not in ("test", "pytest")
+        or not _is_list_of([number, of], int)
+        or not 1 <= number <= of <= MOST_SHARDS
+    ):
+        raise TypeError("it does not say which part of a test it is")
+    cut = _is_list_of(items, str) and _is_list_of(parts, int) and len(parts) == len(items) == len(set(items))
+    runs = shard.get("runs", {})
+    named = isinstance(runs, dict) and _is_list_of([*runs, *runs.values()], str)
+    if not (cut and named and all(1 <= part <= of for part in parts)):
+        raise TypeError("it does not say how its test was cut")
+
+
+def _is_list_of(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
 
 
 def deserialize_event(tree: Mapping[str, Any]) -> Event:

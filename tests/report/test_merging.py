@@ -12,7 +12,8 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.merge_reports import (
+from llmproxy.report.report_kinds import make_report_handler
+from llmproxy.report.sharding import (
     MergedReport,
     ShardReport,
     combine_exit_codes,
@@ -20,7 +21,6 @@ from llmproxy.report.merge_reports import (
     merge_shard_reports,
     read_shard_report,
 )
-from llmproxy.report.report_kinds import make_report_handler
 from tests.report import samples, whole as made
 
 KINDS = ("json", "jsonl", "html", "junit")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
+from llmproxy.report.run_tree import check_shard_split_json
 from llmproxy.report.sharding import (
     Shard,
-    check_shard_split_json,
     parse_shard,
     read_test_times,
     shard_split_to_json,

@@ -9,9 +9,8 @@ import pytest
 
 from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.errors import SettingsError
-from llmproxy.report.merge_reports import read_shard_report
 from llmproxy.report.run_tree import _format_args as in_a_report
-from llmproxy.report.sharding import read_test_times
+from llmproxy.report.sharding import read_shard_report, read_test_times
 from llmproxy.scenario.models.errors import find_proxy_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.scenario_state import _parse_arguments
