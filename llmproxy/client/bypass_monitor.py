@@ -90,11 +90,8 @@ def is_configured_in_command(client: KnownClient, command: Sequence[str]) -> boo
 def list_bypass_warnings(command: Sequence[str]) -> list[str]:
     shell = len(command) > 2 and command[1] == "-c"
     text = command[2] if shell else " ".join(command[:2])
-    known = [
-        each
-        for each in CLIENTS
-        if each.program and re.search(_RUNS.format(each.program), text) and not is_configured_in_command(each, command)
-    ]
+    found = [each for each in CLIENTS if each.program and re.search(_RUNS.format(each.program), text)]
+    known = [each for each in found if not is_configured_in_command(each, command)]
     return [f"llmproxy: {each.name} will go past the proxy, to its provider: {each.advice}" for each in known]
 
 

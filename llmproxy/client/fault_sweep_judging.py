@@ -283,13 +283,8 @@ def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> 
 
 
 def findings_to_json(findings: Sequence[TrialFinding]) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": each.trial.kind.name,
-            "call": each.trial.number,
-            "outcome": each.outcome.value,
-            "detail": each.full_detail,
-            "weak": each.weak,
-        }
-        for each in findings
-    ]
+    found = []
+    for each in findings:
+        about = {"kind": each.trial.kind.name, "call": each.trial.number, "outcome": each.outcome.value}
+        found.append({**about, "detail": each.full_detail, "weak": each.weak})
+    return found

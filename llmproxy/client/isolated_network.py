@@ -324,9 +324,8 @@ class IsolatedNetwork:
             if role.isdecimal():
                 await asyncio.start_server(partial(_relay_bytes, self._places[int(role)]), sock=each)
             else:
-                loop.add_reader(
-                    each, {"packets": self._count_outgoing_packets, "names": self._on_dns_question}[role], each
-                )
+                on_ready = {"packets": self._count_outgoing_packets, "names": self._on_dns_question}[role]
+                loop.add_reader(each, on_ready, each)
         ready.set()
         await over.wait()
         packets = self._sockets[0]

@@ -80,20 +80,12 @@ class Report(Totals):
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "cassette": self.cassette,
-            "mode": self.mode,
-            "sample": self.sample,
-            "arrived": self.arrived,
-            **Totals.to_json(self),
-            "unused": None if self.unused is None else [asdict(row) for row in self.unused],
-            "overrides": self.overrides,
-            **({} if self.live is None else {"live": self.live}),
-            **({} if self.faults is None else {"faults": self.faults}),
-            **({} if self.replacement is None else {"replacement": self.replacement}),
-            **({"unfiled": self.unfiled} if self.unfiled else {}),
-        }
+        about = {name: getattr(self, name) for name in ("name", "cassette", "mode", "sample", "arrived")}
+        unused = None if self.unused is None else [asdict(row) for row in self.unused]
+        known = {name: getattr(self, name) for name in ("live", "faults", "replacement")}
+        known["unfiled"] = self.unfiled or None
+        told = {name: value for name, value in known.items() if value is not None}
+        return {**about, **Totals.to_json(self), "unused": unused, "overrides": self.overrides, **told}
 
 
 def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
@@ -136,11 +128,8 @@ def sum_reports(reports: Iterable[Report]) -> Report:
 
 def format_counts(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
-    counts = [
-        describe_replay_hits(report),
-        format_count(report.misses, "miss", "misses"),
-        f"{report.recorded} recorded",
-    ]
+    misses = format_count(report.misses, "miss", "misses")
+    counts = [describe_replay_hits(report), misses, f"{report.recorded} recorded"]
     more = {
         "passed": report.passed,
         "refused": report.refused,

@@ -306,11 +306,8 @@ def build_miss_sections(
         report = session.report()
     except ControlError as error:
         return [("llmproxy", str(error))]
-    met = [
-        f"call {call.seq}: {call.provider} {call.operation} {call.model or ''}: {call.note}"
-        for call in (session.calls() if report.injected else ())
-        if call.fault
-    ]
+    faulty = [call for call in (session.calls() if report.injected else ()) if call.fault]
+    met = [f"call {call.seq}: {call.provider} {call.operation} {call.model or ''}: {call.note}" for call in faulty]
     injected = [("llmproxy: injected faults that it met", "\n".join(met))] if report.injected else []
     title = f'llmproxy: {len(missed)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
     untold = [each.text for each in missed if not is_this_miss_in_text(each, shown)]

@@ -69,9 +69,8 @@ class ScenarioReporter:
 
 def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
-    kind = (
-        result.status.value.replace("_", " ") if result.status in (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR) else ""
-    )
+    errors = (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
+    kind = result.status.value.replace("_", " ") if result.status in errors else ""
     times = ""
     if result.total_time is not None and result.agent_time is not None:
         times = f" in {result.total_time:.2f}s (agent: {result.agent_time:.2f}s)"
@@ -162,9 +161,8 @@ def build_failure_sections(
     chosen = bad or list(runs)
     found = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
     if len(chosen) > _SHOWN:
-        found.append(
-            ("scenarios", f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all")
-        )
+        more = f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all"
+        found.append(("scenarios", more))
     return found
 
 

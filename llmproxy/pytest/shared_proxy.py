@@ -494,11 +494,9 @@ class PluginRun:
             raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
         mode = self.choose_mode(str(given.pop("mode", None) or ""))
         cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
-        live = choose_test_live_channels(
-            {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
-            str(getattr(self.config.known_args_namespace, "llmproxy_live", None) or ""),
-            ci=in_ci(os.environ),
-        )
+        marked = {name: given.pop(name) for name in LIVE_MEMBERS if name in given}
+        typed = str(getattr(self.config.known_args_namespace, "llmproxy_live", None) or "")
+        live = choose_test_live_channels(marked, typed, ci=in_ci(os.environ))
         return SessionOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
 
     def prepare_proxy(self, mode: str) -> None:

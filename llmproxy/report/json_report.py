@@ -132,13 +132,8 @@ def build_header(run_tree: RunTree) -> dict[str, Any]:
 
 
 def scenario_to_json(scenario: ScenarioRuns) -> dict[str, Any]:
-    return {
-        "id": scenario.id,
-        "name": scenario.name,
-        "suite": scenario.suite,
-        "status": scenario.status.value,
-        "runs": [_run_to_json(run) for run in scenario.runs],
-    }
+    about = {"id": scenario.id, "name": scenario.name, "suite": scenario.suite}
+    return about | {"status": scenario.status.value, "runs": [_run_to_json(run) for run in scenario.runs]}
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:

@@ -214,12 +214,8 @@ class LangWatchEvents(ImmediateHandler):
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Started):
-            self._common = {
-                "batch_run_id": event.batch_id,
-                "scenario_id": event.name,
-                "scenario_run_id": event.run_id,
-                "scenario_set_id": event.set_id,
-            }
+            ids = {"batch_run_id": event.batch_id, "scenario_run_id": event.run_id}
+            self._common = {**ids, "scenario_id": event.name, "scenario_set_id": event.set_id}
             metadata = ScenarioRunStartedEventMetadata(
                 name=event.name, description=event.description, fields=self._fields, more=event.metadata
             )

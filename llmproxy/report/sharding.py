@@ -84,14 +84,8 @@ def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
 
 def shard_split_to_json(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:
     """Return a shard report's description of the split: all items in order with shards; `by`: ``test``, ``pytest``."""
-    return {
-        "number": shard.number,
-        "of": shard.of,
-        "by": by,
-        "items": list(parts),
-        "parts": list(parts.values()),
-        **more,
-    }
+    cut = {"items": list(parts), "parts": list(parts.values())}
+    return {"number": shard.number, "of": shard.of, "by": by, **cut, **more}
 
 
 _LISTED = 5

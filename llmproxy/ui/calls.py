@@ -205,14 +205,9 @@ def _timing_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     pieces = [[chunk.offset / 1000, len(chunk.data)] for chunk in response.chunks]
     step = -(-len(pieces) // CHUNKS) or 1
     together = [[pieces[n][0], sum(size for _, size in pieces[n : n + step])] for n in range(0, len(pieces), step)]
-    return {
-        "head": response.head_offset / 1000,
-        "first": pieces[0][0] if pieces else None,
-        "token": exchange.first_token_ms,
-        "last": exchange.duration_ms,
-        "count": len(pieces),
-        "chunks": together,
-    }
+    first = pieces[0][0] if pieces else None
+    times = {"head": response.head_offset / 1000, "first": first, "token": exchange.first_token_ms}
+    return {**times, "last": exchange.duration_ms, "count": len(pieces), "chunks": together}
 
 
 SHOWN = frozenset(
@@ -375,15 +370,9 @@ class _SpanToStepConverter:
 
 def _make_tool_step(span: Span, call: int | None, depth: int) -> Step:
     given = span.tool_args if span.tool_args is not None else span.input
-    return {
-        "kind": "tool",
-        "call": call,
-        "depth": depth,
-        "name": span.tool_name,
-        "given": _shorten_text(given),
-        "result": None if span.tool_result is None else _shorten_text(span.tool_result),
-        "ms": span.duration_ms,
-    }
+    result = None if span.tool_result is None else _shorten_text(span.tool_result)
+    about = {"kind": "tool", "call": call, "depth": depth, "name": span.tool_name}
+    return {**about, "given": _shorten_text(given), "result": result, "ms": span.duration_ms}
 
 
 def _shorten_text(value: object) -> str:

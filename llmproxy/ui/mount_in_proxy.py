@@ -116,15 +116,9 @@ class Viewer:
             place = {"at": one.progress.started_at, "party": one.party}
             waiting.append({**place, "operation": one.operation, "model": one.identity.model})
         found = self.watch.since(after, MOST)
-        return {
-            "now": engine.now(),
-            "mode": str(engine.config.mode),
-            "store": engine.config.shown_store_path,
-            "count": self.watch.count,
-            "rows": [(n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in found],
-            "sessions": sessions,
-            "open": waiting,
-        }
+        rows = [(n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in found]
+        now = {"now": engine.now(), "mode": str(engine.config.mode), "store": engine.config.shown_store_path}
+        return {**now, "count": self.watch.count, "rows": rows, "sessions": sessions, "open": waiting}
 
 
 def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> Any:
@@ -172,16 +166,10 @@ def _answer_miss_details(misses: Sequence[JournaledMiss], query: Mapping[str, st
     if found is None:
         raise queries.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
     near = found.data.get("nearest") or {}
-    return {
-        "at": found.at,
-        "text": found.text,
-        "reason": found.data.get("reason"),
-        "cassette": found.data.get("cassette"),
-        "nearest": near.get("id"),
-        "places": list(found.places) or near.get("differences") or [],
-        "steps": list(found.steps),
-        "suggestion": near.get("suggestion"),
-    }
+    places = list(found.places) or near.get("differences") or []
+    about = {name: found.data.get(name) for name in ("reason", "cassette")}
+    advice = {"steps": list(found.steps), "suggestion": near.get("suggestion")}
+    return {"at": found.at, "text": found.text, **about, "nearest": near.get("id"), "places": places, **advice}
 
 
 def _drop_same_origin_headers(asked: ControlRequest) -> ControlRequest:

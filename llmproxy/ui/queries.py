@@ -208,13 +208,11 @@ NO_CHILD = {"fork": None, "parent": None}
 
 
 def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
-    return {
-        (each.cassette, each.sample): {
-            "fork": each.describe_origin(),
-            "parent": canonical_name(f"{each.parent}~{each.parent_sample}"),
-        }
-        for each in list_forks(store)
-    }
+    found = {}
+    for each in list_forks(store):
+        parent = canonical_name(f"{each.parent}~{each.parent_sample}")
+        found[each.cassette, each.sample] = {"fork": each.describe_origin(), "parent": parent}
+    return found
 
 
 def answer_calls(store: Readable, query: Query) -> Json:
@@ -231,12 +229,9 @@ def answer_call_place(store: Readable, query: Query) -> Json:
     """Return a call's position in its recording's list, and its name in every store with the same cassettes."""
     row = _load_row_summary(store, read_int(query, "id", None, 1 << 62))
     which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
-    return {
-        "cassette": row.cassette,
-        "sample": row.sample,
-        "place": count_rows_before(store, which, row.started_at, row.id),
-        "recording": f"{row.key}#{row.occurrence}",
-    }
+    place = count_rows_before(store, which, row.started_at, row.id)
+    about = {"cassette": row.cassette, "sample": row.sample}
+    return {**about, "place": place, "recording": f"{row.key}#{row.occurrence}"}
 
 
 def answer_steps(store: Readable, query: Query) -> Json:

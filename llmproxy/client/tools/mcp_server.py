@@ -26,17 +26,11 @@ Arguments = Mapping[str, Any]
 
 _CASSETTE = {"type": "string", "description": "Name of a cassette, see `list`; NAME~2 is its second sample."}
 _EITHER = {"type": "string", "description": "Number of an interaction, or name of a cassette; `list` has both."}
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _OVERRIDES = {
-    "tool_results": {
-        "type": "object",
-        "additionalProperties": {"type": "string"},
-        "description": "What a tool is to have returned, by its name; NAME#2 for its second call.",
-    },
-    "answers": {
-        "type": "object",
-        "additionalProperties": {"type": "string"},
-        "description": "What the model is to answer, by the number of the agent's call, from 0.",
-    },
+    "tool_results": _TEXTS
+    | {"description": "What a tool is to have returned, by its name; NAME#2 for its second call."},
+    "answers": _TEXTS | {"description": "What the model is to answer, by the number of the agent's call, from 0."},
 }
 
 
@@ -67,12 +61,8 @@ class McpTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        return {
-            "type": "object",
-            "properties": dict(self.properties),
-            "required": list(self.required),
-            "additionalProperties": False,
-        }
+        members = {"properties": dict(self.properties), "required": list(self.required)}
+        return {"type": "object", **members, "additionalProperties": False}
 
 
 def _get_asked_cassette(asked: Arguments, serving: McpServeOptions) -> str:

@@ -28,7 +28,6 @@ from llmproxy.protocol import CONTROL_PREFIX, DEFAULT_SESSION, RUN_VARIABLE, URL
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-    from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient
     from llmproxy.core.engine.engine import Engine
     from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.settings import Settings
@@ -249,24 +248,15 @@ class EngineShimBackend:
         )
         found = [parse_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
-        self._line: ConnectedStdioClient = ConnectedStdioClient(
-            self._engine, _InProcessContext(self._engine), session.name, server
-        )
+        line = ConnectedStdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
+        self.on_line, self.on_server_answer = line.on_line, line.on_server_answer
+        self.on_server_loss, self._on_client_end = line.on_server_loss, line.on_client_end
         for value in secrets:
             self._engine.redactor.learn_declared_secret(value)
 
-    def on_line(self, line: bytes) -> ToolLineReply:
-        return self._line.on_line(line)
-
-    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        self._line.on_server_answer(number, lines, left=left)
-
-    def on_server_loss(self, number: int, why: str) -> None:
-        self._line.on_server_loss(number, why)
-
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         try:
-            self._line.on_client_end(unasked)
+            self._on_client_end(unasked)
         finally:
             self._engine.close()
             self._journal.close()
