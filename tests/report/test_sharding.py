@@ -1,23 +1,34 @@
-"""Which part has which scenario: the same on every machine, and about equally much in each."""
+"""Which part has which scenario: the same on every machine, and about equally much in each; the parts put together."""
 
 from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmproxy.errors import SettingsError
+from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
+from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_tree import check_shard_split_json
 from llmproxy.report.sharding import (
+    MergedReport,
     Shard,
+    ShardReport,
+    combine_exit_codes,
+    detect_report_kind,
+    merge_shard_reports,
     parse_shard,
+    read_shard_report,
     read_test_times,
     shard_split_to_json,
     split_items,
     weigh_items,
 )
+from tests.report import samples, whole as made
 
 NAMES = [f"s{n}" for n in range(60)]
 
@@ -108,3 +119,208 @@ def test_what_a_file_says_of_its_part_is_whole_or_none() -> None:
     for odd in ODD:
         with pytest.raises(TypeError, match="it does not say"):
             check_shard_split_json(odd)
+
+
+KINDS = ("json", "jsonl", "html", "junit")
+MERGED = ("json", "jsonl")
+
+
+def as_parts(every: list[list[Event]]) -> list[ShardReport]:
+    found = []
+    for n, events in enumerate(every):
+        story = samples.story(events)
+        assert story.selected
+        assert story.selected.shard
+        found.append(ShardReport(Path(f"{n}.json"), story, story.selected.shard))
+    return found
+
+
+def write(folder: Path, name: str, events: list[Event] | MergedReport) -> dict[str, Path]:
+    found = {}
+    for kind in KINDS:
+        path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
+        samples.feed(
+            make_report_handler(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events
+        )
+        found[kind] = path
+    return found
+
+
+@pytest.mark.parametrize("kind", MERGED)
+def test_ten_parts_are_one_test_byte_for_byte(kind: str, tmp_path: Path) -> None:
+    """In any order, one of them twice, another one run twice: tokens, costs and repeats included, in every kind of report."""
+    whole = {each: path.read_bytes() for each, path in write(tmp_path, "whole", made.whole_test(made.NAMES)).items()}
+    every = made.parts()
+    files = [write(tmp_path, f"part{n}", events)[kind] for n, events in enumerate(every)]
+    files.append(write(tmp_path, "again", made.later(every[4], 60.0))[kind])
+    assert [detect_report_kind(path) for path in files] == [kind] * 11
+    for seed in range(3):
+        mixed = [*random.Random(seed).sample(files, len(files)), files[2]]
+        done = merge_shard_reports([read_shard_report(path, kind) for path in mixed])
+        assert {each: path.read_bytes() for each, path in write(tmp_path, "merged", done).items()} == whole
+        assert (done.exit_code, list(done.missing)) == (1, [])
+
+
+@pytest.mark.parametrize("how", ["absent", "killed", "interrupted"])
+def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str) -> None:
+    """With what it had to run; the rest is told as it is."""
+    every = made.parts(5)
+    if how == "absent":
+        lost = every.pop(2)
+    else:
+        lost = every[2][:-1]
+        every[2] = lost if how == "killed" else [*lost, Completed(exit_code=130, seconds=1.0)]
+    done = merge_shard_reports(as_parts(every))
+    name = next(event.scenario for event in lost if isinstance(event, Started))
+    said = f"part 3/5 is missing: nothing is known of {name}" if how == "absent" else "part 3/5 "
+    assert (done.exit_code, len(done.missing)) == (3, 1)
+    assert done.missing[0].startswith(said)
+    ended = done.events[-1]
+    assert isinstance(ended, Completed)
+    assert (ended.exit_code, ended.notes[-1]) == (3, done.missing[0])
+
+
+def test_a_part_that_came_twice_with_other_results_is_not_resolved() -> None:
+    """Which of them counts is nobody's to guess."""
+    every = made.parts(4)
+    other: list[Event] = [
+        replace(event, status=Status.FAILED) if isinstance(event, Finished) else event for event in every[1]
+    ]
+    with pytest.raises(SettingsError, match=r"[14]\.json and [14]\.json are both part 2, with different results"):
+        merge_shard_reports(as_parts([*every, other]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"of": 9}, "of 10 and 9 parts"),
+        ({"by": "pytest"}, "of test and pytest"),
+        ({"items": ["x"], "parts": [1]}, "are of other suites: only"),
+        ({"parts": [1] * 23}, "were cut differently"),
+    ],
+)
+def test_what_are_no_parts_of_one_test_is_refused(change: dict[str, Any], said: str) -> None:
+    """Reports of other suites, another number of parts, other times."""
+    parts = as_parts(made.parts())
+    parts[3] = replace(parts[3], shard={**parts[3].shard, **change})
+    with pytest.raises(SettingsError, match=said):
+        merge_shard_reports(parts)
+
+
+def test_another_mode_is_another_test() -> None:
+    """A part that recorded and one that replayed prove nothing together; an empty one has no mode."""
+    parts = as_parts(made.parts())
+    assert parts[3].run_tree.selected
+    parts[3].run_tree.selected = replace(parts[3].run_tree.selected, mode="record")
+    with pytest.raises(SettingsError, match="mode 'replay' and 'record'"):
+        merge_shard_reports(parts)
+    parts = as_parts(made.parts(40))
+    assert parts[39].run_tree.selected
+    parts[39].run_tree.selected = replace(parts[39].run_tree.selected, mode="auto")
+    assert merge_shard_reports(parts).exit_code == 1
+
+
+def test_numbers_of_a_store_that_one_part_had_alone_are_left_out() -> None:
+    """What was recorded has another number wherever it goes; in replay all parts had the same recordings."""
+    every = made.parts(2)
+    every[0] = [replace(event, replayed=False) if isinstance(event, Finished) else event for event in every[0]]
+    done = merge_shard_reports(as_parts(every))
+    steps = {getattr(event, "interactions", None) for event in done.events if type(event).__name__ == "Step"}
+    assert steps == {(), (1, 2)}
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_what_is_not_recorded_is_advised_for_the_whole(*, some: bool) -> None:
+    """The notes of the parts count their own scenarios; other runs of one may be recorded."""
+    lost = ("s00-1", "s01-1") if some else ("s00-1", "s00-2", "s00-3", "s01-1")
+    every = made.parts(2)
+    for events in every:
+        for n, event in enumerate(events):
+            if isinstance(event, Finished) and event.run_id in lost:
+                events[n] = replace(event, unrecorded=True)
+            if isinstance(event, Completed):
+                events[n] = replace(event, exit_code=4, notes=("for s00: x", *event.notes), part_notes=("for s00: x",))
+    done = merge_shard_reports(
+        as_parts(every), lambda *asked: f"{list(asked[0])} of {len(asked[1]['items'])} {asked[2]}"
+    )
+    ended = done.events[-1]
+    assert isinstance(ended, Completed)
+    assert ended.notes == ("one at a time", f"['s00', 's01'] of 23 {some}")
+
+
+@pytest.mark.parametrize(
+    ("codes", "by", "code"),
+    [
+        ((0, 0, 5), "test", 0), ((5, 5), "test", 5), ((1, 4, 0), "test", 4), ((3, 4), "test", 3), ((2, 3), "test", 2),
+        ((0, 1, 5), "pytest", 1), ((0, 5), "pytest", 0), ((4, 1), "pytest", 4), ((5,), "pytest", 5),
+        *(row for by in ("test", "pytest") for row in (((0, 0), by, 0), ((0, 77), by, 77), ((0, -9), by, -9), ((77, 1), by, 1))),
+    ],
+)  # fmt: skip
+def test_the_end_is_that_of_the_whole(codes: tuple[int, ...], by: str, code: int) -> None:
+    """One part whose scenarios were all skipped does not mean that nothing ran; a code that nobody knows is no success."""
+    assert combine_exit_codes(codes, by) == code
+
+
+def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
+    """They are told apart as in one run, and stand in the order of their tests."""
+    every = made.parts(2)
+    shard: dict[str, Any] = {"of": 2, "by": "pytest", "items": ["t::a", "t::b"], "parts": [2, 1]}
+    parts = []
+    for number, (events, test) in enumerate(zip(every, ("t::b", "t::a"), strict=True), 1):
+        begun = next(event for event in events if isinstance(event, Started))
+        one = replace(begun, scenario="weather", place=test, run_id=f"r{number}", suite="")
+        done = Finished(run_id=one.run_id, scenario="weather", status=Status.PASSED)
+        rows = [{"scenario": "weather", "status": "passed", "runs": 1}]
+        told = {**shard, "number": number, "runs": {one.run_id: test}}
+        selected = Selected(title="pytest", scenarios=1, runs=1, shard=told)
+        story = samples.story([selected, one, done, Completed(exit_code=0, seconds=1.0, scenarios=rows)])
+        parts.append(ShardReport(Path(f"{number}.json"), story, told))
+    ended = merge_shard_reports(parts).events[-1]
+    assert isinstance(ended, Completed)
+    assert [each["scenario"] for each in ended.scenarios] == ["weather [1: t::a]", "weather [2: t::b]"]
+
+
+# -- files
+
+
+def test_what_is_no_part_is_named(tmp_path: Path) -> None:
+    """A whole test, a test that ended before it began, another version, another program's file: each is said, with its name."""
+    whole = write(tmp_path, "whole", made.whole_test(made.NAMES))
+    for kind in MERGED:
+        with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
+            read_shard_report(whole[kind], kind)
+    make_report_handler(f"json={tmp_path / 'begun.json'}")
+    with pytest.raises(SettingsError, match="ended before it knew what to run"):
+        read_shard_report(tmp_path / "begun.json", "json")
+    part = write(tmp_path, "part", made.parts(2)[0])
+    tree = json.loads(part["json"].read_text())
+    for change in ({"format": 2}, {"scenarios": 3}, {"exit_code": 1, "notes": None}):
+        part["json"].write_text(json.dumps({**tree, **change}))
+        with pytest.raises(SettingsError, match=r"part\.json is no report that this version reads"):
+            read_shard_report(part["json"], "json")
+
+
+def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
+    """A folder of a build holds all sorts of things."""
+    files = {"a.json": "{}", "b.html": "<!doctype html><p>x", "c.xml": "<x/>", "d.txt": '{"event"', "e.json": ""}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        assert detect_report_kind(tmp_path / name) == "", name
+
+
+@pytest.mark.parametrize("kind", MERGED)
+def test_a_part_that_says_odd_things_of_itself_is_refused_in_words(tmp_path: Path, kind: str) -> None:
+    """The file is named, whatever stands in it."""
+    part = made.parts(2)[0]
+    path = write(tmp_path, "part", part)[kind]
+    data = path.read_bytes()
+    for old, new in (
+        (b'"number": 1', b'"number": "x"'),
+        (b'"of": 2', b'"of": 1000000000000'),
+        (b'"by": "test"', b'"by": 5'),
+    ):
+        spelled = next((each for each in (old, old.replace(b": ", b":")) if each in data), b"")
+        assert spelled, (kind, old)
+        path.write_bytes(data.replace(spelled, new))
+        with pytest.raises(SettingsError, match=r"part\.\w+ is no"):
+            read_shard_report(path, kind)
