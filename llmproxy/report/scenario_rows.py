@@ -76,10 +76,6 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return row
 
 
-def _read_cost(row: Mapping[str, Any]) -> Decimal | None:
-    return None if row.get("cost_usd") is None else Decimal(row["cost_usd"])
-
-
 _SHOWN = 30
 _WORD = 30
 _GOOD = (Status.PASSED.value, Status.SKIPPED.value)
@@ -119,7 +115,8 @@ def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
     for (name, value), rows in found.items():
         good = sum(row.get("status") in _GOOD for row in rows)
         passed = f"{good} of {len(rows)} cells passed{_format_pass_interval(rows)}"
-        costs, latencies = [_read_cost(row) for row in rows], [row.get("latency_ms") for row in rows]
+        costs = [None if row.get("cost_usd") is None else Decimal(row["cost_usd"]) for row in rows]
+        latencies = [row.get("latency_ms") for row in rows]
         means = {"cost_usd": mean_if_all_known(costs), "latency_ms": mean_if_all_known(latencies)}
         cells.append([f"  {name}={value[:_WORD]}", passed, _format_cost(means), _format_latency(means)])
     return align_rows(cells)
