@@ -19,14 +19,7 @@ from threading import Lock, Thread
 from typing import Any, Self
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.proxy_process import (
-    TOKEN_VARIABLE,
-    Proxy,
-    ProxyCommand,
-    begin_proxy_start,
-    find_proxy_command,
-    read_env_proxy_url,
-)
+from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command, read_env_proxy_url
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, Update
@@ -225,7 +218,7 @@ class SharedSuiteProxy:
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
         if url := read_env_proxy_url(env):
-            Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
+            Control(url, token=env.get("LLMPROXY_TOKEN", "")).health()
             return url
         words = self._proxy_options(env)
         proxy = self.asked.with_options(words) if self.asked is not None else OwnProxy(dict(env), self.root)

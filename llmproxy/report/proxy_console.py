@@ -18,23 +18,12 @@ from shlex import quote
 from typing import Any, NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
 
+from llmproxy import protocol
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars, duration, format_clock, format_count, format_tokens_in_out
 from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.errors import printable
-from llmproxy.protocol import (
-    AGENT,
-    BUNDLES,
-    DEFAULT_SESSION,
-    DEFAULT_STORE,
-    NODE_CA,
-    NODE_PROXY,
-    OFFLINE,
-    PROXIES,
-    Channel,
-    Decision,
-    Mode,
-)
+from llmproxy.protocol import AGENT, DEFAULT_SESSION, DEFAULT_STORE, OFFLINE, Channel, Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
 
 _BORDERS = " /:,-"
@@ -360,8 +349,8 @@ def format_start_lines(info: ProxyStarted) -> list[str]:
     lines = [what, *upstreams, f"  export {format_base_url_assignments(info.url)}"]
     if info.ca:
         lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {escape(info.ca, None)}")
-        proxied = dict.fromkeys(PROXIES, info.url) | {NODE_PROXY: "1"}
-        trusting = dict.fromkeys(BUNDLES, str(info.ca_bundle)) | {NODE_CA: info.ca}
+        proxied = dict.fromkeys(protocol.PROXIES, info.url) | {protocol.NODE_PROXY: "1"}
+        trusting = dict.fromkeys(protocol.BUNDLES, str(info.ca_bundle)) | {protocol.NODE_CA: info.ca}
         for variables in (proxied, trusting):
             words = (f"{name}={quote(escape(value, None))}" for name, value in variables.items())
             lines.append(f"  export {' '.join(words)}")
