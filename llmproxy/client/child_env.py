@@ -1,11 +1,9 @@
-"""The environment of a child whose LLM traffic goes through the proxy, as a pure function of the old one, and the
-child's run variables: folder, user, day, branch. Sources: WIRE.md 1.1 and 4.1.
+"""The environment of a child whose LLM traffic goes through the proxy, as a pure function of the old one (WIRE.md 1.1,
+4.1), and the child's run variables: folder, user, day, branch.
 
 The proxy, started with the old environment, forwards to the old base URLs. A base URL needs a provider's prefix where
-several share a path (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. In
-replay, missing keys get a placeholder, or SDKs do not start. Variables such as SSL_CERT_FILE *replace* the trusted
-certificates, so the bundle holds certifi's authorities, the user's own, and the proxy's.
-
+several share a path (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. SDKs
+do not start without keys. Variables such as SSL_CERT_FILE *replace* the trusted certificates, so the bundle holds all.
 An unknown run variable is not declared: a name that only one of two runs declares binds nothing.
 """
 

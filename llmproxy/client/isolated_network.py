@@ -1,20 +1,14 @@
 """``llmproxy run --only``: a network in which a command reaches the proxy and nothing else, with a log of other
 attempts.
 
-The command starts in a network namespace (Linux), entered between fork and exec. Loopback is its only interface, and
-every address is routed there ("AnyIP"): nobody listens, and the kernel refuses at once. The sockets that serve it are
-created inside and passed out, so none of our processes is in it. A thread here serves them:
+A network namespace (Linux), entered between fork and exec. Loopback is its only interface, and every address is routed
+there ("AnyIP"), so the kernel refuses at once. Its sockets are created inside and passed out to a thread here:
+listeners for allowed addresses, packets to others (logged), and DNS, which gives each name an address of 198.18.0.0/15
+(RFC 2544). Unix sockets belong to no network namespace: so a seccomp filter lets each `bind` and `connect` wait for a
+decision here, and refuses datagrams over Unix sockets, families that leave a namespace (VM sockets, Bluetooth),
+io_uring, and system calls of other architectures.
 
-- Each allowed address has a listener inside; bytes are passed on.
-- The first packet to any other address is logged. Packets that the kernel dropped are counted.
-- This thread is the command's name server: a name gets an address of 198.18.0.0/15 (RFC 2544), by which later
-  connections are named.
-- Unix sockets do not belong to a network namespace. So a seccomp filter reports each `bind` and `connect`, which waits
-  for a decision here; datagrams over Unix sockets, families that leave a namespace (VM sockets, Bluetooth), io_uring
-  and system calls of other architectures are refused.
-
-This works for ordinary programs. It is no sandbox against hostile ones: a program may change an address in its memory
-between our check and the kernel's.
+It is no sandbox against hostile programs: they may change an address in memory between our check and the kernel's.
 """
 
 from __future__ import annotations

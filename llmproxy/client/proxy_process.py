@@ -1,10 +1,9 @@
 """Processes of a command that uses the proxy: the proxy, and the command itself.
 
-The proxy is the one at LLMPROXY_URL, or one that is started for the command and stopped after it (`ensure_proxy`), by a
-small shell even if we are killed. mitmproxy pins its dependencies strictly, so the proxy often has an environment of
-its own (`find_proxy_command`). Its output goes to a file, in which a line of JSON gives the address.
-
-The command (`run_child`) uses our terminal and gets our signals; its exit code becomes ours.
+The proxy is the one at LLMPROXY_URL, or one that is started for the command and stopped after it (`ensure_proxy`).
+mitmproxy pins its dependencies strictly, so it often has an environment of its own (`find_proxy_command`). Its output
+goes to a file, in which a line of JSON gives the address. The command (`run_child`) uses our terminal and gets our
+signals; its exit code becomes ours.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """One proxy shared by all tests of a process, started only when the first of them needs it.
 
 Its port is reserved and the environment set early, before clients read it. The environment names a session of this
-process, which each test binds to a session, and so to a cassette, of its own.
-
-A request belongs to the running test. A thread for which an ended test did not wait would be recorded in the next one's
-cassette, and only this process knows which thread connects or sends: so such threads may do neither with the proxy
-(`LateRequestGuard`).
+process, which each test binds to a session, and so to a cassette, of its own. A thread for which an ended test did not
+wait would be recorded in the next one's: `LateRequestGuard` refuses its calls.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The proxy's terminal output: one line per ended request, and the totals.
 
-A pipe (or NO_COLOR) gets plain lines with every column. A terminal gets the columns that fit, and the beginning of
-prompt and answer in the remaining width; time, outcome, model, status, recording, session and a note are never dropped.
-Text from the wire is made printable first, so that a model's name cannot move the cursor. A console never raises into
-the proxy: after a closed pipe it is silent. Lines are collected for 20 ms and written together: separately, each costs
-more than three times as much.
+A pipe (or NO_COLOR) gets plain lines with every column; a terminal the columns that fit, and the beginning of prompt
+and answer in the remaining width. Text from the wire is made printable first, so that a model's name cannot move the
+cursor. A console never raises into the proxy: after a closed pipe it is silent. Lines are collected for 20 ms and
+written together: separately, each costs more than three times as much.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Shards of a test: the assignment of scenarios, ``3/10`` + {id: weight} -> {id: part}, and the merging of their JSON
-reports into the events of the whole test, from which any report is rendered.
+reports into the events of the whole test.
 
-The heaviest first, each to the lightest shard so far; equal ones in the order of their ids. So the shards depend on
-nothing that differs between machines: no clock, no order of files, no hash of Python's. A scenario with all its repeats
-is in one shard, so its row (rate, interval, tokens, cost) is copied, not added. Missing shards are reported, with exit
-code 3.
+The heaviest first, each to the lightest shard so far; equal ones in the order of their ids: nothing depends on what
+differs between machines (clock, order of files, Python's hash). A scenario with all its repeats is in one shard, so its
+row is copied, not added. Missing shards are reported, with exit code 3.
 """
 
 from __future__ import annotations

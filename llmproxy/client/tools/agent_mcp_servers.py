@@ -1,14 +1,13 @@
 """MCP configurations of known coding agents, and how to replace them for one run: stdio servers go through the shim,
-HTTP servers through the proxy.
+HTTP servers through the proxy. The user's files are read, and never written.
 
     claude   ``.mcp.json`` of the folder (approved servers),                 -> only a copy, by --mcp-config
              ``~/.claude.json``, ``--mcp-config``
     codex    ``$CODEX_HOME/config.toml``                                     -> ``-c mcp_servers.NAME.args=...``
 
-The user's files are read, and never written. Invalid parts of a file are left to the agent, which reports them better;
-a server that cannot be proxied is kept, with a message. An agent at the beginning of a shell's text (``sh -c 'codex
-exec "hi"'``) is found too, and gets our arguments; after a ``cd``, with another home or in a loop it is unknown where
-the program would look.
+Invalid parts of a file are left to the agent, which reports them better. An agent at the beginning of a shell's text
+(``sh -c 'codex exec "hi"'``) is found too; after a ``cd``, with another home or in a loop it is unknown where the
+program would look.
 """
 
 from __future__ import annotations

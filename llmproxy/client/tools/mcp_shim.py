@@ -2,7 +2,7 @@
 this process on the store; `core.control.stdio_tool_host` defines the calls of both.
 
 A client waits for every MCP server that it starts. So the arguments are parsed here, without typer and the settings,
-whose import takes longer than all the shim's work; anything unusual is left to the command line.
+whose import takes longer than all the shim's work.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
     client -> line -> host.on_line -> out                 a recording, or a miss, sent to the client; no server runs
                                 -> forward -> server      its lines go to the client as they come, and to the host
 
-Lines that are no messages are passed through and not recorded; a batch is handled as its messages in order. If the
-server or the backend ends, waiting clients get an error; a server ends with us, however we end. The SDK for Node drops
-a call's progress if the result arrives in the same read: so a notification that is followed by something else is sent
-alone, and the rest when the client has read it.
+Lines that are no messages are passed through and not recorded. If the server or the backend ends, waiting clients get
+an error. The SDK for Node drops a call's progress if the result arrives in the same read: so a notification that is
+followed by something else is sent alone, and the rest when the client has read it.
 """
 
 from __future__ import annotations
