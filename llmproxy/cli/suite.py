@@ -27,10 +27,10 @@ from llmproxy.core.store.queries import read_notes
 from llmproxy.errors import Exit, MachineError, SettingsError, SuiteError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
-from llmproxy.suite.project_settings import parse_agent_or_store_flag
-from llmproxy.suite.reading.json_schema import SCHEMA_COMMENT, schema_text, write_schema_beside
 from llmproxy.suite.reading.load import load_suites
+from llmproxy.suite.reading.project_settings import parse_agent_or_store_flag
 from llmproxy.suite.run.run_context import reraise_with_place
+from llmproxy.suite.schema.json_schema import SCHEMA_COMMENT, schema_text, write_schema_beside
 from llmproxy.suite.selection import SelectionOptions, cassette_name, select_cases
 from llmproxy.trace.reading.recording_spans import spans_of
 from llmproxy.trace.spans import Span, SpanKind

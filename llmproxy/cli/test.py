@@ -164,7 +164,7 @@ def run_tests(
         if changes:
             raise typer.Exit(_run_tests_listing_changes(asked))
         if watch:
-            from llmproxy.suite.project_settings import rerun_on_change
+            from llmproxy.suite.reading.project_settings import rerun_on_change
 
             tell = partial(typer.echo, err=True)
             raise typer.Exit(rerun_on_change(lambda: asked.execute(os.environ), asked.paths, tell))
@@ -495,7 +495,11 @@ class TestOptions:
         self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
     ) -> RunContext:
         """Return the context shared by all runs; the caller closes it."""
-        from llmproxy.suite.project_settings import SuiteCommandOptions, parse_agent_or_store_flag, read_project_table
+        from llmproxy.suite.reading.project_settings import (
+            SuiteCommandOptions,
+            parse_agent_or_store_flag,
+            read_project_table,
+        )
         from llmproxy.suite.run.run_context import RunContext
 
         defaults, folder = read_project_table(Path.cwd())

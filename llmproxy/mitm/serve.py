@@ -31,7 +31,7 @@ from llmproxy.advice import SUITE_MODE, StartCommand
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
-from llmproxy.core.faults import load_faults
+from llmproxy.core.faults.parsing import load_faults
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.providers.provider_table import get_service_kind

@@ -27,8 +27,8 @@ from llmproxy.pytest.scenario_report import list_result_properties
 from llmproxy.pytest.scenario_run_listener import LISTENER
 from llmproxy.report.events import Event, Finished, PartyUse, SecretHider, Started, Status
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.suite.project_settings import SuiteCommandOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions, read_project_table
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once

@@ -18,9 +18,9 @@ from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
-from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.schema.steps import StepBase
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
+from llmproxy.suite.schema.suite import StepBase
 from llmproxy.trace.reading.recording_spans import spans_of
 
 _SHOWN = 10  # scenarios named

@@ -9,8 +9,8 @@ import pytest
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.transfer_files import describe_parcel, driver_cassette_folder, merge_cassettes
-from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import load_suites
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.run_on_cluster import SuiteParcel, pack_suites
 

@@ -19,7 +19,7 @@ from llmproxy.cli.suite import (
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.project_settings import parse_agent_or_store_flag
+from llmproxy.suite.reading.project_settings import parse_agent_or_store_flag
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.suite import rig
 from tests.support.chats import chat, fill

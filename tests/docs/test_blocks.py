@@ -18,7 +18,7 @@ import yaml
 from llmproxy.core.bindings.volatile_field_matching import parse_volatile_field
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.settings import load
-from llmproxy.suite.project_settings import read_project_table
+from llmproxy.suite.reading.project_settings import read_project_table
 from tests.docs.test_commands import PAGES
 from tests.suite.fragment import load_fragment
 from tests.support.process import ROOT

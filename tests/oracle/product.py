@@ -24,9 +24,8 @@ from llmproxy.suite.checks.row_checks import check_created, check_verify, take_b
 from llmproxy.suite.checks.rows import RowCheckContext
 from llmproxy.suite.checks.tools import check_tool_sequence, check_tools, check_total
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage
-from llmproxy.suite.schema.steps import ChatStep
-from llmproxy.suite.schema.values import Verify
+from llmproxy.suite.schema.assertions import Created, MessageProcessing, ToolExpect, Usage, Verify
+from llmproxy.suite.schema.suite import ChatStep
 from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore, read_http_entity
 from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver

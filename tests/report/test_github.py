@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Started, Status, Step
 from llmproxy.report.github import GitHubAnnotator
-from llmproxy.suite.project_settings import SuiteCommandOptions
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases

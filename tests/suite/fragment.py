@@ -9,11 +9,18 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from llmproxy.suite.reading.load import LoadedSuites
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker
+from llmproxy.suite.schema.assertions import (
+    Count,
+    Created,
+    Fields,
+    MessageProcessing,
+    Response,
+    SetupItem,
+    ToolExpect,
+    Usage,
+)
 from llmproxy.suite.schema.base_nodes import report_validation_errors
-from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, Response, ToolExpect, Usage
-from llmproxy.suite.schema.steps import Step
-from llmproxy.suite.schema.suite import Scenario, Suite
-from llmproxy.suite.schema.values import Count, Fields, SetupItem
+from llmproxy.suite.schema.suite import Scenario, Step, Suite
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read_documents
 
 _WITHIN = {"tools", "totalToolCalls", "created", "response", "usage", "messageProcessing"}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
-from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SuiteResult, run_cases
 from tests.support.process import ROOT, python

@@ -10,7 +10,7 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.row_checks import check_created
 from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import Created
+from llmproxy.suite.schema.assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.protocol import EntityShape
 

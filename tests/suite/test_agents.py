@@ -18,8 +18,7 @@ import pytest
 from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
 from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import Created
-from llmproxy.suite.schema.values import Verify, WaitFor
+from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import Kind, StoreAdapter, build_store
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of

@@ -9,9 +9,8 @@ import pytest
 
 from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN
-from llmproxy.suite.schema.response_assertions import MessageProcessing, Response, ToolExpect, Usage
-from llmproxy.suite.schema.steps import STEPS, Talk
-from llmproxy.suite.schema.suite import Defaults, Part, Scenario, Suite
+from llmproxy.suite.schema.assertions import MessageProcessing, Response, ToolExpect, Usage
+from llmproxy.suite.schema.suite import STEPS, Defaults, Part, Scenario, Suite, Talk
 from tests.suite.fragment import load_fragment
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")

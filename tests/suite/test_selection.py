@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, SuiteError
-from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.selection import (
     FILE,
     SelectionOptions,

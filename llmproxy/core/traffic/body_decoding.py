@@ -200,10 +200,10 @@ def _parse_part(head: bytes, data: bytes) -> MultipartField | None:
         return None
     fields = _create_empty_email_message()
     for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or name.lower() in fields:
+        header, colon, value = line.partition(":")
+        if not colon or header.lower() in fields:
             return None
-        fields[name.strip().lower()] = value.strip()
+        fields[header.strip().lower()] = value.strip()
     if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
         return None
     name, filename = (_get_disposition_parameter(fields, key) for key in ("name", "filename"))

@@ -40,8 +40,8 @@ from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.match import MatchKind, Unknown, explain_replaced_secret, quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.schema.response_assertions import HistoryProcessor, MessageProcessing, Response, Usage
-from llmproxy.suite.schema.steps import StepBase, Talk
+from llmproxy.suite.schema.assertions import HistoryProcessor, MessageProcessing, Response, Usage
+from llmproxy.suite.schema.suite import StepBase, Talk
 from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver, estimate_step_tokens
 from llmproxy.trace.observing.history_edits import EVIDENCE, ProcessorFinding, ProcessorFindings, find_history_edits
 from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, WireCall

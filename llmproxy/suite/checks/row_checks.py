@@ -34,8 +34,7 @@ from llmproxy.suite.checks.rows import (
 )
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, may_be_zero
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.schema.response_assertions import Created
-from llmproxy.suite.schema.values import Verify, WaitFor
+from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores.protocol import (
     EntityInfo,
     Id,

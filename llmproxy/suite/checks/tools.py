@@ -26,7 +26,7 @@ from llmproxy.suite.matchers.apply import (
 )
 from llmproxy.suite.matchers.match import MatchKind, get_path, quote, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, WireCall, find_call_mismatches
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names

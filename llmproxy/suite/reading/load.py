@@ -30,10 +30,9 @@ from llmproxy.suite.reading.shared_parts import (
     include_parts,
     show_path,
 )
+from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.suite.schema.base_nodes import report_validation_errors
-from llmproxy.suite.schema.response_assertions import ToolExpect
-from llmproxy.suite.schema.steps import ABOUT_WIRE
-from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
+from llmproxy.suite.schema.suite import ABOUT_WIRE, Defaults, Scenario, Suite
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")

@@ -19,7 +19,7 @@ from llmproxy.suite.matchers.variables import (
     parse_ref,
     strip_dollar,
 )
-from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
+from llmproxy.suite.schema.suite import ABOUT_WIRE, STEPS
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
 _TALKS = ("chat", "simulate")

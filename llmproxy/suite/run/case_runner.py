@@ -47,7 +47,8 @@ from llmproxy.suite.run.step_context import (
     run_judge,
     run_simulated_conversation,
 )
-from llmproxy.suite.schema.steps import (
+from llmproxy.suite.schema.assertions import PauseFor, SetupItem, WaitFor
+from llmproxy.suite.schema.suite import (
     ChatStep,
     JudgeStep,
     SetupStep,
@@ -57,7 +58,6 @@ from llmproxy.suite.schema.steps import (
     VerifyStep,
     WaitStep,
 )
-from llmproxy.suite.schema.values import PauseFor, SetupItem, WaitFor
 from llmproxy.suite.selection import RunNotRecorded, build_no_recording_error, cassette_name, list_steps_until
 from llmproxy.trace.observing.agent_activity import AgentActivity, find_first_recorded_time, sum_recorded_latency
 from llmproxy.trace.observing.tool_calls import find_call_mismatches

@@ -29,11 +29,10 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots
 from llmproxy.suite.matchers.apply import build_unclear
-from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
-from llmproxy.suite.schema.suite import Scenario
-from llmproxy.suite.schema.values import WaitFor
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
+from llmproxy.suite.schema.assertions import WaitFor
+from llmproxy.suite.schema.suite import Scenario, SetupStep, Talk, VerifyStep, WaitStep
 from llmproxy.suite.stores import ResetPolicy, StoreAdapter, build_store, parse_reset_policy
 from llmproxy.trace.observing.agent_activity import build_portable_recording_name
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json

@@ -36,8 +36,8 @@ from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import Loaded
 from llmproxy.suite.checks.chat_steps import locate_snapshots
-from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.selection import cassette_name

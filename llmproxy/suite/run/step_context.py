@@ -46,8 +46,8 @@ from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.run_context import RecordedAgent, RunContext, build_unjudged_assertion
-from llmproxy.suite.schema.response_assertions import Judging
-from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Simulation, Talk
+from llmproxy.suite.schema.assertions import Judging
+from llmproxy.suite.schema.suite import JudgeStep, SimulateStep, Simulation, Talk
 from llmproxy.suite.selection import explain_unrecorded_request
 from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
 from llmproxy.trace.observing.tool_calls import ToolUse

@@ -1,30 +1,288 @@
-"""Models of suites and scenarios: the content of a file after defaults were applied (`llmproxy.suite.reading.load`)."""
+"""Models of suites, scenarios and their steps: a file's content after defaults were applied (`suite.reading.load`).
+
+The one key of a step names its kind.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from llmproxy.suite.schema.base_nodes import Node, add_problem
-from llmproxy.suite.schema.response_assertions import Evidence, Usage
-from llmproxy.suite.schema.steps import Observe, Step
-from llmproxy.suite.schema.values import (
+from llmproxy.did_you_mean import suggest_name
+from llmproxy.suite.matchers.match import name_kind, quote
+from llmproxy.suite.schema.assertions import (
+    Count,
+    Created,
     Entity,
+    Evidence,
     FaultsGiven,
     Fields,
     Flag,
+    Judging,
+    MessageProcessing,
     Milliseconds,
     MocksGiven,
     Pause,
+    PauseFor,
     Reason,
+    Response,
     SetupItem,
     Share,
     Text,
     Texts,
     Times,
+    ToolExpect,
+    Usage,
     Value,
+    Verify,
+    WaitFor,
 )
+from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value
+
+Observe = Literal["wire", "none"]
+"""Whether the agent's LLM traffic passes the proxy; with `none` it cannot be asserted."""
+ABOUT_WIRE = (
+    "tools", "onlyTools", "toolOrder", "serverTools", "serversAsAsked", "totalToolCalls", "toolsSnapshot", "usage",
+    "messageProcessing",
+)  # fmt: skip
+"""Keys of a chat step that assert something about the agent's traffic."""
+REFUSED = {
+    "http": "steps that call HTTP are not part of the format: use a hook, or the store `http`",
+    "sql": "steps that run SQL are not part of the format: use a hook, `setup` and `verify`",
+}
+"""Keys of other formats."""
+
+
+def _validate_snapshot_mode(value: object) -> object:
+    if isinstance(value, bool) or value in ("names", "arguments"):
+        return value
+    raise bad_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
+
+
+Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_validate_snapshot_mode)]
+"""Part of the calls that is compared with the snapshot of `--update`."""
+
+
+class StepBase(Node):
+    """Keys common to all steps."""
+
+    kind: ClassVar[str] = ""
+    label: Text | None = None
+    """Name of the step in reports and for `--step`; unique in a scenario."""
+
+
+class Talk(StepBase):
+    """A step with an answer of the agent."""
+
+    tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
+    """Tool -> its expected calls in this step; `"*"` stands for every other tool."""
+    only_tools: Flag = False
+    """Whether tools that `tools` does not name must not be called."""
+    tool_order: Annotated[tuple[Text, ...], Field(min_length=2)] | None = None
+    """Tools that are called in this order in this step; others may be called in between, calls of one answer are
+    concurrent."""
+    server_tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
+    """Tool -> calls that its MCP server received and its results in this step, by the server's name of it; `"*"`
+    stands for every other."""
+    servers_as_asked: Literal[True] | None = None
+    """true: servers received exactly the calls that models asked for in this step, with the same arguments."""
+    total_tool_calls: Count | None = None
+    """Calls of all tools in this step."""
+    include_hosted: Flag = False
+    """Whether `totalToolCalls` counts tools that the provider runs, such as its web search."""
+    tools_snapshot: Snapshot | None = None
+    """The calls of this step equal those that `--update` stored, in order: their names, or (true) their arguments
+    too."""
+    response: Response | None = None
+    """The agent's last answer in this step."""
+    created: Annotated[tuple[Created, ...], Field(min_length=1)] | None = None
+    """Rows created in this step."""
+    usage: Usage | None = None
+    """Tokens, calls and costs of this step."""
+    message_processing: MessageProcessing | None = None
+    """Changes that the agent made to its history in this step."""
+    continue_conversation: Flag = False
+    """Whether it continues the conversation of the last chat step, instead of a new one."""
+    conversation: Text | None = None
+    """Name of the conversation, which begins at its first use."""
+    timeout: Milliseconds | None = None
+    """Time limit of the agent's answer."""
+    observe: Observe | None = None
+    """Default: the scenario's."""
+    faults: FaultsGiven | None = None
+    """Injected faults for the agent's calls in this step, in place of the scenario's."""
+
+    @model_validator(mode="after")
+    def _check_tool_rules(self, info: ValidationInfo) -> Talk:
+        if self.only_tools and not self.tools:
+            add_problem(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
+        if circle := _find_tool_order_cycle(self.tools or {}):
+            what = f"`before` and `after` cannot all hold: {' before '.join(circle)}"
+            add_problem(
+                info, self.at("tools"), what, "remove one of them; a second call of the same tool: `count`, `toolOrder`"
+            )
+        return self
+
+    @property
+    def traffic_assertion_keys(self) -> tuple[str, ...]:
+        return tuple(key for key in ABOUT_WIRE if key in self.given)
+
+
+def _find_tool_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
+    """Return tools of which each must come before the next one, up to the first again; empty if there are none.
+
+    If one call is enough (`every: false`) a tool may come before and after another one, and after itself.
+    """
+    earlier: dict[str, set[str]] = {}
+    for name, wanted in tools.items():
+        if wanted.every is not False and wanted.count != 0:
+            if wanted.after is not None:
+                earlier.setdefault(name, set()).add(wanted.after)
+            if wanted.before is not None:
+                earlier.setdefault(wanted.before, set()).add(name)
+    try:
+        TopologicalSorter(earlier).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+class ChatStep(Talk):
+    """A message to the agent, and assertions about the results."""
+
+    kind = "chat"
+    chat: Text
+    """The user's message; may refer to captured rows."""
+
+
+class Persona(Node):
+    """The simulated user's persona."""
+
+    name: Text | None = None
+    """Name of the persona."""
+    description: Text
+    """Their way of speaking, knowledge and wishes."""
+
+
+class Simulation(Node):
+    """A conversation with a model in the user's place."""
+
+    goal: Text
+    """The user's goal."""
+    persona: Text | Persona | None = None
+    """The user's persona."""
+    max_turns: Times = 10
+    """Maximum number of the user's messages."""
+    first_message: Text | None = None
+    """The user's first message; default: the model decides."""
+    model: Text | None = None
+    """Model of the simulated user, in litellm's spelling."""
+    criteria: tuple[Text, ...] = ()
+    """Criteria that a judge must find true at the end."""
+
+
+class SimulateStep(Talk):
+    """A simulated user talks with the agent until the goal is reached."""
+
+    kind = "simulate"
+    simulate: Simulation
+    """The user."""
+
+
+class JudgeStep(StepBase):
+    """A judge evaluates the conversation so far."""
+
+    kind = "judge"
+    judge: Judging
+    """Criteria."""
+    conversation: Text | None = None
+    """Name of the conversation; default: that of the last chat step."""
+
+
+class VerifyStep(StepBase):
+    """Checks rows of the store."""
+
+    kind = "verify"
+    verify: Verify
+    """Expected rows."""
+
+
+def _tag_wait(value: object) -> str:
+    if isinstance(value, (PauseFor, WaitFor)):
+        return "(pause)" if isinstance(value, PauseFor) else "(row)"
+    return "(pause)" if isinstance(value, Mapping) and value.keys() & {"seconds", "ms"} else "(row)"
+
+
+class WaitStep(StepBase):
+    """Waits for rows of the store, or for a time."""
+
+    kind = "wait"
+    wait: Annotated[Annotated[PauseFor, Tag("(pause)")] | Annotated[WaitFor, Tag("(row)")], Discriminator(_tag_wait)]
+    """Condition or time."""
+
+
+class SetupStep(StepBase):
+    """Inserts rows into the store between other steps."""
+
+    kind = "setup"
+    setup: Annotated[tuple[SetupItem, ...], Field(min_length=1)]
+    """The rows, in this order."""
+
+
+STEPS: dict[str, type[StepBase]] = {
+    step.kind: step for step in (ChatStep, SimulateStep, JudgeStep, VerifyStep, WaitStep, SetupStep)
+}
+"""Key -> model of the step."""
+
+
+def step_kind(value: object) -> str:
+    """Return the kind of a step, as the name of a union's branch; an unknown one is explained by its missing keys."""
+    if isinstance(value, StepBase):
+        return f"({value.kind})"
+    if not isinstance(value, Mapping):
+        return "(?)"
+    found = [key for key in value if key in STEPS]
+    return f"({found[0]})" if len(found) == 1 else "(?)"
+
+
+class NoStep(StepBase):
+    """Model of a mapping that is no step, for its error."""
+
+    @classmethod
+    def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
+        if not isinstance(data, Mapping):
+            raise bad_value(
+                f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {quote(data, 60)}"
+            )
+        found = [key for key in data if key in STEPS]
+        if found:
+            raise bad_value(
+                f"a step is one thing, and this is {' and '.join(f'`{key}`' for key in found)}", "make it several steps"
+            )
+        for key in data:
+            if key in REFUSED:
+                raise bad_value(REFUSED[key])
+        hint = next(filter(None, (suggest_name(str(key), STEPS, listing=False) for key in data)), "")
+        raise bad_value(
+            f"a step has one of {', '.join(STEPS)}, and this has {', '.join(map(str, data)) or 'nothing'}", hint
+        )
+
+
+Step = Annotated[
+    Annotated[ChatStep, Tag("(chat)")]
+    | Annotated[SimulateStep, Tag("(simulate)")]
+    | Annotated[JudgeStep, Tag("(judge)")]
+    | Annotated[VerifyStep, Tag("(verify)")]
+    | Annotated[WaitStep, Tag("(wait)")]
+    | Annotated[SetupStep, Tag("(setup)")]
+    | Annotated[NoStep, Tag("(?)")],
+    Discriminator(step_kind),
+]
+"""One step; its key names the kind."""
+
 
 VERSION = 1
 """Version of the format."""

@@ -22,8 +22,8 @@ from llmproxy.scenario.cluster.remote_runner import (
     ray_options,
 )
 from llmproxy.scenario.cluster.worker_node import NodeReply, make_error_picklable
-from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.run_on_cluster import RemoteSuites, SuiteParcel

@@ -12,7 +12,7 @@ from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots, check_text, 
 from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.text import is_pattern_found
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import Response
+from llmproxy.suite.schema.assertions import Response
 from tests.suite import rig
 from tests.suite.run.test_runner import suite
 

@@ -10,8 +10,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
 from llmproxy.suite.checks.rows import RowCheckContext, derive_setup_row_key
 from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.suite.schema.response_assertions import Created
-from llmproxy.suite.schema.values import Verify, WaitFor
+from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, Run, lines, run
 

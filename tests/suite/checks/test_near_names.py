@@ -13,7 +13,7 @@ from llmproxy.suite.checks.tools import (
     find_never_offered_tools,
     is_near_name,
 )
-from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats

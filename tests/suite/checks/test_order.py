@@ -9,7 +9,7 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_tool_sequence, check_tools
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import ExchangeTimes, ToolUse
 from tests.support.messages import asks, call, user

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_steps import check_history_edits
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import MessageProcessing
+from llmproxy.suite.schema.assertions import MessageProcessing
 from llmproxy.trace.observing.history_edits import ProcessorFinding, ProcessorFindings
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR

@@ -11,7 +11,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import check_server_calls, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.suite.schema.assertions import ToolExpect
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 from tests.trace.observing.test_servers import Tools

@@ -21,8 +21,8 @@ from llmproxy.suite.checks.chat_steps import (
 )
 from llmproxy.suite.checks.tools import check_tools, check_total
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import ToolExpect
-from llmproxy.suite.schema.steps import ChatStep
+from llmproxy.suite.schema.assertions import ToolExpect
+from llmproxy.suite.schema.suite import ChatStep
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support import free_port, near, proxy

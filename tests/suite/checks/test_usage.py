@@ -8,7 +8,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_steps import check_usage
 from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import Usage
+from llmproxy.suite.schema.assertions import Usage
 from tests.support.messages import said, user
 from tests.trace.observing.chats import Chats
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.row_checks import check_verify, check_wait
-from llmproxy.suite.schema.values import Verify, WaitFor
+from llmproxy.suite.schema.assertions import Verify, WaitFor
 from llmproxy.suite.stores import MemoryStore
 from tests.suite.runs import Flaky, Run, lines, run
 

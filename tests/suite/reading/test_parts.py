@@ -9,8 +9,8 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, load_suites
 from llmproxy.suite.reading.shared_parts import find_scenario_files, find_suite_files, show_path
-from llmproxy.suite.schema.response_assertions import Judging
-from llmproxy.suite.schema.steps import ChatStep, JudgeStep
+from llmproxy.suite.schema.assertions import Judging
+from llmproxy.suite.schema.suite import ChatStep, JudgeStep
 from llmproxy.yaml_reader import Problems
 
 SCENARIO = "scenarios: [{id: a, steps: [{chat: hi, totalToolCalls: 1}]}]\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.project_settings import SuiteCommandOptions
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names
 from tests.suite import rig
 

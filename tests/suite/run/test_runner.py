@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Selected, Started, Status
-from llmproxy.suite.project_settings import SuiteCommandOptions
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
 from llmproxy.suite.stores import MemoryStore, ResetPolicy, Row

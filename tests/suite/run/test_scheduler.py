@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.project_settings import SuiteCommandOptions
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import ConcurrencyPlan, plan_parallel_cases
 from tests.suite import rig

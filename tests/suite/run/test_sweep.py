@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.fault_sweep_judging import SweepKind, TrialFinding, select_kinds
-from llmproxy.suite.project_settings import SuiteCommandOptions
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_faults_of_case
 from tests.mitm.test_mcp_faults import tools

@@ -8,7 +8,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import _TEXT_MATCHERS
+from llmproxy.suite.schema.assertions import _TEXT_MATCHERS
 from tests.suite.fragment import load_fragment
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.schema.steps import STEPS, ChatStep, JudgeStep, SetupStep, SimulateStep, VerifyStep, WaitStep
+from llmproxy.suite.schema.suite import STEPS, ChatStep, JudgeStep, SetupStep, SimulateStep, VerifyStep, WaitStep
 from tests.suite.fragment import load_fragment
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from llmproxy.suite.schema.values import (
+from llmproxy.suite.schema.assertions import (
     Capture,
     Count,
     Flag,

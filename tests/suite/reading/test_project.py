@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.settings import load
-from llmproxy.suite.project_settings import (
+from llmproxy.suite.reading.project_settings import (
     SuiteCommandOptions,
     diff_file_snapshots,
     parse_agent_or_store_flag,

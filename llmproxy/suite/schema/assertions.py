@@ -1,33 +1,306 @@
-"""Models of assertions about the answer and tool calls of an agent. One that asserts nothing is refused."""
+"""Models of a suite's values and of assertions, with plain error messages. One that asserts nothing is refused.
+
+Nothing is converted: the text "5" is no number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationInfo, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from llmproxy.suite.matchers.apply import COMPARISONS, NOTHING_ASSERTED, validate_matcher
-from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.match import MODIFIERS, quote
-from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind
-from llmproxy.suite.schema.values import (
-    Capture,
-    Count,
-    Entity,
-    Every,
-    Fields,
-    Flag,
-    Matcher,
-    PathFields,
-    Pause,
-    Text,
-    Texts,
-    Times,
+from llmproxy.core.forks.overrides import InvalidMock, parse_mocks
+from llmproxy.suite.matchers.apply import (
+    COMPARISONS,
+    NOTHING_ASSERTED,
+    WRONG_KIND,
+    allows_zero,
+    validate_expected_count,
+    validate_matcher,
 )
-from llmproxy.yaml_reader import Map, Problems
+from llmproxy.suite.matchers.compare import is_reference
+from llmproxy.suite.matchers.match import MODIFIERS, explain_bad_path, quote
+from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
+from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value, describe_value
+from llmproxy.yaml_reader import Map, Problems, place_of
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_LONGEST = 24 * 3_600_000
+_TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
+Value = Annotated[Any, WithJsonSchema({"$comment": "Json"})]
+"""A literal, ``{ref: $name.field}``, or a text with references."""
+
+
+def _read_text(value: object) -> object:
+    if isinstance(value, str):
+        if not value.strip():
+            raise bad_kind("takes a text that is not empty")
+        return value
+    hint = "put it in quotes" if isinstance(value, (bool, int, float)) else ""
+    raise bad_kind(f"takes a text, not {describe_value(value)}", hint)
+
+
+def _wrap_in_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _read_flag(value: object) -> object:
+    if isinstance(value, bool):
+        return value
+    hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
+    raise bad_kind(f"takes true or false, not {describe_value(value)}", hint)
+
+
+def _read_flag_or_reason(value: object) -> object:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
+        hint = "only true and false are booleans in YAML 1.2"
+        raise bad_kind(f"takes true, false or a reason, not {quote(value)}", hint)
+    return _read_text(value)
+
+
+def _parse_repeat_count(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
+    raise bad_kind(f"takes a whole number from 1, not {describe_value(value)}", hint)
+
+
+def _parse_share(value: object) -> object:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
+    raise bad_kind(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
+
+
+def _build_duration_reader(least: float) -> Callable[[object], object]:
+    def read(value: object) -> object:
+        made: float | None = None
+        if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
+            made = float(found[1]) * _UNIT[found[2]]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            made = float(value)
+        if made is None or not least <= made <= _LONGEST:
+            more = "more than 0" if least else "0 or more"
+            wanted = f'milliseconds ({more}) or a text such as "30s", "500ms", "2m"'
+            raise bad_kind(f"takes {wanted}; not {describe_value(value)}")
+        return made
+
+    return read
+
+
+def _read_capture_name(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
+        raise bad_kind(f"takes a name such as $task, not {quote(value, 60)}")
+    if strip_dollar(value) in BUILT_IN:
+        raise bad_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[strip_dollar(value)]}")
+    return strip_dollar(value)
+
+
+def _read_matcher(value: object, info: ValidationInfo) -> object:
+    return _report_problems(value, info, validate_matcher)
+
+
+def _read_count(value: object, info: ValidationInfo) -> object:
+    return _report_problems(value, info, validate_expected_count)
+
+
+def _report_problems(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
+    """Collect errors with a place; raise those without, for which pydantic knows it."""
+    found = Problems()
+    look(value, found, None)
+    for problem in found:
+        if problem.place is None:
+            raise (bad_kind if problem.code == WRONG_KIND else bad_value)(problem.message, problem.hint)
+        add_problem(info, problem.place, problem.message, problem.hint)
+    return value
+
+
+def _refuse_empty_mapping(value: object) -> object:
+    if isinstance(value, Mapping) and not value:
+        raise bad_value("asserts nothing: it is empty")
+    return value
+
+
+def _check_paths(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, Mapping):
+        for path in value:
+            if objection := explain_bad_path(str(path)):
+                at = place_of(value, path, key=True)
+                add_problem(info, at, objection, "it is like task.tags[0].name; $ is the whole")
+    return _refuse_empty_mapping(value)
+
+
+def _read_path_matchers(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, Mapping):
+        raise bad_kind(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
+    for each in cast("Mapping[str, object]", _check_paths(value, info)).values():
+        _read_matcher(each, info)
+    return value
+
+
+def _validate_faults(value: object) -> object:
+    """Parse injected faults; a file of them is read when the scenario runs."""
+    from llmproxy.core.faults.parsing import BadFaults, is_file_name, parse_session_faults
+
+    if not is_file_name(value):
+        try:
+            parse_session_faults(value)
+        except BadFaults as error:
+            raise bad_value(error.message, error.hint) from error
+    return value
+
+
+def _validate_mock(value: object) -> object:
+    try:
+        parse_mocks(value)
+    except InvalidMock as error:
+        raise bad_value(error.inner, error.hint) from error
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_read_text)]
+"""A text that is not empty."""
+Texts = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_wrap_in_list),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
+]
+"""One text or several."""
+Entity = Text
+"""Name of an entity of the store."""
+Flag = Annotated[bool, BeforeValidator(_read_flag)]
+Reason = Annotated[bool | str, BeforeValidator(_read_flag_or_reason)]
+"""True, or the reason."""
+Times = Annotated[int, BeforeValidator(_parse_repeat_count), WithJsonSchema({"type": "integer", "minimum": 1})]
+Share = Annotated[
+    float, BeforeValidator(_parse_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+]
+Milliseconds = Annotated[float, BeforeValidator(_build_duration_reader(0.001)), WithJsonSchema(_TIME)]
+"""Milliseconds; more than 0."""
+Pause = Annotated[float, BeforeValidator(_build_duration_reader(0)), WithJsonSchema(_TIME)]
+"""Milliseconds; 0 or more."""
+Capture = Annotated[
+    str, BeforeValidator(_read_capture_name), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})
+]
+"""A name, stored without its dollar sign."""
+Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comment": "Matcher"})]
+"""As written; `llmproxy.suite.matchers.apply.check_value` evaluates it."""
+Count = Annotated[Any, BeforeValidator(_read_count), WithJsonSchema({"$comment": "Count"})]
+"""A number, ``{gte: 1, lt: 5}``, or a reference; as written."""
+Fields = Annotated[dict[str, Matcher], BeforeValidator(_refuse_empty_mapping)]
+"""Column -> matcher; at least one."""
+PathFields = Annotated[dict[str, Matcher], BeforeValidator(_check_paths)]
+"""Path in JSON -> matcher; at least one."""
+FaultsGiven = Annotated[
+    Any,
+    BeforeValidator(_validate_faults),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "object"]}}, {"type": "object"}]}
+    ),
+]
+"""Injected faults: a preset, a kind, ``http-429@2``, rules, a file."""
+MocksGiven = Annotated[
+    Any,
+    BeforeValidator(_validate_mock),
+    WithJsonSchema({"type": "object", "minProperties": 1, "additionalProperties": {"$comment": "Json"}}),
+]
+"""Tool -> result for the model, or a list of rules."""
+Every = Annotated[
+    Any,
+    BeforeValidator(_read_path_matchers),
+    WithJsonSchema(
+        {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": {"$comment": "Matcher"}}]}
+    ),
+]
+"""As `Fields`; or whether all keys must hold of every call (true), or of one (false)."""
+
+
+class SetupItem(Node):
+    """A row that is inserted into the store before the scenario begins."""
+
+    insert: Entity
+    """Entity of the row."""
+    data: dict[str, Any]
+    """Column -> value; values may refer to earlier rows."""
+    as_: Capture | None = Field(default=None, alias="as")
+    """Name for the stored row."""
+    overwrite: Flag = False
+    """Whether `as` may replace an earlier row of that name."""
+
+
+class RowSelection(Node):
+    entity: Entity
+    """Entity of the rows."""
+    id: Value | None = None
+    """The row with this id; `wait` also waits for its creation."""
+    filters: Fields = Field(default_factory=dict)
+    """Column -> matcher; selects rows."""
+
+
+class Verify(RowSelection):
+    """Expected rows in the store."""
+
+    fields: Fields = Field(default_factory=dict)
+    """Column -> matcher; every selected row must match them, and there must be one."""
+    count: Count | None = None
+    """Number of selected rows."""
+    exists: Flag | None = None
+    """Whether any such row exists."""
+    as_: Capture | None = Field(default=None, alias="as")
+    """Name for the row; there must be exactly one."""
+    overwrite: Flag = False
+    """Whether `as` may replace an earlier row of that name."""
+
+    @model_validator(mode="after")
+    def _require_selection(self, info: ValidationInfo) -> Verify:
+        if not self.given & {"id", "filters", "count", "exists"}:
+            add_problem(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
+        if self.fields and self.count is not None and allows_zero(self.count):
+            message = "`count` may be 0, and then `fields` would hold for no row at all"
+            hint = "select by `filters`, or let `count` be at least 1: {gte: 1, lte: 3}"
+            add_problem(info, self.at("fields"), message, hint)
+        if self.exists is False and self.fields:
+            message = "`exists: false` leaves no row whose fields could be checked"
+            add_problem(info, self.at("fields"), message, "use `filters`")
+        return self
+
+
+class WaitFor(RowSelection):
+    """Polls the store until a row matches."""
+
+    until: Fields
+    """Column -> matcher; one selected row must match all of them."""
+    timeout: Milliseconds = 30_000
+    """Time limit."""
+    poll_interval: Milliseconds = 1_000
+    """Polling interval."""
+
+
+class PauseFor(Node):
+    """Waits for a fixed time."""
+
+    seconds: Pause | None = None
+    ms: Pause | None = None
+
+    @model_validator(mode="after")
+    def _require_one(self, info: ValidationInfo) -> PauseFor:
+        if len(self.given & {"seconds", "ms"}) != 1:
+            add_problem(info, self.place, "a pause has either `seconds` or `ms`")
+        return self
+
+    @property
+    def milliseconds(self) -> float:
+        return self.ms if self.ms is not None else (self.seconds or 0) * 1000
+
 
 _TEXT_MATCHERS = ("contains", "containsAny", "notContains", "regex", "eq", "jsonSchema", "anyOf", "allOf", "not")
 Evidence = Literal["declared", "proven", "inferred"]
