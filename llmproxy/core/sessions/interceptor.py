@@ -101,7 +101,7 @@ class Playback(Protocol):
     """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
     def take_ready_parts(self, wait_for_last: Callable[[], float]) -> tuple[list[bytes], float]:
-        """Take the parts that may be sent now; return also how long (`wait_for_last`) others hold the last one."""
+        """Take the parts that may be sent now; return also the seconds (`wait_for_last`) that others hold the last."""
 
 
 class Interceptor[C]:
@@ -139,6 +139,7 @@ class Interceptor[C]:
         return found
 
     def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:
+        """Return another decision than the modes' table."""
         return decided
 
     def goes_live(self, call: C, *, hit: bool) -> bool:
@@ -162,6 +163,7 @@ class Interceptor[C]:
     # -- on the way back
 
     def on_answer(self, call: C, response: Response) -> Response:
+        """Return another answer for the client; or the same, noted."""
         return response
 
     def on_send_plan(self, call: C, laid: SendingPlan) -> SendingPlan:
@@ -178,6 +180,7 @@ class Interceptor[C]:
         return 0.0
 
     def get_playback(self, call: C) -> Playback | None:
+        """Return an answer that goes on when its client has done what the recorded one did."""
         return None
 
     def on_sent(self, call: C) -> Callable[[], None] | None:
@@ -192,7 +195,8 @@ class Interceptor[C]:
     def on_interaction(self, call: C, made: Interaction) -> Interaction:
         return made
 
-    def on_stored(self, call: C, made: Interaction) -> None: ...
+    def on_stored(self, call: C, made: Interaction) -> None:
+        """Called when the provider's answer is in the store."""
 
     def on_end(self, call: C, record: Call) -> Call:
         return record
