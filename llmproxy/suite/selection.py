@@ -136,7 +136,11 @@ class SelectionOptions:
 def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:
     """Return the selected cases in order. Raises SuiteError: an invalid expression, id or label."""
     holds = parse_tag_expression(wanted.tags) if wanted.tags else lambda _: True
-    _refuse_unknown_tags(wanted, cases)
+    tags = {tag for case in cases for tag in case.scenario.tags}
+    for name in (*wanted.tag, *(word for word in _WORD.findall(wanted.tags) if word not in _KEYWORDS)):
+        if name not in tags:  # a misspelt one would select nothing, or with `not` everything
+            there = f"Known tags: {', '.join(sorted(tags))}." if tags else "No scenario has any tag."
+            raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, tags)}", hint=there)
     for name in wanted.ids:
         if not any(_has_case_id(case, name) for case in cases):
             known = suggest_name(name, [case.id for case in cases])
@@ -150,30 +154,18 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
         and any(wanted.grep.casefold() in text.casefold() for text in (case.id, case.title, case.description))
         and (wanted.only is None or case.id in wanted.only)
     ]
-    return _keep_cases_with_step(found, wanted.label) if wanted.label else found
+    if not wanted.label:
+        return found
+    labelled = [case for case in found if any(step.label == wanted.label for step in case.scenario.steps)]
+    if found and not labelled:
+        labels = {step.label for case in found for step in case.scenario.steps if step.label}
+        what = f"no selected scenario has a step with this label{did_you_mean(wanted.label, labels)}"
+        raise SuiteError(f"--step {wanted.label!r}: {what}")
+    return labelled
 
 
 def _has_case_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
-
-
-def _keep_cases_with_step(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
-    found = [case for case in cases if any(step.label == label for step in case.scenario.steps)]
-    if cases and not found:
-        known = {step.label for case in cases for step in case.scenario.steps if step.label}
-        raise SuiteError(
-            f"--step {label!r}: no selected scenario has a step with this label{did_you_mean(label, known)}"
-        )
-    return found
-
-
-def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
-    """Refuse unknown tags: a misspelt one would select nothing, or with `not` everything."""
-    known = {tag for case in cases for tag in case.scenario.tags}
-    for name in (*wanted.tag, *(word for word in _WORD.findall(wanted.tags) if word not in _KEYWORDS)):
-        if name not in known:
-            there = f"Known tags: {', '.join(sorted(known))}." if known else "No scenario has any tag."
-            raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
 
 
 def list_steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:

@@ -56,7 +56,6 @@ NO_TRAFFIC = (
     "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said "
     "about it. Its base URL must name the proxy (`llmproxy doctor` tells which program goes past it)"
 )
-NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
 _TEXT_ONLY = frozenset(
     {"completions", "complete", "fim.completions", "api.generate", "v1.generate", "writer.completions", "generate"}
 )
@@ -261,11 +260,8 @@ def read_declared_history_edits(answers: Iterable[object]) -> dict[str, Processo
         tree = as_dict(answer)
         tree = as_dict(tree.get("processors")) or tree
         for name in _NAMES:
-            if name in tree:
-                said = _read_declared_history_edit(name, tree[name])
-                before = found.get(name)
-                if before is None or before.activated is not True:
-                    found[name] = said
+            if name in tree and not (name in found and found[name].activated):
+                found[name] = _read_declared_history_edit(name, tree[name])
     return found
 
 
@@ -441,9 +437,11 @@ def evaluate_traffic(
 
 
 def find_unclear_tool_checks(step: Talk, measured: AgentActivity) -> list[Assertion]:
-    names = [f"tools.{name}" for name in step.tools or ()] + [
-        key for key, asked in _list_all_tools_assertions(step) if asked
-    ]
+    about_all = [  # a flag may be off
+        ("onlyTools", bool(step.only_tools)), ("toolOrder", step.tool_order is not None),
+        ("totalToolCalls", step.total_tool_calls is not None), ("toolsSnapshot", bool(step.tools_snapshot)),
+    ]  # fmt: skip
+    names = [f"tools.{name}" for name in step.tools or ()] + [key for key, asked in about_all if asked]
     reason, where = explain_toolless_api(measured), ""
     if not reason and measured.unreadable:
         reason, where = explain_unreadable_answers(measured), measured.unreadable[0].label
@@ -457,14 +455,6 @@ def find_uncounted_hosted_tools(step: Talk, measured: AgentActivity) -> list[str
         return []
     named = {} if step.total_tool_calls is not None else step.tools or {}
     return sorted({use.name for use in measured.tools if not use.is_run_by_agent and use.name not in named})
-
-
-def _list_all_tools_assertions(step: Talk) -> list[tuple[str, bool]]:
-    """Return the assertions about all tools, and whether each is asked for: a flag may be off."""
-    return [
-        ("onlyTools", bool(step.only_tools)), ("toolOrder", step.tool_order is not None),
-        ("totalToolCalls", step.total_tool_calls is not None), ("toolsSnapshot", bool(step.tools_snapshot)),
-    ]  # fmt: skip
 
 
 def explain_toolless_api(measured: AgentActivity) -> str:
@@ -484,8 +474,9 @@ def explain_unseen_traffic(context: StepCheckContext, usage: Usage | None, measu
     Other traffic (embeddings, an unknown path, a gateway's page, a failed answer) only shows that traffic exists.
     """
     if context.session is None:
-        return NO_PROXY
-    if measured.has_readable_answer or (_expects_no_model_calls(usage, context) and not measured.unreadable):
+        return "there is no proxy, so the agent's traffic is not seen"
+    readable = any(each.is_readable for each in measured.seen)
+    if readable or (_expects_no_model_calls(usage, context) and not measured.unreadable):
         return ""
     if not measured.request_count:
         return NO_TRAFFIC

@@ -103,12 +103,6 @@ def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaselin
     return StoreBaseline(own, everybody, contents)
 
 
-def find_new_and_taken_over_rows(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
-    rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
-    there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
-    return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
-
-
 def find_rows_of_other_owners(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> Rows:
     """Return new rows of other owners, except users whose runs may be active."""
     if before.everybody is None or info.name not in before.everybody.ids:
@@ -128,7 +122,7 @@ def find_rows_with_reused_keys(run: RowCheckContext, info: EntityInfo, before: S
         return []
     now = {row[info.key]: row for row in _list_all_rows(run, info)}
     found: list[ChangedRow] = []
-    numbers = {key: number for key in old if (number := _parse_key_number(key)) is not None}
+    numbers = {key: float(key) for key in old if isinstance(key, int | float) or key.isdecimal()}
     for key in sorted(numbers, key=numbers.__getitem__, reverse=True):
         if key in now and now[key] == old[key]:
             break
@@ -140,10 +134,6 @@ def find_rows_with_reused_keys(run: RowCheckContext, info: EntityInfo, before: S
 def _is_recreated(row: ChangedRow) -> bool:
     births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
     return any(row.now[name] not in {None, row.before[name]} for name in births)
-
-
-def _parse_key_number(key: Id) -> float | None:
-    return float(key) if isinstance(key, int | float) or key.isdecimal() else None
 
 
 def _list_all_rows(run: RowCheckContext, info: EntityInfo) -> Rows:
@@ -196,7 +186,9 @@ def _check_created_rows(
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    rows, given = find_new_and_taken_over_rows(run, info, before)
+    mine = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
+    there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
+    rows, given = [row for row in mine if row[info.key] not in there], [row for row in mine if row[info.key] in there]
     foreign = find_rows_of_other_owners(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
@@ -406,8 +398,12 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
         raise StepError(f"id: {id_!r} is {key!r}, which is no row's id")
     info.check(filters, "filters")
     row = run.store.get(info.name, key)
-    if row is None:
-        _require_possible_id_value(info, key)
+    if row is None:  # an id that no row can have is refused: a text is no valid numeric key
+        kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
+        try:
+            from_plain(parse_key(key, kind), kind)
+        except ValueError as error:
+            raise StepError(f"id: {error}, and {info.name} has no other ids") from None
     rows = [row] if row is not None else []
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
@@ -415,15 +411,6 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
         rows = apply_filters(info, rows, filters, run.scope, negated=negated)
         said += f" with {shown}"
     return rows, said
-
-
-def _require_possible_id_value(info: EntityInfo, key: str | float) -> None:
-    """Refuse an id that no row can have: a text is no valid numeric key. Raises StepError."""
-    kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
-    try:
-        from_plain(parse_key(key, kind), kind)
-    except ValueError as error:
-        raise StepError(f"id: {error}, and {info.name} has no other ids") from None
 
 
 def _check_every_row(

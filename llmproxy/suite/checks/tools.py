@@ -83,20 +83,18 @@ def find_near_name(name: str, known: Iterable[str], *, spelling_only: bool = Fal
 
 
 def is_near_name(one: str, other: str) -> bool:
-    return _is_same_spelling(one, other) or _is_one_typo_apart(one, other)
+    """Return whether two names differ in spelling, or in one edit; servers' names must also be long enough."""
+    if _is_same_spelling(one, other):
+        return True
+    (server, tool), (other_server, other_tool) = _split_prefix(one), _split_prefix(other)
+    if not (server and other_server) or server == other_server:
+        return _is_one_edit(tool, other_tool)
+    return tool == other_tool and len(server) >= _LONG and _is_one_edit(server, other_server)
 
 
 def _is_same_spelling(one: str, other: str) -> bool:
     """Return whether two names differ only in spelling style and in a prefix of one of them."""
     return _fold_name(one) in _strip_possible_prefixes(other) or _fold_name(other) in _strip_possible_prefixes(one)
-
-
-def _is_one_typo_apart(one: str, other: str) -> bool:
-    """Return whether two names are one edit apart; servers' names must also be long enough."""
-    (server, tool), (other_server, other_tool) = _split_prefix(one), _split_prefix(other)
-    if not (server and other_server) or server == other_server:
-        return _is_one_edit(tool, other_tool)
-    return tool == other_tool and len(server) >= _LONG and _is_one_edit(server, other_server)
 
 
 def _split_prefix(name: str) -> tuple[str, str]:
@@ -526,7 +524,7 @@ def _has_call_reached_status(use: ToolUse, status: str) -> bool | None:
     if status == "requested":
         return True
     if status == "executed":
-        return use.executed if use.is_execution_known else None
+        return use.executed if use.executed or use.denied else None  # it may have run without an observed result
     return False if use.denied else use.errored if use.output is not None else None
 
 

@@ -147,7 +147,10 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
         if key in MODIFIERS:
             _validate_modifier(key, matcher, named, problems, place)
         elif key not in REGISTRY:
-            problems.add(place, f"there is no matcher `{key}`", _explain_unknown_key(str(key), matcher[key]))
+            near = suggest_name(str(key), [*REGISTRY, *MODIFIERS], listing=False)
+            deeper = f"`path.{key}: ...` looks inside, " if isinstance(matcher[key], (Mapping, str, int)) else ""
+            whole = f"`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
+            problems.add(place, f"there is no matcher `{key}`", near or deeper + whole)
     if not matcher:
         hint = "write a value, or a matcher such as {contains: text}"
         problems.add(place_of(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)
@@ -165,13 +168,6 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
         elif key in {"anyOf", "allOf"}:
             for i, branch in enumerate(matcher[key]):
                 validate_matcher(branch, problems, place_of(matcher[key], i) or place)
-
-
-def _explain_unknown_key(key: str, value: object) -> str:
-    if near := suggest_name(key, [*REGISTRY, *MODIFIERS], listing=False):
-        return near
-    deeper = f"`path.{key}: ...` looks inside, " if isinstance(value, (Mapping, str, int)) else ""
-    return f"{deeper}`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
 
 
 def _validate_modifier(

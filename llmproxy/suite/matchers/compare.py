@@ -89,16 +89,15 @@ def _describe_near_miss(operand: object, actual: object) -> str:
     return ""
 
 
-def _object_to_non_reference(operand: object) -> str:
-    good = isinstance(operand, str) and is_reference(operand)
-    return "" if good else f" takes a reference such as $name.field, not {quote(operand)}"
-
-
 @matcher(
     "ref",
     schema={"type": "string", "pattern": r"^\$"},
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
-    objection=_object_to_non_reference,
+    objection=lambda operand: (
+        ""
+        if isinstance(operand, str) and is_reference(operand)
+        else f" takes a reference such as $name.field, not {quote(operand)}"
+    ),
 )
 def match_reference(operand: object, seen: ValueToMatch) -> Match:
     """Compare with a reference's value (`operand` is resolved); note if only the texts are equal."""

@@ -181,8 +181,10 @@ def get_path(value: object, path: str) -> Any:
                 lost = found if lost is ABSENT else lost
         return lost
     if isinstance(value, (list, tuple)):
-        head, rest = _split_path_head(path)
+        index = _INDEX.match(path)
+        head = index[1] if index else re.split(r"[.\[]", path, maxsplit=1)[0]
         if head.isdecimal():
+            rest = path[index.end() if index else len(head) :].removeprefix(".")
             return get_path(value[int(head)], rest) if int(head) < len(value) else ABSENT
         if any(isinstance(each, (Mapping, list, tuple)) for each in value):
             return Unknown(f"{head!r} is looked for in a list of {len(value)}: say in which item, such as [0].{path}")
@@ -195,13 +197,6 @@ def explain_bad_path(path: str) -> str:
     """Return why a path can never be followed, or "": assertions on a missing value would hold."""
     found = _SEARCHES.search(path)
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
-
-
-def _split_path_head(path: str) -> tuple[str, str]:
-    if found := _INDEX.match(path):
-        return found[1], path[found.end() :].removeprefix(".")
-    head = re.split(r"[.\[]", path, maxsplit=1)[0]
-    return head, path[len(head) :].removeprefix(".")
 
 
 class MatchKind(Enum):

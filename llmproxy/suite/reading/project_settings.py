@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -119,23 +120,16 @@ def _agent_flag_to_mapping(text: str) -> Mapping[str, Any]:
 
 def read_change_times(paths: Sequence[str]) -> Seen:
     found: Seen = {}
-    for path in _list_watched_files(paths):
-        try:
-            found[path] = path.stat().st_mtime_ns
-        except OSError:
-            continue
-        if len(found) >= _MOST:
-            break
-    return found
-
-
-def _list_watched_files(paths: Sequence[str]) -> Iterator[Path]:
     for folder in sorted({Path(path) if Path(path).is_dir() else Path(path).parent for path in paths}):
         for root, names, files in os.walk(folder):
             names[:] = sorted(name for name in names if not name.startswith(".") and name not in _PASSED_OVER)
-            yield from (
-                Path(root, name) for name in sorted(files) if Path(name).suffix in _KINDS and "snapshots" not in name
-            )
+            for name in sorted(files):
+                if len(found) >= _MOST:
+                    return found
+                if Path(name).suffix in _KINDS and "snapshots" not in name:
+                    with suppress(OSError):
+                        found[Path(root, name)] = Path(root, name).stat().st_mtime_ns
+    return found
 
 
 def diff_file_snapshots(before: Seen, after: Seen) -> list[Path]:

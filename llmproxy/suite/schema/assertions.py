@@ -45,10 +45,6 @@ def _read_text(value: object) -> object:
     raise bad_kind(f"takes a text, not {describe_value(value)}", hint)
 
 
-def _wrap_in_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 def _read_flag(value: object) -> object:
     if isinstance(value, bool):
         return value
@@ -171,7 +167,7 @@ Text = Annotated[str, BeforeValidator(_read_text)]
 """A text that is not empty."""
 Texts = Annotated[
     tuple[Text, ...],
-    BeforeValidator(_wrap_in_list),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
 ]
 """One text or several."""

@@ -442,10 +442,6 @@ class Scenario(Node):
         return self.name or self.id
 
 
-def _choose_entry_kind(value: object) -> str:
-    return "(path)" if isinstance(value, str) else "(scenario)"
-
-
 class Part(Node):
     """Content that suites may share by `include`."""
 
@@ -482,7 +478,7 @@ class Suite(Part):
         tuple[
             Annotated[
                 Annotated[Text, Tag("(path)")] | Annotated[Scenario, Tag("(scenario)")],
-                Discriminator(_choose_entry_kind),
+                Discriminator(lambda value: "(path)" if isinstance(value, str) else "(scenario)"),
             ],
             ...,
         ],

@@ -169,10 +169,6 @@ class AgentActivity:
         return len(self.seen)
 
     @property
-    def has_readable_answer(self) -> bool:
-        return any(each.is_readable for each in self.seen)
-
-    @property
     def unreadable(self) -> tuple[WireCall, ...]:
         """Answers with unknown tool calls; reasons in `WireCall.unread_reason`."""
         return tuple(each for each in self.seen if each.unread_reason)
@@ -230,9 +226,14 @@ class WireObserver:
         """All exchanges so far. Raises CassetteCorrupt for an invalid recording."""
         for call, interaction in self._fed[len(self._opened) :]:
             made = interaction or read_call_recording(call)
-            self._opened.append(
-                self._place_exchange(WireCall(call, None if made is None else decode_exchange(made, self._history)))
-            )
+            exchange = None if made is None else decode_exchange(made, self._history)
+            seen = WireCall(call, exchange)
+            if exchange is not None and seen.is_chat:
+                place = self._conversations.place_exchange(exchange)
+                self._attach_results(seen, exchange, place)
+                self._conversations.add_turn(exchange, place)
+                self._add_answer_tool_calls(seen, exchange, place.conversation)
+            self._opened.append(seen)
         return self._opened
 
     def build_step(self, after: int, until: int | None = None) -> AgentActivity:
@@ -263,16 +264,6 @@ class WireObserver:
         return calls
 
     # -- one exchange
-
-    def _place_exchange(self, seen: WireCall) -> WireCall:
-        exchange = seen.exchange
-        if exchange is None or not seen.is_chat:
-            return seen
-        place = self._conversations.place_exchange(exchange)
-        self._attach_results(seen, exchange, place)
-        self._conversations.add_turn(exchange, place)
-        self._add_answer_tool_calls(seen, exchange, place.conversation)
-        return seen
 
     def _attach_results(self, seen: WireCall, exchange: DecodedExchange, place: RequestPlace) -> None:
         for item in map(as_dict, as_list(exchange.tree.get("input"))):

@@ -113,11 +113,6 @@ class ToolUse:
         """Whether the agent should run or permit it: a call of its own, whoever executes it."""
         return self.approval or not self.hosted
 
-    @property
-    def is_execution_known(self) -> bool:
-        """Whether its execution is known: without an observed result it may have run, unless denied."""
-        return self.executed or self.denied
-
     def was_requested_after(self, other: ToolUse) -> bool:
         """Return whether it was requested after the other's request; calls of one answer, or time, are concurrent."""
         if other.heard is not None and other.heard <= self.seq:
@@ -211,16 +206,12 @@ def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> l
     """
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
-        name = find_unprefixed_name(use.name, served.names)
+        name = next((each for each in list_possible_unprefixed_names(use.name) if each in served.names), "")
         if name and not use.hosted and not use.denied:
             sides[name][0].append(use)
     for use in served.tools:
         sides[use.name][1].append(use)
     return [text for models, servers in sides.values() for text in _describe_server_mismatches(models, servers)]
-
-
-def find_unprefixed_name(name: str, known: frozenset[str]) -> str:
-    return next((each for each in list_possible_unprefixed_names(name) if each in known), "")
 
 
 def _describe_server_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
