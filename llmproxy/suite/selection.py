@@ -206,10 +206,7 @@ def _evaluate_tags(node: ast.expr, there: Collection[str]) -> bool:
 
 
 def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> tuple[Decimal, list[str]]:
-    """Return the recorded cost of these cases in US dollars, and the cases without a recording or a known price.
-
-    Each run counts as the first sample.
-    """
+    """Return the recorded cost in US dollars, each run as the first sample, and the cases without a known one."""
     total, unknown = Decimal(0), list[str]()
     for case in cases:
         found = _find_cost(store, cassette_name(case.suite.name, case.id)) if store.is_file() else None

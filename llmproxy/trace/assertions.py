@@ -43,10 +43,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
 
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
-    """The output matches this regular expression somewhere.
-
-    Raises `re.error` for an invalid one, ValueError for one that every text matches.
-    """
+    """The output matches this regular expression somewhere. Raises `re.error`; ValueError if every text matches it."""
     cassette = unwrap_cassette(run)
     compiled = re.compile(pattern)
     if compiled.search("") and compiled.search("\0") and not _CONDITION.search(compiled.pattern):
@@ -67,10 +64,7 @@ def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
 
 
 def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:
-    """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
-
-    Raises ValueError, TypeError: the schema itself is invalid.
-    """
+    """The output is JSON and fits a JSON Schema or a pydantic model. Raises ValueError, TypeError: invalid schema."""
     cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     if not problem:

@@ -62,9 +62,7 @@ class OtlpSpanConverter:
         self._ends: dict[str, int] = {}
 
     def convert(self, spans: Iterable[Span]) -> Iterator[Plain]:
-        """Convert spans, in order; at the end unanswered requests, and conversations, which end with their last
-        span.
-        """
+        """Convert spans in order; at the end unanswered requests, and conversations, which end with their last span."""
         for span in spans:
             yield from self._convert_or_hold(span)
         for request in self._requests.values():
@@ -178,7 +176,6 @@ def _build_status(span: Span) -> Plain:
 
 
 def _build_cost_and_token_attributes(span: Span) -> Plain:
-    """Return cost and, for spans without attributes, tokens."""
     found: Plain = {} if span.cost_usd is None else {"llmproxy.cost_usd": span.cost_usd}
     usage = span.token_usage
     if usage is not None and "gen_ai.usage.input_tokens" not in (span.metadata or {}):
@@ -288,7 +285,6 @@ def write_otlp(
 
 
 def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:
-    """Return calls as a trace, at the times of their arrival in this run."""
     made = [(read_call_recording(call), call.at) for call in calls]
     placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)
     return from_interactions(placed, name)

@@ -152,12 +152,7 @@ class Span:
 
     @classmethod
     def from_dict(cls, data: Any) -> Span:
-        """Read one span, ignoring unknown members.
-
-        Raises TraceMemberMissing: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: unknown
-        kind, or an invalid number (also a ValueError); TraceWrongShape: something is no object (also an
-        AttributeError).
-        """
+        """Read one span, ignoring unknown members. Raises TraceMemberMissing, TraceWrongValue, TraceWrongShape."""
         raise_if_wrong_type(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):
             if name not in data:

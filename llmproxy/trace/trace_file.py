@@ -147,9 +147,8 @@ class Cassette:
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Number of spans that lack a required ``cost``, ``tokens`` or ``duration``, by measure; empty if none.
-
-        ``answers``: the answers whose tool calls are not known.
+        """Number of spans that lack ``cost``, ``tokens`` or ``duration``, and of ``answers`` with unknown calls, if
+        any.
         """
         found = {"cost": 0, "tokens": 0, "duration": 0, "answers": 0}
         requests: dict[str, Span] = {}

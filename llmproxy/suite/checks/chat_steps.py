@@ -63,7 +63,6 @@ _TEXT_ONLY = frozenset(
 
 
 def locate_snapshots(suite: Path) -> Path:
-    """Return the path of the snapshots of a suite file, which may not exist."""
     return suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
 
 
@@ -136,7 +135,6 @@ class StepCheckContext(Protocol):
 
 
 def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: AgentActivity) -> Assertion:
-    """Compare the tool calls of a step with their snapshot, in order: names only, or with arguments."""
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
     seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
@@ -449,7 +447,6 @@ def find_unclear_tool_checks(step: Talk, measured: AgentActivity) -> list[Assert
 
 
 def find_uncounted_hosted_tools(step: Talk, measured: AgentActivity) -> list[str]:
-    """Return tools run by the provider that an assertion about all tools does not count."""
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
         return []

@@ -93,7 +93,6 @@ class RowCleaner:
         self._rows[entity, id] = None
 
     def clean_up(self) -> list[str]:
-        """Clean up; returns failures, one sentence each."""
         try:
             if self.policy.reset != "delete":
                 if self.policy.reset != "none":

@@ -216,10 +216,7 @@ def check_tool_sequence(names: Sequence[str], step: AgentActivity) -> Assertion:
 
 
 def _check_order(key: str, name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
-    """Check a tool's calls (`uses`) against those of another one, which must be called too.
-
-    `after`: each has an earlier call of it. `before`: all of them come before every call of it.
-    """
+    """Check that each call has an earlier one of `other` (`after`), or that all precede its first (`before`)."""
     others = [call for call in calls if call.name == other]
     if key == "after":
         wrong = [use for use in uses if not any(use.was_requested_after(call) for call in others)]

@@ -56,7 +56,6 @@ def evaluate(actual: object, matcher: object, scope: VariableScope, *, negated: 
 
 
 def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
-    """Return the result of an assertion; `message` is the reason of a failure."""
     status = Status.PASSED if holds else Status.FAILED
     return Assertion(name=name, status=status, message="" if holds else message, **about)
 
@@ -78,10 +77,7 @@ def worst_status(statuses: Iterable[Status]) -> Status:
 def check_value(
     name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
-    """Check a value against a matcher as written in YAML; one assertion for each of its keys.
-
-    `name` is the value's in the suite: ``created[0].fields.title``; `where` its source, for the report.
-    """
+    """Check a value against a matcher as written, one assertion a key; `name` is like ``created[0].fields.title``."""
     if not isinstance(matcher, Mapping) or matcher.keys() <= MODIFIERS.keys():
         return [_build_assertion_result(name, matcher, actual, evaluate(actual, matcher, scope), scope, where)]
     seen = ValueToMatch(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})

@@ -100,7 +100,6 @@ def _describe_near_miss(operand: object, actual: object) -> str:
     ),
 )
 def match_reference(operand: object, seen: ValueToMatch) -> Match:
-    """Compare with a reference's value (`operand` is resolved); note if only the texts are equal."""
     if are_equal(seen.actual, operand):
         return Match(MatchKind.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]

@@ -95,7 +95,6 @@ def are_equal(left: object, right: object) -> bool:
 
 
 def to_nfc(text: str) -> str:
-    """Return a text with composed letters and accents, so that both forms are equal."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
@@ -274,7 +273,6 @@ def match(expected: object, seen: ValueToMatch) -> Match:
 
 
 def choose_eq_or_ref(expected: object, scope: VariableScope) -> str:
-    """Return the matcher of a plain value: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 

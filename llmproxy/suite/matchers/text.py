@@ -381,7 +381,6 @@ def _walk_value_member_names(value: object) -> Iterator[str]:
 
 
 def _limit_rule_steps(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return a validator's rules, which together are applied at most `most` times."""
     steps = count(1)
 
     def of(rule: Any) -> Any:

@@ -47,7 +47,6 @@ USER = "test-user"
 
 
 def _name_axis_values(values: Sequence[object]) -> list[str]:
-    """Return a name for each value of an axis: the value itself if all are short and different."""
     texts = [_format_scalar_or_empty(each) for each in values]
     good = all(text and len(text) <= LONGEST_NAME for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]
@@ -243,8 +242,6 @@ def _warn_of_unsatisfiable_comparison(node: Map, doubts: Problems) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SuiteCase:
-    """A scenario to run, with its suite and one set of its parameters."""
-
     id: str
     """Unique in the test; ``scenario[set]`` if the scenario is parametrized."""
     scenario: Scenario

@@ -28,7 +28,6 @@ _TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
 
 
 def show_path(path: Path) -> str:
-    """Return a path for messages: relative to the working folder if below it."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -196,7 +195,6 @@ def _copy_step_with_defaults(step: Map, defaults: Map | None) -> Map:
 
 
 def _copy_judge_with_defaults(node: Map, defaults: Map | None) -> object:
-    """Return a judge's arguments with the suite's model; short forms (a text, a list) are expanded."""
     said = node["judge"]
     if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
         at = node.values_at["judge"]

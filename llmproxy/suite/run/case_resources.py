@@ -234,7 +234,6 @@ class CaseResources:
         return context
 
     async def close_all(self) -> list[str]:
-        """Close everything that was opened; returns errors."""
         notes: list[str] = []
         while self._back:
             what, give = self._back.pop()

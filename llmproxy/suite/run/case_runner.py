@@ -113,7 +113,6 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
 async def _run_talk_step(
     context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
 ) -> StepResult:
-    """Talk with the agent and check all; `send` gives its answer, and what a simulation asserts of the talk."""
     if context.recorded is not None:
         context.recorded.begin_step(context.index, step.kind)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
@@ -310,7 +309,6 @@ class _CaseRun:
         return self._concluded
 
     async def _try_step(self, context: StepContext, index: int, step: StepBase) -> bool:
-        """Execute a step; returns whether the run may continue."""
         since = self.run_context.clock()
 
         def describe_step() -> Step:

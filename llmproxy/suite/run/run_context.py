@@ -197,8 +197,6 @@ def _recording_to_call(line: Mapping[str, Any]) -> Call:
 
 
 class RecordedCallsSession(RunSession):
-    """A session for judges, in which the agent's recorded traffic appears as if new."""
-
     @classmethod
     async def open(cls, proxy: str, *, cassette: str, **how: Any) -> Self:
         """Open the judges' own cassette; in a replay, the run's one if nothing is recorded in theirs."""

@@ -59,7 +59,6 @@ class SuiteParcel(NodeSetup):
 
 
 def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
-    """Return the files in agents' descriptions: ``agent.py`` of a function, words of a command."""
     described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
     found: dict[Path, None] = {}
     for mapping, folder in (*described, *more):
@@ -114,7 +113,6 @@ class RemoteSuites:
     def __init__(
         self, runner: RemoteRunner, parcel: SuiteParcel, told: Callable[[Sequence[Event]], Sequence[Event]] = list
     ) -> None:
-        """Run suites of `parcel` there; `told` converts a remote run's events to local ones."""
         self._runner, self._parcel, self._sent, self._told = runner, parcel, runner.put_parcel(parcel), told
 
     async def run_case(

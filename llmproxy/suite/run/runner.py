@@ -54,7 +54,6 @@ def get_matrix_position(case: SuiteCase) -> dict[str, Any]:
 
 
 def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
-    """Return a scenario's row; `least` is the required share of passed runs."""
     found = VerdictCounts.from_statuses([each.status for each in ran])
     counted = found.counted_runs
     made = found.to_row(scenario, decide_verdict(found, least).value)
@@ -130,14 +129,9 @@ class ConcurrencyPlan:
 async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> ConcurrencyPlan:
     """Decide which runs may be concurrent, and which would disturb each other; queries the stores.
 
-        no entities                            all concurrent
-        rows of a user of its own              one lock a user, unless a scenario checks another one's rows
-        else                                   one lock for all, with a note
-
-    In a store that numbers its keys, concurrent runs get varying row ids. That is not allowed while recording: the
-    recording would depend on the order of runs. In replay it is allowed: the proxy gets the ids of every run's rows and
-    binds them (`llmproxy.core.bindings`). A run that misses anyway, because an id is at a place that cannot be bound,
-    is repeated alone.
+    Runs whose rows have a user of their own are: there is one lock a user, else one for all. In a store that numbers
+    its keys, concurrent runs get varying row ids, so not while recording: the recording would depend on the order of
+    runs. In replay the proxy binds the ids (`llmproxy.core.bindings`); a run that misses anyway is repeated alone.
     """
     if run_context.options.parallel < 2:
         return ConcurrencyPlan()
@@ -159,7 +153,6 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
 
 
 def _explain_serial_execution(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
-    """Return why runs of a suite with these entities disturb each other, and whether concurrent ids vary."""
     try:
         made = run_context.get_shared_suite_store(case)
         known = [] if made is None else [made[0].describe(name) for name in names]
@@ -346,7 +339,6 @@ class _CaseBatch:
             raise
 
     async def _run_suite_hooks(self, case: SuiteCase, name: str) -> bool:
-        """Run a suite's hooks once before or after; returns whether its scenarios may run."""
         suite: Suite = case.suite
         hooks = () if suite.hooks is None else suite.hooks.before_all if name == "beforeAll" else suite.hooks.after_all
         try:

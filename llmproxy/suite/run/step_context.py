@@ -81,7 +81,6 @@ class SuiteConversation:
         player: UserForAgent,
         listener: StepContext,
     ) -> None:
-        """Start; `name` is its name in the suite, empty without one, `thread` its id for the agent."""
         self.name, self.thread_id = name, thread
         self.answer = ""
         self.windows: dict[int, tuple[int, int]] = {}
@@ -469,7 +468,6 @@ async def run_simulated_conversation(
 async def replay_simulation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Repeat the user's recorded texts; return as `run_simulated_conversation`, with criteria judged again."""
     assert context.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
     for text in context.recorded.begin_step(context.index, step.kind):

@@ -56,7 +56,6 @@ class Node(BaseModel):
 
     @classmethod
     def known_keys(cls) -> tuple[str, ...]:
-        """Return the valid keys, in the file's spelling."""
         return tuple(field.alias or name for name, field in cls.model_fields.items())
 
     @classmethod

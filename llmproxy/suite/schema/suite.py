@@ -132,13 +132,10 @@ class Talk(StepBase):
 
 
 def _find_tool_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
-    """Return tools of which each must come before the next one, up to the first again; empty if there are none.
-
-    If one call is enough (`every: false`) a tool may come before and after another one, and after itself.
-    """
+    """Return tools of which each must come before the next one, up to the first again; empty if there are none."""
     earlier: dict[str, set[str]] = {}
     for name, wanted in tools.items():
-        if wanted.every is not False and wanted.count != 0:
+        if wanted.every is not False and wanted.count != 0:  # else one call is enough, before and after another
             if wanted.after is not None:
                 earlier.setdefault(name, set()).add(wanted.after)
             if wanted.before is not None:
@@ -239,7 +236,6 @@ STEPS: dict[str, type[StepBase]] = {
 
 
 def step_kind(value: object) -> str:
-    """Return the kind of a step, as the name of a union's branch; an unknown one is explained by its missing keys."""
     if isinstance(value, StepBase):
         return f"({value.kind})"
     if not isinstance(value, Mapping):

@@ -144,7 +144,6 @@ Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 
 def build_plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
-    """Load the attribute and create the store; SuiteError with the missing methods if it is none."""
     made = load_attribute(reference, folder, "store.python")
     if isinstance(made, type) or not all(hasattr(made, name) for name in METHODS):
         if not callable(made):

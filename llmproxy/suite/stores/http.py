@@ -172,10 +172,7 @@ def parse_next_link(header: str) -> str:
 def find_evidence_of_more_rows(
     value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1
 ) -> str:
-    """Describe the evidence for more rows than those read; empty if there is none.
-
-    `here` are rows of this page, `so_far` of all pages so far; `pages` is their number.
-    """
+    """Describe the evidence for more rows than `so_far`, of which `here` are on this page; empty if there is none."""
     for names, known in ((_TOTAL_HEADERS, so_far), (_PAGES_HEADERS, pages)):
         for name in names:
             if (text := headers.get(name, "")).isdecimal() and int(text) > known:
@@ -217,7 +214,6 @@ def _refers_to_next_page(found: object) -> bool:
 
 
 def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield path, name and value of the members next to the rows, and of objects about pages."""
     if not isinstance(value, Mapping):
         return
     for name, found in value.items():

@@ -375,7 +375,6 @@ class EntityShape:
     """Whether a deleted row's number may be reused."""
 
     def describe(self, entity: str, seen: Iterable[str]) -> EntityInfo:
-        """Describe an entity of this shape; `seen` are the columns of its rows so far."""
         names = dict.fromkeys((self.key, *([self.user] if self.user else []), *(self.columns or seen)))
         columns = {name: Column(name) for name in names}
         return EntityInfo(entity, self.key, self.user, columns, closed=bool(self.columns), reuses=self.reuses)

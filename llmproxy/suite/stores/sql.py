@@ -375,10 +375,8 @@ class SqlStore(StoreBase):
         user: str | None = None,
         reset: str = "",
     ) -> None:
-        """Prepare without connecting.
-
-        `user` is the user column of unmapped entities (see `TableMap`); `reset` is the action of `reset`: `truncate`
-        empties the entities, `copy` restores the SQLite file from `mark`, else nothing.
+        """Prepare, unconnected. `user`: of unmapped entities; `reset`: `truncate` entities, `copy` from `mark`, or
+        nothing.
         """
         self.url = url_for(url, folder)
         self._maps = dict(entities or {})
@@ -513,7 +511,6 @@ class SqlStore(StoreBase):
     # -- connections
 
     def run_read_with_retry[T](self, act: Callable[[sa.Connection], T], doing: str) -> T:
-        """Run a reading function; retried on a new connection if the first one died."""
         self._require_file()
         try:
             with translate_errors(self.url, doing), self._engine.connect() as connection:

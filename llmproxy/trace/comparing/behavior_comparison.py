@@ -98,7 +98,6 @@ class BehaviorRun:
 
 
 def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
-    """Return the behaviour of the agent's model in a recording; failed answers count for nothing."""
     calls: list[ComparedToolCall] = []
     counted: list[Interaction] = []
     answer, ended = "", False

@@ -93,7 +93,6 @@ def _format_value(value: object) -> str:
 
 
 def pair_calls_by_number(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
-    """Yield tool, number of the call from 1, and the two spans, for every call that both sides have."""
     later: dict[str, list[Span]] = defaultdict(list)
     for span in new:
         later[span.tool_name or ""].append(span)

@@ -85,7 +85,6 @@ class AnswerContract:
 
     @property
     def shape_group(self) -> tuple[object, ...]:
-        """Key of answers whose shapes are comparable."""
         return self.kinds, self.finish
 
 

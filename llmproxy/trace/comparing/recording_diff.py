@@ -75,8 +75,6 @@ class TurnPair:
 
 @dataclass(frozen=True, slots=True)
 class CassetteTotals:
-    """Totals of one cassette; unknown values count as nothing."""
-
     turns: int
     calls: int
     tokens_in: int
@@ -248,7 +246,6 @@ class RunAndAllRequestsDiff:
 
     @property
     def pairs_beyond_run_diff(self) -> list[TurnPair]:
-        """Pairs of requests with differences that the comparison of the runs lacks."""
         return [
             each for each in self.requests.pairs if each.what in ("added", "removed") or each.changes_beyond_run_diff
         ]

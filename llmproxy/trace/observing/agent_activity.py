@@ -100,10 +100,7 @@ class ToolResult:
 
     @classmethod
     def classify(cls, text: str, *, declared: bool) -> ToolResult:
-        """Build a result; `declared`: the dialect marks it as failed.
-
-        Also failed: an object with an error, and a text that begins like frameworks' errors.
-        """
+        """Build a result. Also failed: an object with an error, a text that begins like frameworks' errors."""
         stripped = text.lstrip()
         if stripped[:1] != "{":
             return cls(text, declared or _FAILED.match(stripped) is not None)
@@ -170,7 +167,6 @@ class AgentActivity:
 
     @property
     def unreadable(self) -> tuple[WireCall, ...]:
-        """Answers with unknown tool calls; reasons in `WireCall.unread_reason`."""
         return tuple(each for each in self.seen if each.unread_reason)
 
     @property
@@ -336,10 +332,7 @@ def build_portable_recording_name(recording: Mapping[str, Any]) -> str:
 
 
 def compare_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
-    """List differences between models' tool calls and servers' received ones in a cassette's interactions, in order.
-
-    Also empty without servers or models, and if an answer of a model cannot be read.
-    """
+    """List mismatches of models' and servers' tool calls in a cassette; none if a model's answer cannot be read."""
     wire = WireObserver()
     wire.add_calls((_interaction_to_call(number, each), each) for number, each in enumerate(made, 1))
     served = wire.read_tool_server_calls()

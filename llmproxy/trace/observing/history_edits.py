@@ -83,7 +83,6 @@ def _read_applied_edit(edit: dict[str, Any]) -> Iterator[ProviderEdit]:
 
 
 def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the parts of an answer with their number: of `content` or `output`, whole or in events."""
     response = as_dict(value.get("response")) or value
     for number, part in enumerate((*as_list(response.get("content")), *as_list(response.get("output")))):
         yield number, as_dict(part)
@@ -94,7 +93,6 @@ def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, 
 
 
 def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
-    """Describe why a request does not contain its history; empty if it does."""
     if list_earlier_ids(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
     if exchange.tree.get("truncation") == "auto":
@@ -125,10 +123,7 @@ class ProcessorFindings:
 def find_history_edits(
     step: AgentActivity, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
 ) -> ProcessorFindings:
-    """Find edits of the history in a step; `before` are the run's exchanges before it.
-
-    `continues`: its first request should contain history; `spoken`: the users' texts in the run, empty if unknown.
-    """
+    """Find edits in a step after the exchanges `before`; `spoken`: the users' texts in the run, empty if unknown."""
     all_seen = [*before, *step.seen]
     found: dict[str, list[ProcessorFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
@@ -291,11 +286,7 @@ def _choose_parent(
     family: Mapping[int, DecodedExchange],
     writers: Collection[DecodedExchange],
 ) -> DecodedExchange | None:
-    """Return the best of the possible parents, given by call number: most in common, and the same summaries.
-
-    In a repetitive conversation several are possible; then the writer of a summary is excluded, and the summarised
-    request preferred.
-    """
+    """Return the request with most in common; of several in a repetitive conversation the summarised one."""
     known: dict[int, tuple[int, bool, bool]] = {}
     for n, each in family.items():
         items, text = list_dialogue_items(each.messages), join_system_text(each.messages)
@@ -310,9 +301,7 @@ def _choose_parent(
 
 
 def _is_same_agent(one: DecodedExchange, other: DecodedExchange, *, goes_on: bool) -> bool:
-    """Return whether two requests are of one agent: the same tools, and similar system prompts.
-
-    `goes_on`: the conversation is expected to continue; then the same tools are enough, for a summary may replace the
+    """Return whether two requests are of one agent; `goes_on`: equal tools are enough, a summary may replace the
     prompt.
     """
     if goes_on and one.tools and one.tools == other.tools:
@@ -333,7 +322,6 @@ def _are_similar_prompts(one: str, other: str) -> bool:
 
 
 def _build_expected_history(exchange: DecodedExchange) -> list[HistoryItem]:
-    """Return the expected history of the next request: this request's messages, and the answer."""
     answer = list_dialogue_items([] if exchange.answer is None else [exchange.answer])
     return list_dialogue_items(exchange.messages) + [replace(each, call_id=None, reasoning=False) for each in answer]
 

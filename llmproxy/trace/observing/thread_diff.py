@@ -74,7 +74,6 @@ def join_system_text(messages: Sequence[Message]) -> str:
 
 
 def list_dialogue_items(messages: Sequence[Message]) -> list[HistoryItem]:
-    """Return a request's history without system prompts, with the pieces of one answer joined."""
     items: list[HistoryItem] = []
     for message in messages:
         if message.role == "system":
@@ -107,10 +106,9 @@ def compare_histories(
     after: str = "",
     written: Sequence[str] = (),
 ) -> HistoryChange:
-    """Compare a request's expected history (without new messages) with its messages.
+    """Compare an expected history with a request's; `before` and `after` are the system prompts.
 
-    `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for
-    this request.
+    `written` are texts, without white space, that earlier calls wrote for this request.
     """
     end = len(sent) - _count_trailing_new_messages(sent)
     body, new = list(sent[:end]), list(sent[end:])
@@ -137,10 +135,7 @@ def compare_histories(
 
 
 def _compute_opcodes(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> list[tuple[str, int, int, int, int]]:
-    """Return edit steps like `SequenceMatcher`, with common beginning and end kept.
-
-    In a conversation of equal messages the longest match alone would put a summary before the messages it replaces.
-    """
+    """Return edit steps that keep both ends: else, among equal messages, a summary would precede what it replaces."""
     head, tail = count_common_ends(one, other)
     keys, other_keys = ([item.key for item in side[head : len(side) - tail]] for side in (one, other))
     middle = SequenceMatcher(None, keys, other_keys, autojunk=False)
@@ -166,7 +161,6 @@ def _count_trailing_new_messages(sent: Sequence[HistoryItem]) -> int:
 def _find_unpaired_messages(
     expected: Sequence[HistoryItem], sent: Sequence[HistoryItem], written: Sequence[str]
 ) -> tuple[list[HistoryItem], list[HistoryItem], int]:
-    """Pair edited or pruned messages; returns missing and additional ones, and the number of pruned parts."""
     gone: dict[int, HistoryItem] = {}
     reworded: dict[int, int] = {}
     pruned, at, used, joined = 0, 0, set[int](), 0
@@ -227,7 +221,6 @@ def _count_joined_messages(expected: Sequence[HistoryItem], sent: HistoryItem) -
 
 
 def _count_pruned_parts(item: HistoryItem, sent: HistoryItem) -> int:
-    """Return the number of missing parts of a message, 0 for a different message."""
     if item.role != sent.role:
         return 0
     if item.role == "assistant" and item.alike == sent.alike and len(sent.calls) < len(item.calls):

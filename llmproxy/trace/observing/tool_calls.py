@@ -200,10 +200,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
 
 
 def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> list[str]:
-    """List differences between models' tool calls and servers' received ones, without tools that an agent runs itself.
-
-    Calls with the same arguments are paired in any order; the rest of both sides is reported in pairs.
-    """
+    """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
         name = next((each for each in list_possible_unprefixed_names(use.name) if each in served.names), "")
@@ -331,7 +328,6 @@ class UsageSum:
 
 
 def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
-    """Return the usage of the counted answers; every prompt token is input, cached or not."""
     counted = [each for each in chosen if _is_successful_model_call(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     tokens = [build_token_usage(each) for each in usages]

@@ -124,7 +124,6 @@ class RecordedConversations:
     def take_pending_call_of_result(
         self, conversation: RecordedConversation, call_id: str | None
     ) -> PendingToolCall | None:
-        """Take the tool call of a result: by id, by tool name, or the first one without an id."""
         pending = conversation.pending
         found = next((each for each in pending if call_id and each.call_id == call_id), None)
         found = found or next((each for each in pending if each.name == call_id), None)

@@ -55,7 +55,6 @@ _PROVIDERS = {row.name: row.otel for row in PROVIDERS.values() if row.otel} | {"
 
 
 def make_span_id(interaction: Interaction, part: str) -> str:
-    """Return the id of a span: 32 hex digits, the same for the same recording."""
     i = interaction
     text = f"{i.cassette}\0{i.sample}\0{i.party}\0{i.key}\0{i.occurrence}\0{i.started_at!r}\0{part}"
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -227,7 +226,6 @@ def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | 
 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
-    """Return the time of the first chunk after which the answer is not empty."""
     draft, add = Draft(), get_codec_or_default(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
@@ -327,7 +325,6 @@ def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
 
 
 def _read_model_id_and_finish(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Return an answer's model, id and finish reasons; of a stream from its first and last events."""
     model = answer_id = None
     reasons: dict[str, None] = {}
     for value in events if len(events) <= _ENDS * 2 else (*events[:_ENDS], *events[-_ENDS:]):

@@ -84,14 +84,12 @@ class IncompleteSpanQueue:
         self._size = 0
 
     def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> QueuedSpan:
-        """Append a span; set `ready` of the returned entry when it is complete."""
         entry = QueuedSpan(span, ready, size)
         self._waiting.append(entry)
         self._size += size
         return entry
 
     def take_ready(self, *, ended: bool = False) -> Iterator[Span]:
-        """Take complete spans, and those over the limit; all if the recording has `ended`."""
         waiting = self._waiting
         while waiting and (ended or waiting[0].ready or len(waiting) > HELD_SPANS or self._size > HELD_BYTES):
             entry = waiting.popleft()
@@ -158,8 +156,6 @@ def build_tool_identity_attributes(call: ToolCall) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class AnswerAwaitingRetry:
-    """A failed answer, until it is known whether the client retries."""
-
     request: QueuedSpan
     response: QueuedSpan
     attempts: int = 1
@@ -401,7 +397,6 @@ def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
 
 
 def build_mcp_span(interaction: Interaction) -> Span | None:
-    """Return a message to a server as a step; None for one without an answer."""
     operation = interaction.operation
     if operation in (ANSWER, END, STREAM) or operation.startswith(NOTIFICATION):
         return None
