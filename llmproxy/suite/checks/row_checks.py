@@ -48,15 +48,8 @@ from llmproxy.suite.stores.protocol import (
     parse_key,
 )
 
-_BIRTH = (
-    "created",
-    "createdat",
-    "createdon",
-    "createtime",
-    "creationdate",
-    "creationtime",
-    "datecreated",
-    "insertedat",
+_BIRTH = frozenset(
+    {"created", "createdat", "createdon", "createtime", "creationdate", "creationtime", "datecreated", "insertedat"}
 )
 """Names of creation time columns, without underscores."""
 _SHOWN_DOUBTS = 3

@@ -163,11 +163,14 @@ def _make_nonempty_list_check(what: str) -> Callable[[object], str]:
     return lambda operand: "" if isinstance(operand, list) and operand else said
 
 
+_need_a_value, _need_a_matcher = map(_make_nonempty_list_check, ("value", "matcher"))
+
+
 @matcher(
     "in",
     schema={"type": "array", "minItems": 1, "items": _JSON},
     help="equal to one of these values",
-    objection=_make_nonempty_list_check("value"),
+    objection=_need_a_value,
 )
 def match_in(operand: list[object], seen: ValueToMatch) -> Match:
     if any(are_equal(seen.actual, each) for each in operand):
@@ -238,23 +241,11 @@ def match_not(operand: object, seen: ValueToMatch) -> Match:
     return Match(MatchKind.UNCLEAR, f"cannot be denied: {found.message}")
 
 
-@matcher(
-    "anyOf",
-    schema=_SEVERAL,
-    help="at least one of these matchers holds",
-    objection=_make_nonempty_list_check("matcher"),
-    raw=True,
-)
+@matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_need_a_matcher, raw=True)
 def match_any_of(operand: list[object], seen: ValueToMatch) -> Match:
     return match_any(match(each, seen) for each in operand)
 
 
-@matcher(
-    "allOf",
-    schema=_SEVERAL,
-    help="all of these matchers hold",
-    objection=_make_nonempty_list_check("matcher"),
-    raw=True,
-)
+@matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_need_a_matcher, raw=True)
 def match_all_of(operand: list[object], seen: ValueToMatch) -> Match:
     return combine_required_matches(match(each, seen) for each in operand)

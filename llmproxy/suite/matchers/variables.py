@@ -152,7 +152,8 @@ class VariableScope:
     def record_ids_for_proxy(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
         """Note the ids of a row: they differ in each run, and the proxy must know them to bind them."""
         for column, value in row.items():
-            if (column == primary or column.endswith(("_id", "Id"))) and _is_valid_row_id(value):
+            is_id = column == primary or column.endswith(("_id", "Id"))
+            if is_id and isinstance(value, (str, int, UUID)) and not isinstance(value, bool) and value != "":
                 self._noted.append({"name": f"{strip_dollar(name)}.{entity}.{column}", "value": str(value)})
 
     def pop_noted_ids(self) -> list[dict[str, str]]:
@@ -231,10 +232,6 @@ class VariableScope:
         return StepError(
             f"{found.text}: nothing is called ${found.name}", hint=suggest_name(found.name, self.known_names)
         )
-
-
-def _is_valid_row_id(value: object) -> bool:
-    return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 
 
 def _format_value(value: object) -> str:

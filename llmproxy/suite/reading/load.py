@@ -160,14 +160,6 @@ def _pick_one_per_shape(sets: list[Map]) -> list[Map]:
     return list(found.values())
 
 
-def _warn_of_unused_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
-    """Warn of an axis that the scenario does not use: its cells are equal."""
-    matrix = scenario.get("matrix")
-    at = place_of(scenario, "matrix")
-    axes = {name: place_of(matrix, name, key=True) or at for name in matrix} if isinstance(matrix, Map) else {}
-    _warn_of_unused_names(scenario, axes, "axis", variables, doubts)
-
-
 def _warn_of_unused_names(
     scenario: Mapping[str, Any], names: Mapping[str, YamlPlace | None], what: str, variables: object, doubts: Problems
 ) -> None:
@@ -330,7 +322,11 @@ class LoadedSuites:
                 raw, data = _inline_parametrize_file(given, where, variables, self.problems, self.warnings)
                 if data is not None:
                     self.files[data] = None
-                _warn_of_unused_axes(raw, variables, self.warnings)
+                matrix, at = raw.get("matrix"), place_of(raw, "matrix")
+                axes = (
+                    {name: place_of(matrix, name, key=True) or at for name in matrix} if isinstance(matrix, Map) else {}
+                )
+                _warn_of_unused_names(raw, axes, "axis", variables, self.warnings)
                 expanded = _convert_matrix_to_parametrize(raw, self.problems)
                 known = expanded is not None and len(self.problems) == before
                 raw = expanded or raw

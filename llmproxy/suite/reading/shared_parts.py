@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -39,7 +39,11 @@ def find_suite_files(paths: Iterable[str | Path], problems: Problems) -> list[Pa
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            inside = list(_find_suites(path))
+            inside = []
+            for root, folders, files in os.walk(path):
+                folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _PASSED_OVER)
+                suites = (name for name in sorted(files) if any(Path(name).match(pattern) for pattern in SUITES))
+                inside += [Path(root, name) for name in suites]
             if not inside:
                 called = f"suites are called {', '.join(SUITES)}; `llmproxy test --init` writes a first one"
                 problems.add(None, f"{given}: no suite in this folder", called)
@@ -66,12 +70,6 @@ def find_scenario_files(folder: Path, entry: str, at: YamlPlace | None, problems
 def _expand_pattern(pattern: str) -> list[Path]:
     found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - `Path.glob` takes no absolute pattern
     return [Path(each) for each in sorted(found) if Path(each).is_file()]
-
-
-def _find_suites(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _PASSED_OVER)
-        yield from (Path(root, name) for name in sorted(files) if any(Path(name).match(pattern) for pattern in SUITES))
 
 
 def _suggest_file(path: Path) -> str:

@@ -351,16 +351,8 @@ class _CaseRun:
         self._next = step.index + 1
         name = f"step {step.index + 1}" + (f" ({step.label})" if step.label else "")
         self._reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][:3]
-        self.emitter.emit(
-            replace(
-                step,
-                status=status,
-                assertions=tuple(done.assertions),
-                message=done.message,
-                interactions=tuple(done.interactions),
-                recordings=tuple(done.recordings),
-            )
-        )
+        told = replace(step, status=status, assertions=tuple(done.assertions), message=done.message)
+        self.emitter.emit(replace(told, interactions=tuple(done.interactions), recordings=tuple(done.recordings)))
 
     def _check_total_usage(self, context: StepContext) -> None:
         wanted = self.case.scenario.usage

@@ -66,7 +66,9 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     made["latency_ms"] = mean_if_all_known([each.latency for each in judged])
     if len(ran) > 1:
         made["pass_hat"] = {k: found.pass_hat_k(k) for k in range(1, counted + 1)}
-        made["errors"] = _list_distinct_reasons(ran)
+        wrong = (each for each in ran if each.status is not Status.PASSED)
+        reasons = (each.reasoning or (str(each.error) if each.error else "") for each in wrong)
+        made["errors"] = list(dict.fromkeys(text.splitlines()[0] for text in reasons if text))
         made["told"] = _describe_rate(made, counted) + _describe_recording_dates(ran)
     return made
 
@@ -93,13 +95,6 @@ def _describe_recording_dates(ran: Iterable[CaseResult]) -> str:
         return ""
     when = f"on {days[0]}" if len(days) == 1 else f"between {days[0]} and {days[-1]}"
     return f"; the samples were recorded {when}"
-
-
-def _list_distinct_reasons(ran: Iterable[CaseResult]) -> list[str]:
-    found = (
-        each.reasoning or (str(each.error) if each.error else "") for each in ran if each.status is not Status.PASSED
-    )
-    return list(dict.fromkeys(text.splitlines()[0] for text in found if text))
 
 
 def choose_exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], *, trouble: bool = False) -> Exit:

@@ -360,14 +360,9 @@ class StepContext:
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.label}
             for use in measured.tools
         ]
+        of_answer = {"tool_calls": calls, "recordings": measured.recordings} if first else {}
         self.emitter.emit_message(
-            message,
-            turn=self.turn,
-            conversation=conversation.name,
-            author="agent",
-            ms=self._ms,
-            tool_calls=calls if first else (),
-            recordings=measured.recordings if first else (),
+            message, turn=self.turn, conversation=conversation.name, author="agent", ms=self._ms, **of_answer
         )
 
     def hook_environment(self) -> Mapping[str, str]:

@@ -113,14 +113,8 @@ def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, 
         reuses = given.get("reuses")
         if reuses is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
-        maps[name] = TableMap(
-            given.get("table", name),
-            given.get("schema"),
-            given.get("id"),
-            read_owner_column(given, at, user),
-            renamed,
-            reuses,
-        )
+        owner = read_owner_column(given, at, user)
+        maps[name] = TableMap(given.get("table", name), given.get("schema"), given.get("id"), owner, renamed, reuses)
     return maps
 
 

@@ -280,7 +280,7 @@ class WireObserver:
             self._conversations.take_pending_call_of_result(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
                 continue
-            if (tool := self._waiting.take_call_of_result(conversation, call_id, told, of=origins)) is not None:
+            if (tool := self._waiting.take_call_of_result(conversation, call_id, told, origins)) is not None:
                 found.add(self._keys[tool.seq])
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
                 tool.heard = seen.call.seq
@@ -375,6 +375,7 @@ def _estimate_tokens(messages: Iterable[Message]) -> int:
 
 
 type _Mark = tuple[str | None, str | None, str, str]
+type _Keys = Container[str | None]
 
 
 class UnansweredToolCalls:
@@ -396,12 +397,7 @@ class UnansweredToolCalls:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
     def take_call_of_result(
-        self,
-        conversation: RecordedConversation,
-        call_id: str | None,
-        told: NewToolResult,
-        *,
-        of: Container[str | None] | None = None,
+        self, conversation: RecordedConversation, call_id: str | None, told: NewToolResult, of: _Keys | None
     ) -> ToolUse | None:
         """Take the call of a result; `of`: only one requested in answer to one of these requests."""
         found = next(self._find_calls_for_result(conversation, call_id, told, of), None)
@@ -412,11 +408,7 @@ class UnansweredToolCalls:
         return found.tool
 
     def _find_calls_for_result(
-        self,
-        conversation: RecordedConversation,
-        call_id: str | None,
-        told: NewToolResult,
-        of: Container[str | None] | None,
+        self, conversation: RecordedConversation, call_id: str | None, told: NewToolResult, of: _Keys | None
     ) -> Iterator[_WaitingCall]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.

@@ -22,6 +22,7 @@ from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.thread_diff import (
+    History,
     HistoryChange,
     HistoryGap,
     HistoryItem,
@@ -281,10 +282,7 @@ def find_parent(
 
 
 def _choose_parent(
-    sent: Sequence[HistoryItem],
-    system: str,
-    family: Mapping[int, DecodedExchange],
-    writers: Collection[DecodedExchange],
+    sent: History, system: str, family: Mapping[int, DecodedExchange], writers: Collection[DecodedExchange]
 ) -> DecodedExchange | None:
     """Return the request with most in common; of several in a repetitive conversation the summarised one."""
     known: dict[int, tuple[int, bool, bool]] = {}
@@ -326,9 +324,7 @@ def _build_expected_history(exchange: DecodedExchange) -> list[HistoryItem]:
     return list_dialogue_items(exchange.messages) + [replace(each, call_id=None, reasoning=False) for each in answer]
 
 
-def _explain_missing_parent(
-    sent: Sequence[HistoryItem], family: Mapping[int, DecodedExchange], *, continues: bool
-) -> str | None:
+def _explain_missing_parent(sent: History, family: Mapping[int, DecodedExchange], *, continues: bool) -> str | None:
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"
     if continues and family:
@@ -345,7 +341,7 @@ def _sends_whole_history(family: Iterable[DecodedExchange]) -> bool:
     return False
 
 
-def _is_answer_quoted(exchange: DecodedExchange, sent: Sequence[HistoryItem], system: str) -> bool:
+def _is_answer_quoted(exchange: DecodedExchange, sent: History, system: str) -> bool:
     """Return whether a request quotes an earlier answer in another role: a summary was written for it."""
     if exchange.answer is None:
         return False
@@ -367,7 +363,7 @@ def _may_carry_users_latest_text(writer: DecodedExchange, spoken: Sequence[str])
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
-def _count_told_to_summarizer(writers: Iterable[DecodedExchange], items: Sequence[HistoryItem]) -> int:
+def _count_told_to_summarizer(writers: Iterable[DecodedExchange], items: History) -> int:
     """Return the number of these messages in the summary writer's request; equal texts count once."""
     different = {item.alike or item.calls: item for item in items}.values()
     return max((sum(_contains_message(each, item) for item in different) for each in writers), default=0)

@@ -26,6 +26,7 @@ _TIMES = re.compile(
 """Characters of dates, clocks and word separators."""
 _LONG = 4000
 """Maximum characters of a text compared for similarity."""
+type History = Sequence[HistoryItem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def list_dialogue_items(messages: Sequence[Message]) -> list[HistoryItem]:
     return items
 
 
-def count_common_ends(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> tuple[int, int]:
+def count_common_ends(one: History, other: History) -> tuple[int, int]:
     most = min(len(one), len(other))
     head = next((n for n in range(most) if one[n].key != other[n].key), most)
     tail = next((n for n in range(most - head) if one[-1 - n].key != other[-1 - n].key), most - head)
@@ -99,12 +100,7 @@ def count_common_ends(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) 
 
 
 def compare_histories(
-    expected: Sequence[HistoryItem],
-    sent: Sequence[HistoryItem],
-    *,
-    before: str = "",
-    after: str = "",
-    written: Sequence[str] = (),
+    expected: History, sent: History, *, before: str = "", after: str = "", written: Sequence[str] = ()
 ) -> HistoryChange:
     """Compare an expected history with a request's; `before` and `after` are the system prompts.
 
@@ -128,13 +124,14 @@ def compare_histories(
         missing, inserted, parts = _find_unpaired_messages(expected[i1:i2], body[j1:j2], written)
         pruned += parts
         if missing:
-            sure = not _is_gap_movable(expected, i1, i2)
-            gaps.append(HistoryGap(tuple(missing), tuple(inserted), equal_after, sure=sure))
+            earlier = i1 > 0 and expected[i1 - 1].key == expected[i2 - 1].key  # moved, it would leave the same history
+            later = i2 < len(expected) and expected[i1].key == expected[i2].key
+            gaps.append(HistoryGap(tuple(missing), tuple(inserted), equal_after, sure=not (earlier or later)))
     grown, other = _find_added_lines(before, after) if before != after else ("", False)
     return HistoryChange(len(expected) + len(new), tuple(gaps), pruned, grown, other)
 
 
-def _compute_opcodes(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> list[tuple[str, int, int, int, int]]:
+def _compute_opcodes(one: History, other: History) -> list[tuple[str, int, int, int, int]]:
     """Return edit steps that keep both ends: else, among equal messages, a summary would precede what it replaces."""
     head, tail = count_common_ends(one, other)
     keys, other_keys = ([item.key for item in side[head : len(side) - tail]] for side in (one, other))
@@ -144,13 +141,7 @@ def _compute_opcodes(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -
     return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
 
 
-def _is_gap_movable(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
-    """Return whether the gap could be moved by some messages with the same remaining history."""
-    earlier = start > 0 and expected[start - 1].key == expected[end - 1].key
-    return earlier or (end < len(expected) and expected[start].key == expected[end].key)
-
-
-def _count_trailing_new_messages(sent: Sequence[HistoryItem]) -> int:
+def _count_trailing_new_messages(sent: History) -> int:
     """Return the number of new messages at the end: tool results, or the user's next text."""
     count = 0
     while count < len(sent) and sent[-1 - count].role == "tool":
@@ -159,7 +150,7 @@ def _count_trailing_new_messages(sent: Sequence[HistoryItem]) -> int:
 
 
 def _find_unpaired_messages(
-    expected: Sequence[HistoryItem], sent: Sequence[HistoryItem], written: Sequence[str]
+    expected: History, sent: History, written: Sequence[str]
 ) -> tuple[list[HistoryItem], list[HistoryItem], int]:
     gone: dict[int, HistoryItem] = {}
     reworded: dict[int, int] = {}
@@ -205,7 +196,7 @@ def _differs_beyond_times(item: HistoryItem, sent: HistoryItem, written: Sequenc
     return _strip_times([item.text]) != _strip_times([sent.text])
 
 
-def _count_joined_messages(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
+def _count_joined_messages(expected: History, sent: HistoryItem) -> tuple[int, int] | None:
     """Return the number of an answer's messages that match when joined, and of missing ones; or None."""
     text, calls, results = "", list[str](), 0
     for length, item in enumerate(expected, 1):

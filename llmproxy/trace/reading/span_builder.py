@@ -367,13 +367,7 @@ class SpanBuilder:
         exchange: DecodedExchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0
     ) -> Span:
         interaction = exchange.interaction
-        return Span(
-            id=make_span_id(interaction, part),
-            kind=kind,
-            name=name,
-            timestamp=interaction.started_at,
-            duration_ms=duration_ms,
-        )
+        return Span(make_span_id(interaction, part), kind, name, interaction.started_at, duration_ms)
 
 
 def _compute_answer_end_time(exchange: DecodedExchange) -> float | None:
@@ -401,14 +395,8 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
     if operation in (ANSWER, END, STREAM) or operation.startswith(NOTIFICATION):
         return None
     response, chunks = interaction.response, interaction.response.chunks
-    duration = chunks[-1].offset / 1000 if chunks else None
-    span = Span(
-        id=make_span_id(interaction, "mcp"),
-        kind=SpanKind.AGENT_STEP,
-        name=operation.removeprefix(MCP_PREFIX),
-        timestamp=interaction.started_at,
-        duration_ms=duration,
-    )
+    name, duration = operation.removeprefix(MCP_PREFIX), chunks[-1].offset / 1000 if chunks else None
+    span = Span(make_span_id(interaction, "mcp"), SpanKind.AGENT_STEP, name, interaction.started_at, duration)
     span.metadata = _build_mcp_attributes(interaction)
     call = read_call(interaction)
     answers = [part.value for part in list_messages(response) if isinstance(part.value, dict)]
