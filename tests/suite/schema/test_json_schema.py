@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.matchers.match import REGISTRY
-from llmproxy.suite.reading import json_schema
 from llmproxy.suite.reading.load import load_suites
+from llmproxy.suite.schema import json_schema
 from llmproxy.yaml_reader import Problems, read_documents, read_file
 from tests.suite.fragment import load_fragment
 
@@ -22,7 +22,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def test_the_shipped_file_is_the_generated_one() -> None:
-    """After a change of the format: python -c "from llmproxy.suite import json_schema as s; s.FILE.write_text(s.schema_text())"."""
+    """After a change of the format: python -c "from llmproxy.suite.schema import json_schema as s; s.FILE.write_text(s.schema_text())"."""
     assert json_schema.FILE.read_text(encoding="utf-8") == json_schema.schema_text()
 
 
