@@ -42,10 +42,11 @@ _DEEPEST = 8
 """Maximum depth of compared arguments."""
 _LISTED = 12  # calls in the order of calls
 _SHOWN = 6  # calls listed in a message
+type Tools = Mapping[str, ToolExpect]
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
-def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentActivity, run: Sequence[WireCall]) -> list[Assertion]:
+def check_tool_names(tools: Tools, step: AgentActivity, run: Sequence[WireCall]) -> list[Assertion]:
     """Return errors for names that are probably misspelt, and results of `offered`; `run` is all so far."""
     before = _collect_offered_tools(run)
     now, called = _collect_offered_tools(step.seen), {use.name for use in step.tools}
@@ -67,9 +68,7 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentActivity, run: 
     return made
 
 
-def find_never_offered_tools(
-    tools: Mapping[str, ToolExpect], step: AgentActivity, run: Sequence[WireCall]
-) -> list[str]:
+def find_never_offered_tools(tools: Tools, step: AgentActivity, run: Sequence[WireCall]) -> list[str]:
     """Return the step's tools that were never offered or called: not calling them proves little."""
     known = _collect_offered_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
@@ -205,12 +204,8 @@ def check_tool_sequence(names: Sequence[str], step: AgentActivity) -> Assertion:
         if not found:
             last = before[0] if before else None
             what = f"{name} was not called" + (f" after {names[place - 1]} ({last.label})" if last is not None else "")
-            return replace(
-                made,
-                status=Status.FAILED,
-                message=f"{what}; {_format_call_order(calls)}",
-                where=last.label if last else "",
-            )
+            message = f"{what}; {_format_call_order(calls)}"
+            return replace(made, status=Status.FAILED, message=message, where=last.label if last else "")
         before = found
     return made
 
@@ -256,12 +251,7 @@ def explain_unreadable_answers(step: AgentActivity) -> str:
 
 
 def check_tools(
-    tools: Mapping[str, ToolExpect],
-    step: AgentActivity,
-    scope: VariableScope,
-    *,
-    only: bool = False,
-    hosted: bool = False,
+    tools: Tools, step: AgentActivity, scope: VariableScope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
     """Check the calls of each tool; `only`: no others; `hosted`: ``*`` includes the provider's tools."""
     made: list[Assertion] = []
@@ -277,12 +267,7 @@ def check_tools(
 
 
 def check_server_calls(
-    tools: Mapping[str, ToolExpect],
-    asked: AgentActivity,
-    served: ServedToolCalls,
-    scope: VariableScope,
-    *,
-    as_asked: bool = False,
+    tools: Tools, asked: AgentActivity, served: ServedToolCalls, scope: VariableScope, *, as_asked: bool = False
 ) -> list[Assertion]:
     """Check the calls that MCP servers received in a step; `as_asked`: they equal the models' calls."""
     keys = [*(f"{_SERVED}.{name}" for name in tools), *([_AS_ASKED] if as_asked else [])]
@@ -322,7 +307,7 @@ def _check_listed_by_server(name: str, served: ServedToolCalls, *, offered: bool
     return assertion(key, message, holds=there is offered, expected=offered, actual=there)
 
 
-def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentActivity, *, hosted: bool) -> list[ToolUse]:
+def _select_uses(name: str, tools: Tools, step: AgentActivity, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
     return [use for use in step.tools if use.name not in tools and (hosted or use.is_run_by_agent)]

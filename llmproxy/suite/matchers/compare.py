@@ -200,7 +200,7 @@ def parse_json(actual: object) -> object:
         raise ValueError("it is nested too deeply") from error
 
 
-def _refuse_nested_matcher(operand: object) -> str:
+def _refuse_matcher(operand: object) -> str:
     """Refuse a nested matcher, which would be compared literally, and so differ from everything."""
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
@@ -209,16 +209,13 @@ def _refuse_nested_matcher(operand: object) -> str:
                 f" takes a value as it stands, so {quote(each)} in it is no matcher: write a JSON Schema (`jsonSchema`;"
                 f" that very value is {{const: ...}})"
             )
-        if deeper := _refuse_nested_matcher(each):
+        if deeper := _refuse_matcher(each):
             return deeper
     return ""
 
 
 @matcher(
-    "json",
-    schema=_JSON,
-    help="JSON that is equal to this value; a text is parsed first",
-    objection=_refuse_nested_matcher,
+    "json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_refuse_matcher
 )
 def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
     try:

@@ -72,14 +72,7 @@ class SuiteConversation:
     adds_user_farewell = False
 
     def __init__(
-        self,
-        name: str,
-        thread: str,
-        agent: AgentAdapter,
-        caller: Caller,
-        *,
-        player: UserForAgent,
-        listener: StepContext,
+        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, player: UserForAgent, listener: StepContext
     ) -> None:
         self.name, self.thread_id = name, thread
         self.answer = ""
