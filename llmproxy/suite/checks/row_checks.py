@@ -64,12 +64,6 @@ class StoreBaseline:
     contents: Mapping[str, Mapping[Id, Row]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedRow:
-    before: Row
-    now: Row
-
-
 def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
     names = list(dict.fromkeys(entities))
     everybody: Snapshot | None = None
@@ -108,25 +102,25 @@ def find_rows_of_other_owners(run: RowCheckContext, info: EntityInfo, before: St
     return []
 
 
-def find_rows_with_reused_keys(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> list[ChangedRow]:
-    """Return possible new rows with old numbers, newest first: a number and all above it were free."""
+def find_rows_with_reused_keys(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> list[tuple[Row, Row]]:
+    """Return (before, now) of possible new rows with old numbers, newest first: a number and all above were free."""
     old = before.contents.get(info.name)
     if not old:
         return []
     now = {row[info.key]: row for row in _list_all_rows(run, info)}
-    found: list[ChangedRow] = []
+    found: list[tuple[Row, Row]] = []
     numbers = {key: float(key) for key in old if isinstance(key, int | float) or key.isdecimal()}
     for key in sorted(numbers, key=numbers.__getitem__, reverse=True):
         if key in now and now[key] == old[key]:
             break
         if key in now:
-            found.append(ChangedRow(old[key], now[key]))
+            found.append((old[key], now[key]))
     return found
 
 
-def _is_recreated(row: ChangedRow) -> bool:
-    births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
-    return any(row.now[name] not in {None, row.before[name]} for name in births)
+def _is_recreated(before: Row, now: Row) -> bool:
+    births = [name for name in now if name.replace("_", "").lower() in _BIRTH and before.get(name) is not None]
+    return any(now[name] not in {None, before[name]} for name in births)
 
 
 def _list_all_rows(run: RowCheckContext, info: EntityInfo) -> Rows:
@@ -186,7 +180,7 @@ def _check_created_rows(
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
     changed = find_rows_with_reused_keys(run, info, before)
-    rows += [each.now for each in changed if _is_recreated(each) and _belongs_to_user(run, info, item, each.now)]
+    rows += [now for old, now in changed if _is_recreated(old, now) and _belongs_to_user(run, info, item, now)]
     if run.cleaner:
         for row in rows:
             run.cleaner.add_row(item.entity, row[info.key])
@@ -196,7 +190,8 @@ def _check_created_rows(
     unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):
         return info, check_row_fields(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    doubts = _list_row_doubts(run, info, item, foreign, given, [each for each in changed if not _is_recreated(each)])
+    unsure = [now for old, now in changed if not _is_recreated(old, now)]
+    doubts = _list_row_doubts(run, info, item, foreign, given, unsure)
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
     none = f"{none} to {info.name} in this step{describe_owner_filter(info, run.user)}"
     found = _check_new_rows(run, name, info, item, judged, none)
@@ -213,21 +208,21 @@ class _RowDoubt:
 
 
 def _list_row_doubts(
-    run: RowCheckContext, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
+    run: RowCheckContext, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Rows
 ) -> list[_RowDoubt]:
     made = []
     for each in judge_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
         made.append(_RowDoubt(f"{name_row(info, each.row)} was added for another user ({owner}){by}", each.all_match))
-    for pair in changed:
-        (now,) = judge_rows([pair.now], item.fields, run.scope)
+    for row in changed:
+        (now,) = judge_rows([row], item.fields, run.scope)
         said = (
-            f"{name_row(info, pair.now)} was there before with other contents: it was changed, or deleted and made "
+            f"{name_row(info, row)} was there before with other contents: it was changed, or deleted and made "
             "anew under the same number, which nobody can tell apart here"
         )
-        made.append(_RowDoubt(said, now.all_match and _belongs_to_user(run, info, item, pair.now), changed=True))
-    known = {pair.now[info.key] for pair in changed}
+        made.append(_RowDoubt(said, now.all_match and _belongs_to_user(run, info, item, row), changed=True))
+    known = {row[info.key] for row in changed}
     return made + [
         _RowDoubt(f"{name_row(info, row)} was there before, for another user", wanted=False)
         for row in given
