@@ -178,9 +178,6 @@ def list_steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
     return steps[: at + 1]
 
 
-# -- expressions -------------------------------------------------------------------------------------------------------
-
-
 def parse_tag_expression(text: str) -> Holds:
     """Parse an expression over tags, in which ``or`` binds least, then ``and``, then ``not``. Raises SuiteError."""
     names: dict[str, str] = {}

@@ -28,8 +28,6 @@ _CONDITION = re.compile(r"\(\?<?[=!]|\[\^|\\[DWSB]")
 Subject = Cassette | AgentRun
 Mode = Literal["strict", "unordered", "subset", "superset"]
 
-# -- what came out -----------------------------------------------------------------------------------------------------
-
 
 def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -> AssertionResult:
     """The output contains this text. Raises ValueError for an empty text, which every output contains."""
@@ -114,9 +112,6 @@ def _list_schema_violations(schema: object, value: object) -> str:
     except Unresolvable as error:
         raise ValueError(f"This JSON Schema has a `$ref` to nothing in it ({error}): write it into `$defs`.") from error
     return "\n".join(f"{error.json_path}: {error.message}" for error in problems)
-
-
-# -- what it took ------------------------------------------------------------------------------------------------------
 
 
 def cost_under(

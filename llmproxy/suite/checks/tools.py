@@ -121,9 +121,6 @@ def _is_one_edit(one: str, other: str) -> bool:
     return short[at + 1 :] == long[at + 1 :] or swapped == long
 
 
-# -- what was offered --------------------------------------------------------------------------------------------------
-
-
 def _collect_offered_tools(seen: Iterable[WireCall]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
@@ -245,9 +242,6 @@ def explain_unreadable_answers(step: AgentActivity) -> str:
     first, more = step.unreadable[0], len(step.unreadable) - 1
     others = f" (and {more} more)" if more else ""
     return f"the answer of {first.label} {first.unread_reason}{others}, so what was called is not known"
-
-
-# -- tools -------------------------------------------------------------------------------------------------------------
 
 
 def check_tools(

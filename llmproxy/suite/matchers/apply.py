@@ -131,9 +131,6 @@ def check_paths(
     ]
 
 
-# -- before anything runs
-
-
 def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
     if not isinstance(matcher, Mapping):
         return

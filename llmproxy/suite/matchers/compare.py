@@ -180,9 +180,6 @@ def match_in(operand: list[object], seen: ValueToMatch) -> Match:
     return Match(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
 
 
-# -- JSON
-
-
 def strip_fence(text: str) -> str:
     lines = text.strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
@@ -222,9 +219,6 @@ def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
         return match_literal_value(operand, ValueToMatch(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
         return Match(MatchKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
-
-
-# -- combinations
 
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)

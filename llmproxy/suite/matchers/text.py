@@ -161,9 +161,6 @@ for _name, _help in _LOOKING.items():
     )
 
 
-# -- patterns
-
-
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str, flags: str = "") -> Any:
     """Compile a Python pattern. Raises StepError: invalid, or the regex package is not installed."""

@@ -57,9 +57,6 @@ def build_unjudged_assertion(
     return build_unclear(name, f"cannot be judged again: {why}")
 
 
-# -- the report --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _TurnToRejudge:
     said: str
@@ -184,9 +181,6 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
             found[int(part["index"])] = _TalkStep(part["kind"], turns, late)
             turns = []
     return found
-
-
-# -- what passed -------------------------------------------------------------------------------------------------------
 
 
 def _recording_to_call(line: Mapping[str, Any]) -> Call:

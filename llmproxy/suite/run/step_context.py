@@ -505,9 +505,6 @@ def _judge_goal_by_farewell(said: Simulation, farewell: Farewell | None) -> Asse
     return assertion(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
 
 
-# -- judges ------------------------------------------------------------------------------------------------------------
-
-
 async def run_judge(
     context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:

@@ -157,9 +157,6 @@ def _is_failed_exchange(seen: WireCall) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.has_counted_answer
 
 
-# -- telling -----------------------------------------------------------------------------------------------------------
-
-
 def _find_shown_edits(link: HistoryLink) -> list[tuple[str, ProcessorFinding]]:
     told: list[tuple[str, ProcessorFinding]] = []
     pruned = link.change.pruned
@@ -220,9 +217,6 @@ def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequ
     if doubts:
         return _build_unobservable_finding(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
     return ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-
-
-# -- the earlier request that one continues ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

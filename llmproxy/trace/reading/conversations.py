@@ -136,9 +136,6 @@ class RecordedConversations:
         return found
 
 
-# -- digests -----------------------------------------------------------------------------------------------------------
-
-
 def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:
     """Yield (digest, number of messages so far) after each message with content; answers in pieces are one."""
     digest, n = start, 0

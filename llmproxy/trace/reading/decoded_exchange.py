@@ -246,9 +246,6 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
     return None
 
 
-# -- the request -------------------------------------------------------------------------------------------------------
-
-
 def list_declared_tool_names(tree: dict[str, Any]) -> frozenset[str]:
     return frozenset(name for name, _ in walk_declared_tools(tree))
 
@@ -311,9 +308,6 @@ def list_earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
     conversation = tree.get("conversation")
     candidates = (tree.get("previous_response_id"), as_dict(conversation).get("id") or conversation)
     return tuple(name for name in candidates if isinstance(name, str) and name)
-
-
-# -- the answer --------------------------------------------------------------------------------------------------------
 
 
 def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
