@@ -14,7 +14,7 @@ from llmproxy.cli import main
 from llmproxy.report.trend import read_recent_tests
 from tests.provider import Provider
 from tests.suite.run.test_mocks import AGENT, provider
-from tests.suite.run.test_rejudge import verdict
+from tests.suite.run.test_run_context import verdict
 from tests.support import near, pytest_run
 from tests.support.process import python
 

@@ -1,16 +1,23 @@
-"""What all runs share: agents and stores from the command line, the suite or the project, in this order."""
+"""What all runs share: agents and stores from the command line, the suite or the project, in this order. Recorded runs are judged again without the agent."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmproxy.errors import SuiteError
+from llmproxy.errors import SettingsError, SuiteError
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names
+from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names, read_report
+from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
+from tests.support import pytest_run
+from tests.support.asking import ASK
+from tests.support.process import ROOT, llmproxy, python
 
 TEXT = """
 name: t
@@ -68,3 +75,188 @@ def test_waiting_ends_when_everything_ends() -> None:
     here.stopped.set()
     with pytest.raises(SuiteError, match="interrupted"):
         here.sleep(60)
+
+
+AGENT = (
+    f"{ASK}\n"
+    """
+open("agent-ran", "a").close()
+for line in sys.stdin:
+    messages = [{"role": "user", "content": json.loads(line)["message"]}]
+    said = ask(messages)
+    if said.get("tool_calls"):
+        messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "4 degrees"}]
+        said = ask(messages)
+    print(json.dumps({"text": said["content"]}), flush=True)
+"""
+)
+STEP = "{chat: 'weather?', response: {contains: cold}, tools: {get_weather: 1}}"
+
+
+def suite(*steps: str, more: str = "") -> str:
+    agent = json.dumps({"command": [python(), "agent.py"]})
+    lines = "\n".join(f"      - {each}" for each in steps)
+    return f"name: t\nagent: {agent}\ndefaults: {{judgeModel: openai/gpt-4.1-mini}}\nscenarios:\n  - id: one\n{more}    steps:\n{lines}\n"
+
+
+def verdict(status: str) -> Step:
+    found = {"c1": {"status": status, "evidence": "", "reason": f"it is {status}"}}
+    call = [{"name": "finish_test", "arguments": {"criteria": found, "reasoning": "so"}}]
+    return step(call=call, model="gpt-4.1-mini", times=None)
+
+
+@pytest.fixture(scope="module")
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str], Provider]]:
+    folder = tmp_path_factory.mktemp("rejudge")
+    (folder / "agent.py").write_text(AGENT, encoding="utf-8")
+    call = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
+    steps = (
+        step(user="weather?", model="gpt-4o", call=call, times=None),
+        Step(Reply("It is cold."), tool_result="4 degrees", times=None),
+        verdict("failed"),
+    )
+    with Provider(Script(steps, ordered=False)) as upstream:
+        env = {"OPENAI_BASE_URL": upstream.url + "/v1", "OPENAI_API_KEY": "k"}
+        (folder / "t.suite.yaml").write_text(suite(STEP))
+        ran = test(folder, env, "--mode", "record", "--report", "json=run.json")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        (folder / "agent-ran").unlink()
+        yield folder, env, upstream
+
+
+def test(folder: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``llmproxy test``."""
+    return llmproxy("test", *words, cwd=folder, env={"PYTHONPATH": str(ROOT), **env})
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+
+
+def again(tape: tuple[Path, dict[str, str], Provider], text: str, *words: str) -> tuple[int, str]:
+    """Judge the recorded run again by another suite; returns exit code and output."""
+    folder, env, _ = tape
+    (folder / "t.suite.yaml").write_text(text)
+    ran = test(folder, env, "--rejudge", "run.json", *words)
+    assert not (folder / "agent-ran").exists(), "the agent was run"
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_other_assertions_are_evaluated_on_what_was_recorded(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """Of the answer and of the traffic: what holds passes, what does not fails; nobody asks a model."""
+    asked = len(tape[2].requests)
+    wanted = "tools: {get_weather: {input: {city: Oslo}, output: {contains: '4'}}}, usage: {callCount: 2}"
+    held = suite(f"{{chat: 'weather?', {wanted}}}")
+    code, said = again(tape, held)
+    assert (code, "judged again: what was recorded as" in said) == (0, True), said
+    for wrong, why in (
+        ("response: {contains: warm}", '"warm" is not in it'),
+        ("tools: {get_weather: 2}", "get_weather"),
+    ):
+        code, said = again(tape, suite(f"{{chat: 'weather?', {wrong}}}"))
+        assert (code, why in said) == (1, True), said
+    assert len(tape[2].requests) == asked
+
+
+def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """Without a recording of its own it is a miss, recorded it counts; its recording lies beside that of the run."""
+    judged = suite(STEP, "{judge: {criteria: ['the answer names a number']}}")
+    code, said = again(tape, judged)
+    assert (code, "a request of the judge was never recorded" in said, "--rejudge run.json" in said) == (
+        4, True, True,
+    ), said  # fmt: skip
+    code, said = again(tape, judged, "--mode", "auto")
+    assert (code, "it is failed" in said) == (1, True), said
+    asked = len(tape[2].requests)
+    code, said = again(tape, judged)
+    assert (code, "it is failed" in said, len(tape[2].requests)) == (1, True, asked), said
+    assert len([*(tape[0] / "tests" / "cassettes").rglob("*rejudge*.yaml")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (["{chat: 'and tomorrow?'}"], "the user says 'and tomorrow?' now and said 'weather?' in the recorded run"),
+        ([STEP, "{chat: more}"], "step 2 was not run in the recorded run"),
+        ([STEP, "{verify: {entity: tasks, count: 1}}"], "verify: cannot be judged again: rows were looked at"),
+        (["{chat: 'weather?', created: [{entity: tasks}]}"], "created[0]: cannot be judged again"),
+        (["{simulate: {goal: know the weather}}"], "step 1 was a `chat` in the recorded run"),
+    ],
+)
+def test_what_cannot_be_judged_again_is_an_error(
+    tape: tuple[Path, dict[str, str], Provider], steps: list[str], why: str
+) -> None:
+    code, said = again(tape, suite(*steps))
+    assert (code, why in said) == (3, True), said
+
+
+def test_under_pytest_it_is_the_same(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    folder, env, _ = tape
+
+    def rejudge(text: str, report: str) -> pytest.RunResult:
+        (folder / "t.suite.yaml").write_text(text)
+        words = ("t.suite.yaml", "--scenario-rejudge", report)
+        return pytest_run.run(folder, *words, OPENAI_BASE_URL=env["OPENAI_BASE_URL"])
+
+    failing = suite("{chat: 'weather?', tools: {get_weather: 0}}")
+    for text, outcomes in ((suite(STEP), {"passed": 1}), (failing, {"failed": 1})):
+        result = rejudge(text, "run.json")
+        assert result.parseoutcomes() == outcomes, str(result.stdout)
+    gone = rejudge(suite(STEP) + suite(STEP).partition("scenarios:\n")[2].replace("id: one", "id: two"), "gone.json")
+    assert "passed" not in gone.parseoutcomes(), str(gone.stdout)
+    assert str(gone.stdout).count("cannot be read") >= 2
+    assert not (folder / "agent-ran").exists()
+
+
+def test_a_run_without_its_recording_is_an_error(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """The report names recordings that are not there: of another run, or recorded anew since."""
+    folder, env, _ = tape
+    other = (folder / "run.json").read_text().replace("@", "@0")
+    (folder / "other.json").write_text(other)
+    (folder / "t.suite.yaml").write_text(suite(STEP))
+    ran = test(folder, env, "--rejudge", "other.json")
+    assert (ran.returncode, "it was recorded anew since" in ran.stdout) == (3, True), ran.stdout + ran.stderr
+
+
+def test_the_last_test_needs_no_report(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """`last` is what the last test told; judging it again leaves it."""
+    folder, env, _ = tape
+    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', tools: {get_weather: 0}}"))
+    for _ in range(2):
+        ran = test(folder, env, "--rejudge", "last")
+        assert (ran.returncode, "FAIL  one" in ran.stdout) == (1, True), ran.stdout + ran.stderr
+
+
+def test_recorded_verdicts_are_used_again(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """An unchanged judge is not called; and several judges of one model print no warning, for a suite has no remedy."""
+    folder, env, upstream = tape
+    judged = suite(STEP, "{judge: {criteria: [it is short], judges: 3}}").replace("id: one", "id: two")
+    (folder / "t.suite.yaml").write_text(judged)
+    ran = test(folder, env, "--mode", "record", "--report", "json=judged.json")
+    assert (ran.returncode, "Warning" in ran.stderr) == (1, False), ran.stderr
+    (folder / "agent-ran").unlink()
+    asked = len(upstream.requests)
+    ran = test(folder, env, "--rejudge", "judged.json")
+    assert (ran.returncode, "it is failed" in ran.stdout, len(upstream.requests)) == (1, True, asked), ran.stdout
+
+
+def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    """Not there, no report, of other suites; a run that came to nothing is none to judge."""
+    run = {
+        "started": {"scenario": "x", "sample": 1, "run_id": "r", "cassette": "c"},
+        "parts": [],
+        "finished": {"status": "environment_error", "error": "the store was away"},
+    }
+    (tmp_path / "r.json").write_text(json.dumps({"scenarios": [{"runs": [run]}]}))
+    (tmp_path / "n.json").write_text("[]")
+    for name, said in (
+        ("gone.json", "cannot be read"),
+        ("n.json", "no JSON report"),
+        ("r.json", "it has x, and none of what is selected"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            read_report(tmp_path / name, ["one"], tmp_path)
+    known = read_report(tmp_path / "r.json", ["x"], tmp_path)
+    with pytest.raises(Exception, match="says nothing about the agent: the store was away"):
+        known.get_judgeable_run("x", 1)
+    with pytest.raises(Exception, match="has no run 2 of x"):
+        known.get_judgeable_run("x", 2)
