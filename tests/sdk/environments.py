@@ -89,10 +89,12 @@ def build(environment: Environment) -> str:
         return ""
     with environment.lock.open() as one_at_a_time:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
-        return "" if environment.is_built else _run_commands(environment)
+        return _run_commands(environment)
 
 
 def _run_commands(environment: Environment) -> str:
+    if environment.is_built:  # by who was first
+        return ""
     if shutil.which(environment.tool) is None:
         return f"{environment.tool} is not installed, so the {environment.name} SDK environment cannot be built"
     for command in environment.commands:

@@ -153,7 +153,8 @@ def main(address: str, others: str = "") -> None:
         for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             with contextlib.suppress(ImportError):
                 importlib.import_module(each.name)
-    _compile_late_patterns()
+    if not others:
+        _compile_late_patterns()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
@@ -182,10 +183,11 @@ def main(address: str, others: str = "") -> None:
 
 def _compile_late_patterns() -> None:
     """Do once what each process would do at the first use of an expression."""
-    late = sys.modules.get("llmproxy.lazy_regex")
-    for each in gc.get_objects() if late else ():
-        if isinstance(each, late._LazyPattern | late.RustPattern):
-            _ = each.holds if isinstance(each, late.RustPattern) else each.search
+    from llmproxy.lazy_regex import RustPattern, _LazyPattern
+
+    for each in gc.get_objects():
+        if isinstance(each, _LazyPattern | RustPattern):
+            _ = each.holds if isinstance(each, RustPattern) else each.search
 
 
 def _hear(conn: socket.socket) -> tuple[list[int], Any]:
