@@ -206,8 +206,8 @@ def _parse_part(head: bytes, data: bytes) -> MultipartField | None:
         fields[header.strip().lower()] = value.strip()
     if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
         return None
-    name, filename = (_get_disposition_parameter(fields, key) for key in ("name", "filename"))
-    return MultipartField(name, filename, str(fields.get("content-type", "")), head, data)
+    named, filename = (_get_disposition_parameter(fields, key) for key in ("name", "filename"))
+    return MultipartField(named, filename, str(fields.get("content-type", "")), head, data)
 
 
 def _create_empty_email_message() -> Message:
