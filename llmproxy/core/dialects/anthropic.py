@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, event_type_check, name_by_status, parse_arguments, sse
 from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
-from llmproxy.core.dialects.messages import (
-    BLOCKS,
-    Draft,
-    Message,
-    add_blocks,
-    as_dict,
-    as_json,
-    as_list,
-    as_str,
-    block_call,
-    read_tool_result_block,
-)
+from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -26,8 +16,8 @@ def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
-        if (call := block_call(block)) is not None:
-            asks = BLOCKS.get(as_str(block.get("type")))
+        if (call := messages.block_call(block)) is not None:
+            asks = messages.BLOCKS.get(as_str(block.get("type")))
             hosted = asks is not None and asks.hosted
             draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
@@ -50,11 +40,11 @@ def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
 
 def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
     kind = as_str(block.get("type"))
-    if kind not in BLOCKS:
+    if kind not in messages.BLOCKS:
         draft.unknown[kind or "a block without a type"] = None
     content = as_dict(block.get("content"))
     failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
-    draft.add_result(read_tool_result_block(block), failed=failed)
+    draft.add_result(messages.read_tool_result_block(block), failed=failed)
 
 
 _WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens",

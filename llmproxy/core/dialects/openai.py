@@ -6,26 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, event_type_check, sse
 from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
-from llmproxy.core.dialects.messages import (
-    ITEMS,
-    NAMESPACE,
-    Draft,
-    Message,
-    ToolCall,
-    add_blocks,
-    add_tool_calls,
-    as_dict,
-    as_json,
-    as_list,
-    as_str,
-    block_call,
-    find_call_form,
-    is_hosted,
-    is_thought_block,
-    read_tool_result_block,
-)
+from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str, block_call
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -39,7 +23,7 @@ def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
             name = as_str(done.get("name")) or as_str(done.get("type"))
             draft.add_call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
         if index not in (0, None):
-            add_tool_calls(draft, said.get("tool_calls"), choice=index)
+            messages.add_tool_calls(draft, said.get("tool_calls"), choice=index)
             if old := as_dict(said.get("function_call")):
                 draft.add_call((index, "old"), None, old.get("name"), as_str(old.get("arguments")), beside=True)
             continue
@@ -49,7 +33,7 @@ def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(said.get("refusal"))
         draft.add_text(choice.get("text"))
         draft.add_reasoning(said.get("reasoning_content", said.get("reasoning")))
-        add_tool_calls(draft, said.get("tool_calls"))
+        messages.add_tool_calls(draft, said.get("tool_calls"))
         if old := as_dict(said.get("function_call")):
             draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 
@@ -59,7 +43,7 @@ def _read_writer_completion(draft: Draft, value: dict[str, Any]) -> None:
     draft.add_text(value.get("value"))
 
 
-def build_tool_call(n: int, call: ToolCall) -> Json:
+def build_tool_call(n: int, call: messages.ToolCall) -> Json:
     return {
         "id": call.id or f"call_{n}",
         "type": "function",
@@ -167,7 +151,7 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
     if output := as_list(response.get("output")):
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
-            kept = [item] if block_call(item) is not None or is_thought_block(item) else None
+            kept = [item] if block_call(item) is not None or messages.is_thought_block(item) else None
             add_blocks(draft, item.get("content") if item.get("type") == "message" else kept)
             _record_hosted_or_unknown_item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
@@ -187,18 +171,18 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
 
 def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: object) -> None:
     kind = as_str(item.get("type"))
-    if kind not in ITEMS:
+    if kind not in messages.ITEMS:
         draft.unknown[kind or "an item without a type"] = None
         return
-    draft.add_result(read_tool_result_block(item))
-    if (asks := find_call_form(item)) is None:
+    draft.add_result(messages.read_tool_result_block(item))
+    if (asks := messages.find_call_form(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
     if block_call(item) is None:
         entry = draft.add_call(index, call_id, name, hosted=True, beside=True)
         entry.pieces, entry.pending = [as_json(asks.read_call_arguments(item))], kind == "mcp_approval_request"
-    elif is_hosted(item, asks):
+    elif messages.is_hosted(item, asks):
         for entry in draft.calls.values():
             entry.hosted = entry.hosted or entry.id == call_id
     if kind == "mcp_call" and (item.get("output") is not None or item.get("error") is not None):
@@ -274,8 +258,8 @@ def _split_namespace(name: str, tree: Json) -> Json:
     if any(tool.get("name") == name for tool in offered):
         return {"name": name}
     spaces = [str(tool.get("name")) for tool in offered if tool.get("type") == "namespace"]
-    space = max((each for each in spaces if name.startswith(each + NAMESPACE)), key=len, default="")
-    return {"namespace": space, "name": name.removeprefix(space + NAMESPACE)} if space else {"name": name}
+    space = max((each for each in spaces if name.startswith(each + messages.NAMESPACE)), key=len, default="")
+    return {"namespace": space, "name": name.removeprefix(space + messages.NAMESPACE)} if space else {"name": name}
 
 
 def _build_item_events(index: int, item: Json) -> list[tuple[str, Json]]:
