@@ -18,15 +18,7 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import format_count, name_some
-from llmproxy.cli.parts.options import (
-    LAST_REPORT,
-    CommandWithoutLiveChannels,
-    RunArguments,
-    format_record_command,
-    get_given_flag_values,
-    get_given_run_options,
-    load_settings,
-)
+from llmproxy.cli.parts.options import LAST_REPORT, ReplayCommand, RunArguments, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.client.proxy_process import read_env_proxy_url
@@ -51,7 +43,7 @@ from llmproxy.server_store_copies import find_server_of_copy, store_exists
 from llmproxy.settings import Loaded
 
 
-class _ChangesArgumentParser(CommandWithoutLiveChannels):
+class _ChangesArgumentParser(ReplayCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = args[:1] in (["list"], ["drop"])
         return super().parse_args(ctx, args)
@@ -75,8 +67,8 @@ def changes(
     """List, offline, what has changed since a command was recorded, what it affects and what new recordings cost; or
     list accepted changes, and drop them.
     """
-    flags = {**get_given_flag_values(ctx), "mode": "replay"}
-    loaded = load_settings(flags)
+    asked = RunArguments.from_context(ctx, words, mode="replay")
+    loaded = load_settings(asked.flags)
     if words[0] in ("list", "drop"):
         _load_cassette_dir_into_store(loaded)
     if words == ["list"]:
@@ -84,9 +76,7 @@ def changes(
     elif words[0] == "drop":
         _drop_accepted_changes(loaded, words[1:])
     else:
-        raise typer.Exit(
-            _run_and_print_changes(loaded, RunArguments(flags, tuple(words), get_given_run_options(ctx)), markdown)
-        )
+        raise typer.Exit(_run_and_print_changes(loaded, asked, markdown))
 
 
 def _run_and_print_changes(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:

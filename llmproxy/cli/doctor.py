@@ -17,13 +17,7 @@ import typer
 from llmproxy.advice import StartCommand
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.env import find_configured_proxy_url, open_control
-from llmproxy.cli.parts.options import (
-    FreePortCommand,
-    RunArguments,
-    get_given_flag_values,
-    get_given_run_options,
-    load_settings,
-)
+from llmproxy.cli.parts.options import FreePortCommand, RunArguments, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.client.bypass_monitor import (
@@ -65,7 +59,7 @@ def doctor(
     """Find out why an agent does not use the proxy, and what to do about it."""
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = RunArguments(get_given_flag_values(ctx), tuple(command or ()), get_given_run_options(ctx))
+    asked = RunArguments.from_context(ctx, command)
     findings = _run_and_watch_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     for each in findings:
         print_line(f"{each.verdict:<4}  {to_line(each.text)}")

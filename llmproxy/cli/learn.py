@@ -18,14 +18,7 @@ import typer
 
 from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import (
-    CommandWithoutLiveChannels,
-    RunArguments,
-    get_given_flag_values,
-    get_given_run_options,
-    load_settings,
-    refuse_live,
-)
+from llmproxy.cli.parts.options import ReplayCommand, RunArguments, load_settings, refuse_live
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.cli.parts.store_arguments import (
@@ -57,7 +50,7 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("learn", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=ReplayCommand, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -83,8 +76,8 @@ def learn(
             f"learn asks a person what may vary, and this is CI ({found} is set).",
             hint="Learn on your machine; the volatile fields are part of the cassette.",
         )
-    flags = {**get_given_flag_values(ctx), "cassette": recording, "mode": "replay"}
-    loaded = load_settings(flags)
+    asked = RunArguments.from_context(ctx, command, cassette=recording, mode="replay")
+    loaded = load_settings(asked.flags)
     refuse_live(loaded, "llmproxy learn")
     if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)
@@ -96,7 +89,6 @@ def learn(
             raise SettingsError(msg, hint=f"It has: {had}.")
         _save_cassette_fields(loaded, [field for field in before if field.name not in drop])
         write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
-    asked = RunArguments(flags, tuple(command or ()), get_given_run_options(ctx))
     tried = (
         _run_learn_trial(loaded, asked, keep_timezone=keep_timezone)
         if asked.command

@@ -23,15 +23,7 @@ import typer
 from llmproxy.advice import StartCommand, format_command
 from llmproxy.amount_formatting import duration, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import (
-    CommandWithoutLiveChannels,
-    RunArguments,
-    format_record_command,
-    get_given_flag_values,
-    get_given_run_options,
-    load_settings,
-    refuse_live,
-)
+from llmproxy.cli.parts.options import ReplayCommand, RunArguments, format_record_command, load_settings, refuse_live
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
 from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
@@ -53,7 +45,7 @@ from llmproxy.trace.export import build_trace_from_calls
 
 
 def register(app: typer.Typer) -> None:
-    app.command("replay", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": False})(replay)
+    app.command("replay", cls=ReplayCommand, context_settings={"allow_interspersed_args": False})(replay)
     app.command("fork")(fork)
 
 
@@ -87,14 +79,14 @@ def replay(
         raise SettingsError(
             f"{'--from' if from_ is not None else '--as'} needs --live: without it nothing new is recorded."
         )
-    flags = dict(get_given_flag_values(ctx))
-    mode = flags.get("mode")
+    run = RunArguments.from_context(ctx, command)
+    mode = run.flags.get("mode")
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
         raise SettingsError(
             f"--mode {mode}: `llmproxy replay` replays.",
-            hint=f"Record with {format_record_command(load_settings({**flags, 'mode': None}))}",
+            hint=f"Record with {format_record_command(load_settings({**run.flags, 'mode': None}))}",
         )
-    run = RunArguments({**flags, "mode": str(Mode.REPLAY)}, tuple(command), get_given_run_options(ctx))
+    run = replace(run, flags={**run.flags, "mode": str(Mode.REPLAY)})
     asked = ReplayOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
     raise typer.Exit(run_replay(asked, os.environ))
 

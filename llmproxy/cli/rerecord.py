@@ -27,15 +27,7 @@ import typer
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
-from llmproxy.cli.parts.options import (
-    CommandWithoutLiveChannels,
-    RunArguments,
-    RunOptions,
-    format_record_command,
-    get_given_flag_values,
-    get_given_run_options,
-    load_settings,
-)
+from llmproxy.cli.parts.options import ReplayCommand, RunArguments, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import is_id, open_given, parse_interaction_id
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
@@ -56,7 +48,7 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=CommandWithoutLiveChannels)(rerecord)
+    app.command("rerecord", cls=ReplayCommand)(rerecord)
 
 
 def rerecord(
@@ -75,35 +67,30 @@ def rerecord(
     command was recorded.
     """
     numbers = list(takewhile(is_id, words))
-    command = tuple(words[len(numbers) :])
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
+    asked = RunArguments.from_context(ctx, words if changed else words[len(numbers) :])
     if changed:
-        raise typer.Exit(
-            _rerecord_changed(get_given_flag_values(ctx), get_given_run_options(ctx), tuple(words), change)
-        )
+        raise typer.Exit(_rerecord_changed(asked, change))
     if change:
         raise SettingsError("--change goes with --changed.")
-    flags = get_given_flag_values(ctx)
-    loaded, store = load_settings(flags), Path(str(flags["store"])) if flags.get("store") else None
+    loaded = load_settings(asked.flags)
+    store = Path(str(asked.flags["store"])) if asked.flags.get("store") else None
     found = [
         _load_current_recording(parse_interaction_id(word, "rerecord"), store)
         for word in dict.fromkeys(numbers or words)
     ]
-    if command:
-        names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
-        raise typer.Exit(_rerecord_changed(flags, get_given_run_options(ctx), command, names))
-    asked = [build_live_request(each, loaded) for each in found]
-    if not _rerecord_one_by_one(asked, store, loaded.settings.max_cost):
+    if asked.command:
+        raise typer.Exit(_rerecord_changed(asked, [f"{CHOSEN_RECORDING}{each.id}" for each in found]))
+    requests = [build_live_request(each, loaded) for each in found]
+    if not _rerecord_one_by_one(requests, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _rerecord_changed(
-    flags: Mapping[str, object], options: RunOptions, command: tuple[str, ...], change: Sequence[str]
-) -> int:
-    flags = {**flags, "mode": "replay", "allow_live": True}
+def _rerecord_changed(asked: RunArguments, change: Sequence[str]) -> int:
+    asked = replace(asked, flags={**asked.flags, "mode": "replay", "allow_live": True})
     more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
-    return run_command_in_replay(RunArguments(flags, command, options), load_settings(flags), more)
+    return run_command_in_replay(asked, load_settings(asked.flags), more)
 
 
 class LiveRequest(NamedTuple):

@@ -15,14 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.options import (
-    FreePortCommand,
-    RunArguments,
-    RunOptions,
-    get_given_flag_values,
-    get_given_run_options,
-    load_settings,
-)
+from llmproxy.cli.parts.options import FreePortCommand, RunArguments, RunOptions, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import FinishedLiveRuns, RunEnding, require_recordings, write_json_result
 from llmproxy.cli.parts.session_setup import (
@@ -48,7 +41,7 @@ def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
-    asked = RunArguments(get_given_flag_values(ctx), tuple(command), get_given_run_options(ctx))
+    asked = RunArguments.from_context(ctx, command)
     raise typer.Exit(run_command(asked, os.environ))
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, Self, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -159,6 +159,11 @@ class RunArguments:
     options: RunOptions = field(default_factory=RunOptions)
     recorded: tuple[str, ...] = ()
 
+    @classmethod
+    def from_context(cls, ctx: typer.Context, command: Sequence[str] | None, **flags: object) -> Self:
+        """Return what was typed, with `flags` in place of typed ones."""
+        return cls({**get_given_flag_values(ctx), **flags}, tuple(command or ()), get_given_run_options(ctx))
+
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the run variables; given ones override detected ones. Raises SettingsError."""
         found = gather_run_variables(env, Path.cwd(), git=True)
@@ -271,7 +276,7 @@ class FreePortCommand(SettingsCommand):
     free_port = True
 
 
-class CommandWithoutLiveChannels(FreePortCommand):
+class ReplayCommand(FreePortCommand):
     without_live = True
 
 
