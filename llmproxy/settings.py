@@ -20,23 +20,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from llmproxy import parsers
+from llmproxy import parsers, protocol
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import (
-    DEFAULT_HOST,
-    DEFAULT_ORDER_WAIT,
-    DEFAULT_PORT,
-    DEFAULT_SESSION,
-    DEFAULT_STORE,
-    VCR_MODES,
-    BindScope,
-    Channel,
-    Exhausted,
-    Mode,
-    UnknownToolPolicy,
-    Update,
-)
+from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownToolPolicy, Update
 from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server
 
 ENV_PREFIX = "LLMPROXY_"
@@ -185,18 +172,20 @@ class Settings:
         f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
         f"VCR's names {_VCR} work, too."
     )
-    host: str = Option(parsers.read_host, DEFAULT_HOST, "ADDRESS").explain(
+    host: str = Option(parsers.read_host, protocol.DEFAULT_HOST, "ADDRESS").explain(
         "Address to listen on. Other machines can reach any address but loopback."
     )
-    port: int = Option(parsers.read_port, DEFAULT_PORT, "PORT").explain("Port to listen on; 0 takes any free port.")
-    store: Path = Option(parsers.read_optional_path, Path(DEFAULT_STORE), "PATH", again=False).explain(
+    port: int = Option(parsers.read_port, protocol.DEFAULT_PORT, "PORT").explain(
+        "Port to listen on; 0 takes any free port."
+    )
+    store: Path = Option(parsers.read_optional_path, Path(protocol.DEFAULT_STORE), "PATH", again=False).explain(
         "The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team."
     )
     cassette_dir: Path | None = Option(parsers.read_optional_path, None, "DIR").explain(
         "Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
         "the store), written when a session that recorded ends."
     )
-    cassette: str = Option(parsers.read_name, DEFAULT_SESSION, "NAME", again=False, of_session=True).explain(
+    cassette: str = Option(parsers.read_name, protocol.DEFAULT_SESSION, "NAME", again=False, of_session=True).explain(
         "Cassette for requests that name no session, by URL or header."
     )
     upstream: Mapping[str, str] = Option(parsers.read_upstreams, {}, "NAME=URL").explain(
@@ -210,7 +199,7 @@ class Settings:
         "Answer to a request that is sent more often than recorded: the last recording, all of them again "
         "from the first, or a miss."
     )
-    order_wait: float = Option(parsers.read_wait, DEFAULT_ORDER_WAIT, "SECONDS").explain(
+    order_wait: float = Option(parsers.read_wait, protocol.DEFAULT_ORDER_WAIT, "SECONDS").explain(
         "Answers to concurrent requests end in recorded order. How long an answer waits for an earlier one "
         "that does not come; 0 ignores the order."
     )
@@ -482,7 +471,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     """
     file = next((_read_table(*each) for each in find_project_tables(cwd)), {})
     layers = [file, _read_env(env, cwd), _read_command_line_flags(flags, cwd)]
-    found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
+    found: dict[str, Any] = {"store": cwd / protocol.DEFAULT_STORE}
     sources = dict.fromkeys(FORMS, Source())
     for layer in layers:
         for name, given in layer.items():

@@ -20,24 +20,9 @@ from llmproxy.cli.env import find_configured_proxy_url, open_control
 from llmproxy.cli.parts.options import FreePortCommand, RunArguments, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
-from llmproxy.client.bypass_monitor import (
-    OTHER,
-    Address,
-    MonitoredProcess,
-    ProcessMonitor,
-    find_lookup_bypasses,
-    find_runtime,
-    make_lookup_reporting_env,
-    read_lookups,
-)
-from llmproxy.client.child_env import (
-    BASE_URLS,
-    LOOPBACK,
-    NO_PROXIES,
-    describe_certificate_problem,
-    find_upstreams,
-    is_proxy_url,
-)
+from llmproxy.client import bypass_monitor, child_env
+from llmproxy.client.bypass_monitor import OTHER, find_runtime
+from llmproxy.client.child_env import BASE_URLS, LOOPBACK, NO_PROXIES, find_upstreams, is_proxy_url
 from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, run_child
 from llmproxy.client.session_reports import Report, format_counts, sum_reports
@@ -132,7 +117,7 @@ def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> li
     """Check that the certificate exists, is valid at `now` (Unix time) and is in every configured bundle."""
     if ca is None:
         return [Diagnosis(NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
-    if problem := describe_certificate_problem(Path(ca), now):
+    if problem := child_env.describe_certificate_problem(Path(ca), now):
         return [Diagnosis(BAD, problem)]
     mark = _read_certificate_body(Path(ca))
     found = []
@@ -166,8 +151,8 @@ def diagnose_traffic_arrival(reports: Iterable[Report]) -> Diagnosis:
 
 
 def check_bypassing_programs(
-    seen: Mapping[int, MonitoredProcess],
-    past: Mapping[int, Sequence[Address]],
+    seen: Mapping[int, bypass_monitor.MonitoredProcess],
+    past: Mapping[int, Sequence[bypass_monitor.Address]],
     url: str,
     *,
     intercepted: bool,
@@ -194,7 +179,7 @@ def check_bypassing_programs(
     return found
 
 
-def _describe_connections(addresses: Sequence[Address]) -> str:
+def _describe_connections(addresses: Sequence[bypass_monitor.Address]) -> str:
     deeds: dict[str, list[str]] = {}
     for host, port in addresses[:5]:
         deed, what = ("went to", f"{host}:{port}") if port else ("looked up", host)
@@ -202,7 +187,7 @@ def _describe_connections(addresses: Sequence[Address]) -> str:
     return " and ".join(f"{deed} {', '.join(what)}" for deed, what in deeds.items())
 
 
-def _list_runtime_advice(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
+def _list_runtime_advice(who: Iterable[bypass_monitor.MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
     """Return advice for the runtimes of these programs; for shells and the like only without other advice."""
     runtimes = list(dict.fromkeys(find_runtime(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]
@@ -213,7 +198,7 @@ def _list_runtime_advice(who: Iterable[MonitoredProcess], *, intercepted: bool) 
     return tuple(lines)
 
 
-def parse_url_address(url: str) -> Address:
+def parse_url_address(url: str) -> bypass_monitor.Address:
     """Return host and port of a URL; other names than localhost are not resolved."""
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
@@ -221,7 +206,7 @@ def parse_url_address(url: str) -> Address:
 
 
 def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
-    monitor = ProcessMonitor()
+    monitor = bypass_monitor.ProcessMonitor()
     seen = _watch_process(monitor, pid) if pid else {}
     env = seen if pid else env
     control = open_control(find_configured_proxy_url(env))
@@ -247,7 +232,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     return found
 
 
-def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
+def _watch_process(monitor: bypass_monitor.ProcessMonitor, pid: int) -> dict[str, str]:
     if not monitor.is_supported:
         raise MachineError(
             "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
@@ -265,7 +250,7 @@ def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
 def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     loaded = load_settings(asked.flags)
     find_command_path(asked.command, env)
-    monitor = ProcessMonitor()
+    monitor = bypass_monitor.ProcessMonitor()
     found = [] if monitor.is_supported else [Diagnosis(NOTE, "connections can only be watched on Linux")]
     options = build_start_flags(asked.flags, forward=asked.options.intercept)
     with (
@@ -279,16 +264,16 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         found += check_own_address_exempt(given, proxy.url)
         if asked.options.intercept:
             found += check_certificates(given, proxy.control.health().ca, time.time())
-        given |= make_lookup_reporting_env(given, Path(folder))
+        given |= bypass_monitor.make_lookup_reporting_env(given, Path(folder))
         code = run_child(asked.command, given, monitor.start if monitor.is_supported else lambda _pid: None)
         monitor.stop()
-        by_name = find_lookup_bypasses(read_lookups(Path(folder)), socket.gethostname())
+        by_name = bypass_monitor.find_lookup_bypasses(bypass_monitor.read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
         proxy.control.close_session(opened.name)
     upstreams = frozenset(map(parse_url_address, find_upstreams(env, proxy.url).values()))
     past = monitor.find_bypasses(parse_url_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
-        monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
+        monitor.seen.setdefault(pid, bypass_monitor.MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
     found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic_arrival(reports)]
     arrived = any(report.calls for report in reports)

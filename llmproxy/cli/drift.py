@@ -38,22 +38,8 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.server_store_copies import store_exists
-from llmproxy.trace.comparing.drift import (
-    ALPHA,
-    NOISE,
-    PLANTED,
-    AnswerContract,
-    compare_shapes,
-    compute_least_p_value,
-    compute_p_value,
-    compute_statistic,
-    correct_p_values,
-    describe_answer_behavior,
-    estimate_power,
-    extract_answer_properties,
-    list_new_refusals,
-    measure_answer_distance,
-)
+from llmproxy.trace.comparing import drift as stats
+from llmproxy.trace.comparing.drift import ALPHA, AnswerContract, describe_answer_behavior, extract_answer_properties
 
 if TYPE_CHECKING:
     import httpx
@@ -184,10 +170,10 @@ class _DriftPlan:
         yield (
             f"asking {len(self.chosen)} of {self.recorded} recorded calls {self.runs} times each: about {price}{bound}"
         )
-        seen = ", ".join(f"in {share:.0%} {estimate_power(sizes, share):.2f}" for share in PLANTED)
+        seen = ", ".join(f"in {share:.0%} {stats.estimate_power(sizes, share):.2f}" for share in stats.PLANTED)
         yield (
             f"how probably a change of behavior would be seen: {seen} of these calls, if by chance two answers differ "
-            f"in {NOISE:.0%}"
+            f"in {stats.NOISE:.0%}"
         )
 
 
@@ -391,11 +377,11 @@ class _AnswerDrift:
 
     @cached_property
     def refusals(self) -> list[str]:
-        return list_new_refusals(self.new)
+        return stats.list_new_refusals(self.new)
 
     @cached_property
     def shape(self) -> list[str]:
-        return compare_shapes(self.baseline, self.new)
+        return stats.compare_shapes(self.baseline, self.new)
 
     @property
     def successful_answers(self) -> list[AnswerContract]:
@@ -438,13 +424,14 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
     ps: list[float | None] = []
     for calls in models.values():
         told = [each for each in calls if len(each.successful_answers) > 1]
-        least = compute_least_p_value([(len(each.baseline), len(each.successful_answers)) for each in told])
+        least = stats.compute_least_p_value([(len(each.baseline), len(each.successful_answers)) for each in told])
         statistics = [
-            compute_statistic(each.baseline, each.successful_answers, measure_answer_distance) for each in told
+            stats.compute_statistic(each.baseline, each.successful_answers, stats.measure_answer_distance)
+            for each in told
         ]
         both = all(each.earlier for each in told)
-        ps.append(compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
-    corrected = iter(correct_p_values([p for p in ps if p is not None]))
+        ps.append(stats.compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
+    corrected = iter(stats.correct_p_values([p for p in ps if p is not None]))
     return [
         _ModelVerdict(model, calls, None if p is None else next(corrected))
         for (model, calls), p in zip(models.items(), ps, strict=True)

@@ -21,13 +21,7 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.lab.human_labels import (
-    KEYS,
-    ConversationToLabel,
-    list_judged_runs,
-    list_labelled_ids,
-    read_labels,
-)
+from llmproxy.scenario.lab import human_labels
 from llmproxy.scenario.lab.judge_calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
 from llmproxy.scenario.prompts import format_transcript
 
@@ -69,7 +63,7 @@ def calibrate(
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
     if min_kappa is not None and math.isnan(min_kappa):
         raise SettingsError("--min-kappa nan is no number.", hint="It takes one from -1 to 1, like 0.6.")
-    labelled = read_labels(labels)
+    labelled = human_labels.read_labels(labels)
     prompt = _read_system_prompt_file(system_prompt)
 
     def make(criteria: Sequence[str]) -> JudgeAgent:
@@ -161,8 +155,8 @@ def label(
     """
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
-    known = list_labelled_ids(out)
-    runs = list_judged_runs(report, run, criterion)
+    known = human_labels.list_labelled_ids(out)
+    runs = human_labels.list_judged_runs(report, run, criterion)
     left = [each for each in runs if each.id not in known]
     print_line(
         f"{format_count(len(left), 'conversation')} to label"
@@ -182,18 +176,18 @@ def label(
     )
 
 
-def _ask_person(labelling: ConversationToLabel, number: str) -> list[str | None] | None:
+def _ask_person(labelling: human_labels.ConversationToLabel, number: str) -> list[str | None] | None:
     print_line(f"\n{number}  {escape_lines(labelling.id)}")
     print_line(escape_lines(format_transcript(labelling.messages)))
     found: list[str | None] = []
     for text in labelling.criteria:
         typed = ""
-        while typed not in KEYS:
+        while typed not in human_labels.KEYS:
             print_line(f"\n  {escape_lines(text)}")
             typer.echo("  [p]assed, [f]ailed, [i]nconclusive, [s]kip, [q]uit: ", nl=False)
             line = sys.stdin.readline()
             typed = line.strip().lower()[:1]
             if not line or typed == QUIT:
                 return None
-        found.append(KEYS[typed])
+        found.append(human_labels.KEYS[typed])
     return found

@@ -12,13 +12,7 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import number, when
-from llmproxy.cli.parts.binding_texts import (
-    bindings_to_json,
-    find_recordings_merged_by_fields,
-    format_volatile_fields,
-    merges_to_json,
-    print_merged_recordings,
-)
+from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import escape_lines, format_table_lines, get_width, print_json, print_line, to_line
@@ -26,13 +20,8 @@ from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_g
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses, read_replayed_requests
+from llmproxy.core.store import integrity_checks
 from llmproxy.core.store.file.connect import advise_missing_store
-from llmproxy.core.store.integrity_checks import (
-    SameKeyPair,
-    diff_journal_requests_with_recordings,
-    find_merged,
-    list_ignored_fields_by_service,
-)
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import CassetteInfo
 from llmproxy.core.store.rows import RowSummary
@@ -87,7 +76,7 @@ def ls(
         children = {(each.cassette, each.sample): each for each in list_forks(database)}
     if as_json:
         plain = {
-            "cassettes": [asdict(info) | bindings_to_json(*bound[info.name, info.sample]) for info in infos],
+            "cassettes": [asdict(info) | bindings.bindings_to_json(*bound[info.name, info.sample]) for info in infos],
             "interactions": [asdict(row) | {"channel": row.channel} for row in rows],
         }
         print_json(
@@ -101,7 +90,7 @@ def ls(
         return
     _print_cassettes(infos, children, failed)
     for (name, sample), (_, fields) in bound.items():
-        for text in format_volatile_fields(to_line(name), fields if sample == 1 else ()):
+        for text in bindings.format_volatile_fields(to_line(name), fields if sample == 1 else ()):
             print_line(text)
     print_line()
     _print_columns(INTERACTION_COLUMNS, rows)
@@ -243,11 +232,11 @@ def audit(
     rules = Rules.from_settings(settings.normalize)
     with open_given(store) as database:
         path, total = database.path, len(database.list_summaries())
-        pairs = list(find_merged(database, rules, settings.upstream))
-        merges = find_recordings_merged_by_fields(database, rules, settings.upstream)
-        services = list_ignored_fields_by_service(database, rules, settings.upstream)
+        pairs = list(integrity_checks.find_merged(database, rules, settings.upstream))
+        merges = bindings.find_recordings_merged_by_fields(database, rules, settings.upstream)
+        services = integrity_checks.list_ignored_fields_by_service(database, rules, settings.upstream)
         answers = list(
-            diff_journal_requests_with_recordings(
+            integrity_checks.diff_journal_requests_with_recordings(
                 database, read_replayed_requests(Path(f"{path}.state.db")), rules, settings.upstream
             )
         )
@@ -255,7 +244,7 @@ def audit(
     if as_json:
         found = {"merged": [_pair_to_json(p) for p in pairs], "served": [_pair_to_json(p) for p in answers]}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
-        print_json({"recordings": total, **found, "services": others, "volatile": merges_to_json(merges)})
+        print_json({"recordings": total, **found, "services": others, "volatile": bindings.merges_to_json(merges)})
     else:
         print_line(f"{show_store(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
@@ -280,7 +269,7 @@ def audit(
                 print_line(
                     f"  recordings {one} and {two} have other answers, and their requests differ in nothing that counts"
                 )
-        print_merged_recordings(merges)
+        bindings.print_merged_recordings(merges)
         print_line(
             f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason."
         )
@@ -288,7 +277,7 @@ def audit(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _print_ignore_reason_counts(pairs: list[SameKeyPair]) -> None:
+def _print_ignore_reason_counts(pairs: list[integrity_checks.SameKeyPair]) -> None:
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
         count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})
@@ -296,7 +285,7 @@ def _print_ignore_reason_counts(pairs: list[SameKeyPair]) -> None:
         print_line(f"  {times:>5} x  {to_line(place)}: {to_line(why)}")
 
 
-def _pair_to_json(pair: SameKeyPair) -> dict[str, object]:
+def _pair_to_json(pair: integrity_checks.SameKeyPair) -> dict[str, object]:
     return {
         "recording": pair.recording,
         "other": pair.other,

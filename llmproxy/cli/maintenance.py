@@ -42,16 +42,10 @@ from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, find_secret_line_numbers
 from llmproxy.core.sessions.journal import read_ids_used_last_run
+from llmproxy.core.store import queries
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
-from llmproxy.core.store.queries import (
-    RekeyedRecording,
-    derive_and_write_keys,
-    find_merged_keys,
-    find_split_keys,
-    iter_recordings_with_new_keys,
-    read_accepted_changes,
-)
+from llmproxy.core.store.queries import RekeyedRecording, find_merged_keys, find_split_keys, read_accepted_changes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import (
@@ -94,7 +88,7 @@ class _Verifier:
             if readable:
                 live = database.count_interactions(self.cassette)
                 found += working.iterate(
-                    iter_recordings_with_new_keys(database, self.rules, self.upstreams, self.cassette), live
+                    queries.iter_recordings_with_new_keys(database, self.rules, self.upstreams, self.cassette), live
                 )
             merged = (
                 {} if damaged else find_recordings_merged_by_fields(database, self.rules, self.upstreams, self.cassette)
@@ -110,7 +104,7 @@ class _Verifier:
         self._print_outdated_keys(path, found)
         if self.rekey and not damaged:
             with open_given(path, writable=True) as database:
-                count = derive_and_write_keys(database, self.rules, self.upstreams)
+                count = queries.derive_and_write_keys(database, self.rules, self.upstreams)
             print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
         print_merged_recordings(merged)
         for text in told:

@@ -15,18 +15,10 @@ from urllib.parse import urlsplit
 
 import typer
 
+from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.options import FreePortCommand, RunArguments, RunOptions, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import FinishedLiveRuns, RunEnding, require_recordings, write_json_result
-from llmproxy.cli.parts.session_setup import (
-    build_start_flags,
-    find_agent_tools,
-    open_session,
-    plan_environment,
-    read_faults,
-    redirect_tools,
-    refuse_start_only_flags,
-)
 from llmproxy.client.bypass_monitor import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
@@ -60,7 +52,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
             raise SettingsError("--only makes no network for a sweep.", hint="Leave one of the two out.")
         return run_sweep(asked, loaded, env)
     reach = _read_allowed_places(how)
-    read_faults(loaded.settings)  # what cannot be meant is said before anything starts
+    setup.read_faults(loaded.settings)  # what cannot be meant is said before anything starts
     if how.runs is not None and not loaded.settings.live:
         raise SettingsError(
             "--runs needs --live: a replay is the same each time.",
@@ -72,18 +64,18 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     if how.json is not None:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
     if read_env_proxy_url(env):
-        refuse_start_only_flags(asked.flags)
-    tools = find_agent_tools(asked, env)
+        setup.refuse_start_only_flags(asked.flags)
+    tools = setup.find_agent_tools(asked, env)
     declared = asked.list_run_variables(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
-        options = build_start_flags(asked.flags, forward=how.intercept, tools=tools)
+        options = setup.build_start_flags(asked.flags, forward=how.intercept, tools=tools)
         with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as proxy:
-            opened = open_session(proxy, loaded, env, declared, tools)
-            asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
+            opened = setup.open_session(proxy, loaded, env, declared, tools)
+            asked, told = setup.redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
             write_stderr_lines(*told)
-            plan = plan_environment(proxy, opened, env, asked, Path(folder))
+            plan = setup.plan_environment(proxy, opened, env, asked, Path(folder))
             write_stderr_lines(
                 *(f"llmproxy: {note}" for note in plan.notes),
                 *(() if how.intercept else list_bypass_warnings(asked.command)),
@@ -91,7 +83,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), FinishedLiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
             code = _run_command_repeatedly(
-                asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools)
+                asked, run_once, end, runs, lambda: setup.open_session(proxy, loaded, env, declared, tools)
             )
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())

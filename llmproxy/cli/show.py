@@ -17,14 +17,7 @@ import typer
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, duration, format_count, number, when
-from llmproxy.cli.parts.binding_texts import (
-    bindings_to_json,
-    format_run_variables_line,
-    format_volatile_fields,
-    iter_recorded_variable_lines,
-    list_request_volatile_values,
-    parse_stored_run_variables,
-)
+from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
@@ -102,7 +95,7 @@ def _show_interaction(
         fork = find_fork(database, found.cassette, found.sample)
         settings = load_settings({"store": store}).settings
         rules = Rules.from_settings(settings.normalize)
-        values = [] if raw else list_request_volatile_values(database, found, rules, settings.upstream)
+        values = [] if raw else bindings.list_request_volatile_values(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
@@ -118,7 +111,7 @@ def _show_interaction(
     volatile = dict.fromkeys(f"{each['name']} {each['value']}" for each in values)
     for text in [
         *_format_interaction_summary(found),
-        *([f"declared    {format_run_variables_line(found.run_variables)}"] if found.run_variables else []),
+        *([f"declared    {bindings.format_run_variables_line(found.run_variables)}"] if found.run_variables else []),
         *([f"volatile fields       {', '.join(volatile)}"] if volatile else []),
         *([f"cassette    {fork.describe_origin()}"] if fork else []),
     ]:
@@ -229,7 +222,7 @@ def _body_to_json(body: bytes) -> object:
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     plain: dict[str, Any] = asdict(found) | {"channel": get_service_kind(found.provider, found.operation)}
-    plain["run_variables"] = parse_stored_run_variables(found.run_variables)
+    plain["run_variables"] = bindings.parse_stored_run_variables(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
     plain["response"]["body"] = _body_to_json(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
@@ -269,7 +262,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_line(fork.describe_origin()))
-            for text in iter_recorded_variable_lines(
+            for text in bindings.iter_recorded_variable_lines(
                 format_sample_name(to_line(named.cassette), sample),
                 list_run_variables(database, named.cassette, sample),
             ):
@@ -400,7 +393,10 @@ class CassetteComparison:
         lines = [
             to_line(text)
             for name, (said, fields) in told
-            for text in (*iter_recorded_variable_lines(name, said), *format_volatile_fields(name, fields))
+            for text in (
+                *bindings.iter_recorded_variable_lines(name, said),
+                *bindings.format_volatile_fields(name, fields),
+            )
         ]
         if self.exchanged:
             lines.append(to_line(f"exchanged before comparing: {', '.join(self.exchanged)}"))
@@ -435,7 +431,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteCom
 
 def _comparison_to_json(found: CassetteComparison) -> dict[str, Any]:
     plain: dict[str, Any] = found.diff.requests.to_dict()
-    bound = [bindings_to_json(*each) for each in found.bound]
+    bound = [bindings.bindings_to_json(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
     return {**plain, "trace": diff_to_dict(found.diff.trace), **told}
 
@@ -484,13 +480,15 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        said = [parse_stored_run_variables(each.run_variables) for each in (a, b)]
+        said = [bindings.parse_stored_run_variables(each.run_variables) for each in (a, b)]
         told = {"run_variables": said, "bound": None if fit is None else _describe_would_answer(fit)}
         print_json({"same_key": a.key == b.key, **told, **plain})
         return changed
     print_line(f"keys: {'the same' if a.key == b.key else 'different'}")
     declared = [
-        (mark, format_run_variables_line(x.run_variables)) for mark, x in (("- ", a), ("+ ", b)) if x.run_variables
+        (mark, bindings.format_run_variables_line(x.run_variables))
+        for mark, x in (("- ", a), ("+ ", b))
+        if x.run_variables
     ]
     if len(declared) > len({text for _, text in declared}):
         declared = [("", declared[0][1])]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.advice import SUITE_MODE
+from llmproxy.cli.parts import suite_shards_and_signals as helpers
 from llmproxy.cli.parts.options import (
     CASSETTES,
     LAST_REPORT,
@@ -34,18 +35,7 @@ from llmproxy.cli.parts.options import (
 )
 from llmproxy.cli.parts.run_ending import LiveTestComparer, write_json_result
 from llmproxy.cli.parts.session_setup import build_start_flags
-from llmproxy.cli.parts.suite_shards_and_signals import (
-    MissingTestEndEmitter,
-    ShardCases,
-    cut_shard,
-    emit_empty_shard,
-    find_tests_journal_path,
-    make_last_report_writer,
-    make_suite_console,
-    make_trend_recorder,
-    run_or_raise_interrupt,
-    signals_as_interrupt,
-)
+from llmproxy.cli.parts.suite_shards_and_signals import ShardCases, run_or_raise_interrupt
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_env_proxy_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
@@ -160,7 +150,7 @@ def run_tests(
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.print_trend())
-    with signals_as_interrupt():
+    with helpers.signals_as_interrupt():
         if changes:
             raise typer.Exit(_run_tests_listing_changes(asked))
         if watch:
@@ -222,7 +212,7 @@ class TestOptions:
         if self.update:
             forbid_update_in_ci(env)
         reports = [make_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
-        ended = MissingTestEndEmitter()
+        ended = helpers.MissingTestEndEmitter()
         try:
             code = self._run_cases_for_exit_code([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
@@ -264,12 +254,13 @@ class TestOptions:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
-        part = cut_shard(
+        part = helpers.cut_shard(
             self.shard, self.shard_times, cases, self.runs, self.base_command, partly=self.has_scenario_filters
         )
         if part is not None and not part.cases:
             typer.echo(
-                f"llmproxy: {emit_empty_shard(part, reports, str(settings.settings.mode), time.time())}", err=True
+                f"llmproxy: {helpers.emit_empty_shard(part, reports, str(settings.settings.mode), time.time())}",
+                err=True,
             )
             return Exit.OK
         cases = cases if part is None else part.cases
@@ -279,9 +270,9 @@ class TestOptions:
         ids, against = [case.id for case in cases], list[Handler]()
         if self.baseline is not None:
             against.append(BaselineComparisonHandler(read_baseline(self.baseline, ids), sys.stdout.write, ids))
-        shown = make_suite_console(verbose=settings.settings.verbose)
-        kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
-        last = None if self.rejudge is not None else make_last_report_writer()
+        shown = helpers.make_suite_console(verbose=settings.settings.verbose)
+        kept = [] if self.rejudge is not None or self.step else [helpers.make_trend_recorder(settings)]
+        last = None if self.rejudge is not None else helpers.make_last_report_writer()
         if settings.settings.live:
             against.append(LiveTestComparer(settings, find_tests_store(settings), self.baseline, self._print_live_diff))
         try:
@@ -305,7 +296,7 @@ class TestOptions:
             write_json_result(self.as_json, told)
 
     def print_trend(self) -> int:
-        path = find_tests_journal_path(load_settings(self.flags))
+        path = helpers.find_tests_journal_path(load_settings(self.flags))
         tests = read_recent_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
@@ -419,14 +410,9 @@ class TestOptions:
         part: ShardCases | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
+        from llmproxy.scenario.cluster import transfer_files
         from llmproxy.scenario.cluster.remote_runner import open_ray_connection
-        from llmproxy.scenario.cluster.transfer_files import (
-            describe_parcel,
-            driver_cassette_folder,
-            merge_cassettes,
-            read_local_recording_ids,
-            replace_ids_by_local_ones,
-        )
+        from llmproxy.scenario.cluster.transfer_files import driver_cassette_folder
         from llmproxy.suite.run.run_on_cluster import OrderedEvents, RemoteSuites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_costs
@@ -448,14 +434,17 @@ class TestOptions:
             env=env,
         )
         notes = check_costs(find_tests_store(settings), cases, run_context.options)
-        typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
-        told = partial(replace_ids_by_local_ones, known=partial(read_local_recording_ids, find_tests_store(settings)))
+        typer.echo(f"llmproxy: {transfer_files.describe_parcel(parcel, self.on, '--send FILE')}", err=True)
+        told = partial(
+            transfer_files.replace_ids_by_local_ones,
+            known=partial(transfer_files.read_local_recording_ids, find_tests_store(settings)),
+        )
         with closing(run_context), open_ray_connection(self.on, parcel.batch, parcel.rates) as runner:
             run_context.execute = RemoteSuites(runner, parcel, told).run_case
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := merge_cassettes(runner.recorded, driver_cassette_folder(settings)):
+                if home := transfer_files.merge_cassettes(runner.recorded, driver_cassette_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:

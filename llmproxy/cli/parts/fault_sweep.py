@@ -27,20 +27,8 @@ from llmproxy.amount_formatting import format_count, format_seconds
 from llmproxy.cli.parts.options import RunArguments, format_record_command, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
+from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.control import ControlError
-from llmproxy.client.fault_sweep_judging import (
-    PlannedTrial,
-    SweepRun,
-    TrialFinding,
-    find_failure_message,
-    findings_to_json,
-    format_findings,
-    format_sweep_summary_lines,
-    give_bound_hits_recorded_keys,
-    judge_trial,
-    plan_trials,
-    select_kinds,
-)
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_exit_code
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, MachineError, SettingsError
@@ -52,7 +40,7 @@ PATIENCE, TIMES = 20.0, 5.0
 """Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
 
 
-def _list_call_identities(run: SweepRun) -> list[tuple[str, int]]:
+def _list_call_identities(run: judging.SweepRun) -> list[tuple[str, int]]:
     return sorted((call.key or "", call.occurrence or 0) for call in run.calls)
 
 
@@ -63,7 +51,7 @@ class SweepImpossible(MachineError):
 def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Replay the command once for each injected fault; returns 1 if one breaks it. Raises LLMProxyError."""
     refuse_live(loaded, "llmproxy run --faults sweep")
-    kinds = select_kinds(loaded.settings.faults)
+    kinds = judging.select_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
         raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {format_record_command(loaded)}")
     find_command_path(asked.command, env)
@@ -98,8 +86,8 @@ class Sweep:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._guard, self._ended = threading.Lock(), False
         self._bound: set[int | None] = set()
-        self.findings: list[TrialFinding] = []
-        self.baseline: list[SweepRun] = []
+        self.findings: list[judging.TrialFinding] = []
+        self.baseline: list[judging.SweepRun] = []
 
     def run(self) -> None:
         """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
@@ -110,7 +98,7 @@ class Sweep:
         log = self._folder / "proxy.log"
         with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as self._proxy:
             self.baseline = [self._run_undisturbed()]
-            trials = plan_trials(self.baseline[0].calls, self._kinds)
+            trials = judging.plan_trials(self.baseline[0].calls, self._kinds)
             wanted = asked.options.jobs or os.cpu_count() or 1
             jobs = self._determine_safe_parallelism(max(1, min(wanted, len(trials))))
             longest = max(each.seconds for each in self.baseline)
@@ -122,7 +110,7 @@ class Sweep:
             )
             self._run_trials_in_parallel(trials, jobs)
 
-    def _run_undisturbed(self) -> SweepRun:
+    def _run_undisturbed(self) -> judging.SweepRun:
         went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
@@ -161,7 +149,7 @@ class Sweep:
         self._tell("sweep: several runs at once disturb each other; one at a time, then")
         return self._determine_safe_parallelism(1)
 
-    def _run_trials_in_parallel(self, trials: Sequence[PlannedTrial], jobs: int) -> None:
+    def _run_trials_in_parallel(self, trials: Sequence[judging.PlannedTrial], jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 pending = [pool.submit(self._run_trial, trial) for trial in trials]
@@ -176,10 +164,10 @@ class Sweep:
                         kill_group_at_once(each)
                 raise
 
-    def _run_trial(self, trial: PlannedTrial) -> TrialFinding:
-        return judge_trial(trial, self._run_once([trial.rule]), self.baseline)
+    def _run_trial(self, trial: judging.PlannedTrial) -> judging.TrialFinding:
+        return judging.judge_trial(trial, self._run_once([trial.rule]), self.baseline)
 
-    def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> SweepRun:
+    def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> judging.SweepRun:
         control, asked = self._proxy.control, self._asked
         opened = control.open_session(
             f"sweep-{os.getpid()}-{next(self._opened)}",
@@ -197,12 +185,12 @@ class Sweep:
             since = time.monotonic()
             code, out, err, hung = self._run_child(mine.command, plan.apply_to(self._env))
             seconds = time.monotonic() - since
-            calls = give_bound_hits_recorded_keys(control.calls(opened.name), self._bound)
+            calls = judging.give_bound_hits_recorded_keys(control.calls(opened.name), self._bound)
         finally:
             with suppress(ControlError):
                 control.close_session(opened.name)
-        failed, crashed = find_failure_message(out, err, code) if code else ("", False)
-        return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
+        failed, crashed = judging.find_failure_message(out, err, code) if code else ("", False)
+        return judging.SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 
     def _run_child(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str, str, bool]:
         """Run the command; returns exit code, output, errors, and whether it was killed."""
@@ -258,12 +246,12 @@ def make_progress_printer() -> Callable[[str], None]:
     return print_progress
 
 
-def print_findings_for_exit_code(findings: Sequence[TrialFinding], typed: str, file: Path | None = None) -> int:
+def print_findings_for_exit_code(findings: Sequence[judging.TrialFinding], typed: str, file: Path | None = None) -> int:
     """Print the table and result, and write them to `file`; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
-    for line in [*format_findings(findings), "", *format_sweep_summary_lines(findings, typed)]:
+    for line in [*judging.format_findings(findings), "", *judging.format_sweep_summary_lines(findings, typed)]:
         typer.echo(line)
     if file is not None:
-        write_json_result(file, findings_to_json(findings))
+        write_json_result(file, judging.findings_to_json(findings))
     return Exit.FAILED if any(each.weak for each in findings) else Exit.OK
