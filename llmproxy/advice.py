@@ -166,9 +166,8 @@ def install_command(extra: str) -> str:
     there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
     with suppress(metadata.PackageNotFoundError):
         installer = (metadata.distribution(NAME).read_text("INSTALLER") or "").strip()
-        return choose_install_command(
-            requirement(*sorted({*there, extra})), Path(sys.prefix), installer, _read_direct_url_text()
-        )
+        package = requirement(*sorted({*there, extra}))
+        return choose_install_command(package, Path(sys.prefix), installer, _read_direct_url_text())
     return f"pip install '{requirement(extra)}'"
 
 
@@ -203,10 +202,9 @@ def describe_upgrade(noted: str | None = None) -> str:
     noted = _read_direct_url_text() if noted is None else noted
     if not find_reinstall_url(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
-    typed = (
-        f"uv tool install --force '{build_pip_requirement(noted)}'   (or the same with pip install --force-reinstall)"
-    )
-    return f"Bring what it was installed from up to date, then:  {typed}"
+    typed = f"uv tool install --force '{build_pip_requirement(noted)}'"
+    also = "(or the same with pip install --force-reinstall)"
+    return f"Bring what it was installed from up to date, then:  {typed}   {also}"
 
 
 def find_reinstall_url(noted: str) -> str:

@@ -28,9 +28,8 @@ from llmproxy.server_store_copies import find_server_of_copy, is_server, registe
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
-NOT_OPTIONS = re.compile(
-    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
-)
+_OTHER = "DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*"
+NOT_OPTIONS = re.compile(f"LLMPROXY_({_OTHER})")
 """Variables with our prefix that are no options: debugging, variables for children of `run` and suites, tests."""
 NOT_SETTINGS = frozenset({"suite"})
 """Tables below ours that are no options of the proxy but defaults of suites."""
@@ -372,8 +371,6 @@ class Source:
 
 def find_reachable_host(host: str) -> str:
     """Return the host that clients use for a proxy listening at `host`, such as loopback for 0.0.0.0."""
-    # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of
-    # their browsers.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - read, not bound
     return f"[{host}]" if ":" in host else host
 
@@ -418,8 +415,7 @@ class Loaded:
         return self.sources[name].origin is Origin.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
-        """Return name and value of options given as flags and, if `environment`, as variables; a list once for each
-        value.
+        """Return name and value of given flags and, if `environment`, of variables; a list once for each value.
 
         Without mode, cassette and store, which a suggested command sets itself, options of one run, and the token.
         """
@@ -460,14 +456,10 @@ class _GivenValue:
 
 
 def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Loaded:
-    """Merge all settings.
+    """Merge all settings. Raises SettingsError.
 
-    Args:
-        flags: Values by option name; None and an empty list mean that the flag was not given.
-        env: The whole environment; only names with our prefix are read, and an empty value counts as unset.
-        cwd: Start of the upward search for pyproject.toml, and base of relative paths in flags.
-
-    Raises SettingsError: A name or value is invalid.
+    An unset flag is None or an empty list, an unset variable missing or empty. pyproject.toml is searched from `cwd`
+    upwards; relative paths in flags start there.
     """
     file = next((_read_table(*each) for each in find_project_tables(cwd)), {})
     layers = [file, _read_env(env, cwd), _read_command_line_flags(flags, cwd)]
@@ -516,12 +508,9 @@ def _check_option_name(name: str, spelt: str, source: str, spellings: Iterable[s
 def _read_command_line_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _GivenValue]:
     names = {option.name: option.flag or option.name for option in list_options()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
-    return {
-        _check_option_name(name, name, "the flags", names): _GivenValue(
-            value, Source(Origin.FLAG, names.get(name, name)), cwd
-        )
-        for name, value in given.items()
-    }
+    for name in given:
+        _check_option_name(name, name, "the flags", names)
+    return {name: _GivenValue(value, Source(Origin.FLAG, names[name]), cwd) for name, value in given.items()}
 
 
 def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
@@ -548,9 +537,8 @@ def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenVa
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:
             continue
-        name = _check_option_name(
-            spelt.replace("-", "_"), spelt, str(source), [option.key for option in list_options()]
-        )
+        spellings = [option.key for option in list_options()]
+        name = _check_option_name(spelt.replace("-", "_"), spelt, str(source), spellings)
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")
         found[name] = _GivenValue(value, source, folder)

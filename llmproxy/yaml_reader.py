@@ -100,12 +100,7 @@ class Problems:
     def __iter__(self) -> Iterator[Problem]:
         found = list(self._seen)
         files = {name: i for i, name in reversed([*enumerate(p.place.file for p in found if p.place)])}
-        return iter(
-            sorted(
-                found,
-                key=lambda p: (files.get(p.place.file, 0), p.place.line, p.place.column) if p.place else (-1, 0, 0),
-            )
-        )
+        return iter(sorted(found, key=lambda p: (files.get(p.place.file, 0), *p.place[1:]) if p.place else (-1, 0, 0)))
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -266,11 +261,8 @@ def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:
 
 
 def _add_size_problem(size: int, name: str, limit: int, problems: Problems) -> None:
-    problems.add(
-        YamlPlace(name, 1, 1),
-        f"the file has {size / 1e6:.1f} MB, and at most {limit / 1e6:.1f} MB are read",
-        "split it: `scenarios` may name files and globs",
-    )
+    said = f"the file has {size / 1e6:.1f} MB, and at most {limit / 1e6:.1f} MB are read"
+    problems.add(YamlPlace(name, 1, 1), said, "split it: `scenarios` may name files and globs")
 
 
 def _decode_file(content: bytes | str, name: str, problems: Problems) -> str | None:
@@ -296,9 +288,8 @@ def _add_syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str, probl
         blank = written[: len(written) - len(written.lstrip())]
         if "\t" in blank:
             place = YamlPlace(name, number + 1, blank.index("\t") + 1)
-            problems.add(
-                place, "this line is indented with a tab, and YAML allows only spaces", "replace the tab by spaces"
-            )
+            said = "this line is indented with a tab, and YAML allows only spaces"
+            problems.add(place, said, "replace the tab by spaces")
             return
     said = error.problem or str(error)
     hint = next((hint for part, hint in _EXPLAINED if part in said), "")
@@ -331,7 +322,7 @@ class _ValueBuilder:
         mark = event.start_mark
         return YamlPlace(self.name, mark.line + 1, mark.column + 1)
 
-    def build_halt_exception(self, event: Any, message: str, hint: str = "") -> _HaltReading:
+    def halt(self, event: Any, message: str, hint: str = "") -> _HaltReading:
         self.problems.add(self.place(event), message, hint)
         return _HaltReading()
 
@@ -339,7 +330,7 @@ class _ValueBuilder:
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
-            raise self.build_halt_exception(event, f"values are nested more than {MAX_DEPTH} deep here")
+            raise self.halt(event, f"values are nested more than {MAX_DEPTH} deep here")
         before, name = self.nodes, event.anchor
         self.nodes += 1
         if name:
@@ -359,18 +350,14 @@ class _ValueBuilder:
 
     def alias(self, event: Any) -> object:
         if event.anchor in self.open:
-            raise self.build_halt_exception(
-                event, f"*{event.anchor} stands inside of what it names: it would never end"
-            )
+            raise self.halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
         if event.anchor not in self.anchors:
-            raise self.build_halt_exception(
-                event, f"*{event.anchor} names no anchor above", suggest_name(event.anchor, self.anchors)
-            )
+            raise self.halt(event, f"*{event.anchor} names no anchor above", suggest_name(event.anchor, self.anchors))
         made, size = self.anchors[event.anchor]
         self.nodes, self.aliased = self.nodes + size, self.aliased + size
         if self.aliased > self.limits.aliased:
             said = f"the aliases of the file expand to more than {self.limits.aliased:,} values"
-            raise self.build_halt_exception(event, said, "split it")
+            raise self.halt(event, said, "split it")
         return made
 
     def sequence(self, event: Any, depth: int) -> List:
@@ -395,10 +382,8 @@ class _ValueBuilder:
                     self.problems.add(at, "`<<` stands here twice", "merge a list: `<<: [*a, *b]`")
                 merges = (value, place)
             elif key in made:
-                earlier = made.keys_at[key]
-                self.problems.add(
-                    at, f"`{key}` stands here twice, first at line {earlier.line}, column {earlier.column}", "keep one"
-                )
+                line, column = made.keys_at[key][1:]
+                self.problems.add(at, f"`{key}` stands here twice, first at line {line}, column {column}", "keep one")
             else:
                 made.put(key, value, at, place)
         if merges is not None:
@@ -414,9 +399,7 @@ class _ValueBuilder:
             if event.anchor:
                 self.build_value(event, depth)
             return str(event.value)
-        raise self.build_halt_exception(
-            event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it"
-        )
+        raise self.halt(event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it")
 
     def apply_merge_key(self, made: Map, value: object, place: YamlPlace) -> None:
         """Add members missing here from merged mappings; the first mapping with a key wins."""
@@ -464,15 +447,13 @@ class _ValueBuilder:
         if _TRUE.fullmatch(text) or _FALSE.fullmatch(text):
             return text[0] in "tT"
         if len(text) > _DIGITS and (_FLOAT.fullmatch(text) or _OTHER_INT.fullmatch(text)):
-            self.problems.add(
-                self.place(event), f"this number has {len(text)} digits", "put it in quotes to mean the text"
-            )
+            said = f"this number has {len(text)} digits"
+            self.problems.add(self.place(event), said, "put it in quotes to mean the text")
             return text
         if _INT.fullmatch(text):
             if text.lstrip("+-").startswith("0") and len(text) > 1:
-                self.doubts.add(
-                    self.place(event), f"{text} is read as the number {int(text)}", "put it in quotes to keep its zeros"
-                )
+                said = f"{text} is read as the number {int(text)}"
+                self.doubts.add(self.place(event), said, "put it in quotes to keep its zeros")
             return int(text)
         if _OTHER_INT.fullmatch(text):
             return int(text, 0)

@@ -264,12 +264,11 @@ def _escape_unencodable(error: UnicodeError) -> tuple[bytes, int]:
     """Escape what no encoding can represent: a lone surrogate of a recording; bytes of a file name are kept."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    odd = error.object[error.start : error.end]
-    names = range(0xDC80, 0xDD00)  # what `surrogateescape` makes of a byte
-    made = (
-        bytes([ord(each) & 0xFF]) if ord(each) in names else each.encode("ascii", "backslashreplace") for each in odd
-    )
-    return b"".join(made), error.end
+    made = b""
+    for each in error.object[error.start : error.end]:
+        of_byte = 0xDC80 <= ord(each) < 0xDD00  # what `surrogateescape` makes of a byte
+        made += bytes([ord(each) & 0xFF]) if of_byte else each.encode("ascii", "backslashreplace")
+    return made, error.end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -295,14 +294,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 (the last place where it can become a message)
         from llmproxy.advice import build_missing_extra_error
 
-        return print_final_error(
-            build_missing_extra_error(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG"))
-        )
+        final = build_missing_extra_error(error) or error
+        return print_final_error(final, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
 def _print_usage_error(error: Any) -> Exit:
-    possible = getattr(error, "possibilities", None)
-    if possible:
+    if possible := getattr(error, "possibilities", None):
         error.possibilities = None
         error.message = f"{error.message}. Did you mean {possible[0]!r}?"
     error.message = without_passwords(error.message)

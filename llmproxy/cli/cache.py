@@ -101,16 +101,12 @@ def clear(
             raise SettingsError(f"--older-than {older_than!r} is no age.", hint="Write 90m, 12h, 30d or 2w.")
         before = time.time() - float(found[1]) * _SECONDS[found[2]]
     store = _open_cache()
-    print_line(
-        f"{store.path}: {format_count(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten."
-    )
+    count = store.clear(name, cache_key=cache_key, before=before)
+    print_line(f"{store.path}: {format_count(count, 'value')} forgotten.")
 
 
 def _open_cache() -> CacheStore:
-    store = CacheStore.from_environment()
-    if store is None:
-        raise SettingsError(
-            "the cache is switched off: SCENARIO_CACHE_DIR is empty, or SCENARIO_CACHE_MODE=off.",
-            hint="SCENARIO_CACHE_DIR=<folder> llmproxy cache ...",
-        )
+    if (store := CacheStore.from_environment()) is None:
+        msg = "the cache is switched off: SCENARIO_CACHE_DIR is empty, or SCENARIO_CACHE_MODE=off."
+        raise SettingsError(msg, hint="SCENARIO_CACHE_DIR=<folder> llmproxy cache ...")
     return store

@@ -56,9 +56,8 @@ def faults(
         print_json({"kinds": rows, "presets": {} if name else dict(PRESETS)})
         return
     if not name:
-        print_line(
-            "Kinds:  llmproxy run --faults KIND -- COMMAND  affects each call once,  KIND@3  only the third call"
-        )
+        usage = "llmproxy run --faults KIND -- COMMAND  affects each call once,  KIND@3  only the third call"
+        print_line(f"Kinds:  {usage}")
     for kind in kinds:
         takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
         print_line(f"\n  {kind.name:<21}{kind.about}")
@@ -85,9 +84,8 @@ def addon(
 ) -> None:
     """Print the path of the mitmproxy addon: mitmdump -s "$(llmproxy addon)"."""
     if name not in ADDONS:
-        raise SettingsError(
-            f"there is no addon {name[:60]!r}{did_you_mean(name, ADDONS)}", hint=f"There is: {', '.join(ADDONS)}"
-        )
+        msg = f"there is no addon {name[:60]!r}{did_you_mean(name, ADDONS)}"
+        raise SettingsError(msg, hint=f"There is: {', '.join(ADDONS)}")
     path = Path(str(files("llmproxy"))) / "data" / f"{name}.py"
     if not path.is_file():
         raise MachineError(f"the addon script is missing: {path}", hint="Install llmproxy again.")

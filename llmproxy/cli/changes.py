@@ -149,10 +149,8 @@ def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) ->
         with open_given(settings.store) as store:
             filed = next(filter(store.read_synced_file, cassettes), "")
         if filed:
-            raise SettingsError(
-                f"cassette {to_line(filed)} is also in a file that must be updated; its folder is unknown.",
-                hint="Add --cassette-dir DIR, as in your tests. Nothing was written.",
-            )
+            msg = f"cassette {to_line(filed)} is also in a file that must be updated; its folder is unknown."
+            raise SettingsError(msg, hint="Add --cassette-dir DIR, as in your tests. Nothing was written.")
 
 
 def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
@@ -195,10 +193,8 @@ def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
     known = {each.name for accepted in found.values() for each in accepted}
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None or not names:
-        raise SettingsError(
-            f"no change {unknown} is accepted." if names else "drop needs the name of an accepted change.",
-            hint=f"Accepted: {', '.join(sorted(known)) or 'none'}. Nothing was written.",
-        )
+        msg = f"no change {unknown} is accepted." if names else "drop needs the name of an accepted change."
+        raise SettingsError(msg, hint=f"Accepted: {', '.join(sorted(known)) or 'none'}. Nothing was written.")
     left = {
         cassette: [each for each in accepted if each.name not in names]
         for cassette, accepted in found.items()
@@ -259,24 +255,20 @@ def accept(
         raise SettingsError("say which changes: NAME..., or --client NAME for all that a client itself changed.")
     known = {group.name: group for group in pending}
     if unknown := [name for name in names or () if name not in known]:
-        raise SettingsError(
-            f"no change {to_line(unknown[0])} is pending.", hint=f"Pending: {', '.join(known)}. Nothing was written."
-        )
+        hint = f"Pending: {', '.join(known)}. Nothing was written."
+        raise SettingsError(f"no change {to_line(unknown[0])} is pending.", hint=hint)
     chosen = [known[name] for name in names or ()] or _select_changes_by_client(pending, client)
     if client:
-        for text in (
-            _format_change_counts_by_kind(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen)
-        ):
+        texts = [f"{each.name}  {each.text}" for each in chosen] if whole else _format_change_counts_by_kind(chosen)
+        for text in texts:
             print_line(f"  {to_line(text)}")
     _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_client_condition(when))
 
 
 def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
     loaded = load_settings({"store": store, "cassette_dir": cassette_dir})
-    done = {
-        name: {each.name: each.exactly for each in some}
-        for name, some in read_accepted_changes_by_cassette(loaded).items()
-    }
+    accepted = read_accepted_changes_by_cassette(loaded)
+    done = {name: {each.name: each.exactly for each in some} for name, some in accepted.items()}
     pending = [
         group
         for group in summarize_recent_trials(loaded.settings.store).groups

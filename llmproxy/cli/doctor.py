@@ -95,18 +95,13 @@ def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = Fal
 
 
 def check_own_address_exempt(env: Mapping[str, str], url: str) -> list[Diagnosis]:
-    foreign = [
-        name
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-        if env.get(name) and not is_proxy_url(env[name], url)
-    ]
+    names = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+    foreign = [name for name in names if env.get(name) and not is_proxy_url(env[name], url)]
     words = {word.strip().lower() for name in NO_PROXIES for word in env.get(name, "").split(",")}
     host = (urlsplit(url).hostname or "").lower()
     if foreign and not words & {host, "*"}:
-        text = (
-            f"{foreign[0]} is set and NO_PROXY does not name {host}: base URLs are asked through that proxy, and never "
-            "arrive"
-        )
+        how = "base URLs are asked through that proxy, and never arrive"
+        text = f"{foreign[0]} is set and NO_PROXY does not name {host}: {how}"
         return [Diagnosis(BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))]
     if any(env.get(name) and is_proxy_url(env[name], url) for name in PROXIES) and "*" in words:
         return [Diagnosis(BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))]
@@ -167,11 +162,10 @@ def check_bypassing_programs(
     for pid, who in seen.items():
         env = who.env or {}
         ours = any(env.get(name) and is_proxy_url(env[name], url) for name in names)
-        if who.env is not None and who.looks > 1 and not ours:
-            why = (
-                "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it"
-            )
-            found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", (why,)))
+        if who.env is None or who.looks <= 1 or ours:
+            continue
+        why = "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it"
+        found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", (why,)))
     if not arrived and not past:
         advice = _list_runtime_advice(seen.values(), intercepted=intercepted)
         text = "no connection to ports 80 and 443 of other machines, or to preset base URLs, was seen either"
@@ -226,17 +220,15 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found.append(Diagnosis(BAD, error.message, advice))
     found += [*check_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
-        found += check_bypassing_programs(
-            monitor.seen, monitor.find_bypasses(parse_url_address(url)), url, intercepted=False, arrived=arrived
-        )
+        past = monitor.find_bypasses(parse_url_address(url))
+        found += check_bypassing_programs(monitor.seen, past, url, intercepted=False, arrived=arrived)
     return found
 
 
 def _watch_process(monitor: bypass_monitor.ProcessMonitor, pid: int) -> dict[str, str]:
     if not monitor.is_supported:
-        raise MachineError(
-            "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
-        )
+        hint = "Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
+        raise MachineError("--pid needs Linux's /proc", hint=hint)
     monitor.poll(pid)
     if pid not in monitor.seen:
         raise MachineError(f"there is no process {pid}, or it is not yours")
@@ -276,8 +268,5 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         monitor.seen.setdefault(pid, bypass_monitor.MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
     found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic_arrival(reports)]
-    arrived = any(report.calls for report in reports)
-    found += check_bypassing_programs(
-        monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived
-    )
-    return found
+    arrived, intercepted = any(report.calls for report in reports), asked.options.intercept
+    return found + check_bypassing_programs(monitor.seen, past, proxy.url, intercepted=intercepted, arrived=arrived)

@@ -112,11 +112,11 @@ def drift(
                 if each.name.startswith(kept.name):
                     each.unlink()
     new = _read_nightly_answers(kept, night)
-    found = [
-        _AnswerDrift(each, old.get(key, ()), new.get(key, ())) for each, key in zip(plan.chosen, keys, strict=True)
-    ]
+    pairs = zip(plan.chosen, keys, strict=True)
+    found = [_AnswerDrift(each, old.get(key, ()), new.get(key, ())) for each, key in pairs]
     verdicts = _judge_models(found)
-    code = _choose_exit_code(verdicts)
+    drifted = any(each.has_drifted for each in verdicts)
+    code = Exit.DRIFTED if drifted else Exit.UNTOLD if any(each.p is None for each in verdicts) else Exit.OK
     if code is Exit.OK:
         with open_given(kept, writable=True) as database:
             database.rename_cassette(night, night.replace(_ASKED, _BEFORE))
@@ -167,14 +167,11 @@ class _DriftPlan:
             bound += f", which buy about {bought} of {answers} answers"
             each, more = divmod(bought, len(sizes))
             sizes = [(old, each + (n < more)) for n, (old, _) in enumerate(sizes) if each + (n < more) > 1]
-        yield (
-            f"asking {len(self.chosen)} of {self.recorded} recorded calls {self.runs} times each: about {price}{bound}"
-        )
+        some = f"{len(self.chosen)} of {self.recorded} recorded calls"
+        yield f"asking {some} {self.runs} times each: about {price}{bound}"
         seen = ", ".join(f"in {share:.0%} {stats.estimate_power(sizes, share):.2f}" for share in stats.PLANTED)
-        yield (
-            f"how probably a change of behavior would be seen: {seen} of these calls, if by chance two answers differ "
-            f"in {stats.NOISE:.0%}"
-        )
+        chance = f"if by chance two answers differ in {stats.NOISE:.0%}"
+        yield f"how probably a change of behavior would be seen: {seen} of these calls, {chance}"
 
 
 def _choose_calls_to_ask(
@@ -313,8 +310,7 @@ def _send_call_and_settle(client: httpx.Client, sampled: LiveRequest, spending: 
     recorded = sampled.recorded
     if not spending.reserve(sampled.most):
         return
-    url, cost = f"/{quote(recorded.provider)}{recorded.request.target}", None
-    lost = ""
+    url, cost, lost = f"/{quote(recorded.provider)}{recorded.request.target}", None, ""
     try:
         answer = client.post(url, content=recorded.request.body, headers=list(sampled.headers))
         family, kind = get_dialect_family(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
@@ -389,16 +385,13 @@ class _AnswerDrift:
 
     @property
     def behaves_differently(self) -> bool:
-        before = {(each.tools, each.finish) for each in self.baseline}
-        return bool(self.successful_answers) and before.isdisjoint(
-            (each.tools, each.finish) for each in self.successful_answers
-        )
+        before, now = ({(x.tools, x.finish) for x in some} for some in (self.baseline, self.successful_answers))
+        return bool(now) and before.isdisjoint(now)
 
     @property
     def shares_no_text_with_baseline(self) -> bool:
-        return bool(self.successful_answers) and {each.text for each in self.baseline}.isdisjoint(
-            each.text for each in self.successful_answers
-        )
+        before, now = ({each.text for each in some} for some in (self.baseline, self.successful_answers))
+        return bool(now) and before.isdisjoint(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,10 +418,8 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
     for calls in models.values():
         told = [each for each in calls if len(each.successful_answers) > 1]
         least = stats.compute_least_p_value([(len(each.baseline), len(each.successful_answers)) for each in told])
-        statistics = [
-            stats.compute_statistic(each.baseline, each.successful_answers, stats.measure_answer_distance)
-            for each in told
-        ]
+        distance = stats.measure_answer_distance
+        statistics = [stats.compute_statistic(each.baseline, each.successful_answers, distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(stats.compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(stats.correct_p_values([p for p in ps if p is not None]))
@@ -438,33 +429,24 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
     ]
 
 
-def _choose_exit_code(verdicts: Sequence[_ModelVerdict]) -> Exit:
-    if any(each.has_drifted for each in verdicts):
-        return Exit.DRIFTED
-    return Exit.UNTOLD if any(each.p is None for each in verdicts) else Exit.OK
-
-
 def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code: Exit, kept: Path) -> Iterator[str]:
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
         models = sorted({new.model for call in each.calls for new in call.successful_answers if new.model})
         was = sorted({call.recorded_answer.model for call in each.calls if call.recorded_answer.model})
         yield ""
-        yield to_line(
-            f"{each.model}: recorded from {', '.join(was) or 'nobody knows'}, now {', '.join(models) or 'none'}"
-        )
+        old, new = ", ".join(was) or "nobody knows", ", ".join(models) or "none"
+        yield to_line(f"{each.model}: recorded from {old}, now {new}")
         for name, attribute in (("gone", "refusals"), ("shape", "shape")):
             for call in each.calls:
-                yield from (
-                    f"  {name:10}{to_line(f'{call.sampled.label}: {text}')}" for text in getattr(call, attribute)
-                )
+                texts = (f"{call.sampled.label}: {text}" for text in getattr(call, attribute))
+                yield from (f"  {name:10}{to_line(text)}" for text in texts)
         yield f"  behavior  {_describe_verdict(each)}"
         for call in each.calls:
             if call.behaves_differently:
                 did = Counter(describe_answer_behavior(new) for new in call.successful_answers).most_common(1)[0][0]
-                yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + (
-                    to_line(f" (before: {describe_answer_behavior(call.baseline[0])})")
-                )
+                before = to_line(f" (before: {describe_answer_behavior(call.baseline[0])})")
+                yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + before
         words = sum(call.shares_no_text_with_baseline for call in each.calls)
         yield f"  words     {words} of {len(each.comparisons_with_answers)} calls answered in other words"
         unusable = (new for call in each.calls for new in call.new if not (new.is_success or new.refusal))
@@ -486,14 +468,8 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
 
 
 def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
-    calls = [
-        call
-        for each in verdicts
-        if each.has_drifted
-        for call in each.calls
-        if call.successful_answers and not call.refusals
-    ]
-    return sorted(call.sampled.recorded.id or 0 for call in calls)
+    calls = (call for each in verdicts if each.has_drifted for call in each.calls)
+    return sorted(call.sampled.recorded.id or 0 for call in calls if call.successful_answers and not call.refusals)
 
 
 def _describe_verdict(verdict: _ModelVerdict) -> str:

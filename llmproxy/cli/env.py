@@ -46,9 +46,8 @@ def env(
         # Beside the proxy's certificate, with the same lifetime.
         interception = make_ca_files(url, health.ca, ours, Path(health.ca or "").parent / _BUNDLE)
     aws = (Path.home() / ".aws").is_dir()
-    made = plan_env(
-        url, session or None, os.environ, replay=health.mode in OFFLINE, interception=interception, aws_files=aws
-    )
+    replay = health.mode in OFFLINE
+    made = plan_env(url, session or None, os.environ, replay=replay, interception=interception, aws_files=aws)
     for note in made.notes:
         typer.echo(f"llmproxy: {note}", err=True)
     typer.echo(render_assignments(made.changes, form))
@@ -67,10 +66,9 @@ def find_configured_proxy_url(environ: Mapping[str, str]) -> str:
     loaded = load({}, environ, Path.cwd())
     settings = loaded.settings
     if not settings.port:
-        raise SettingsError(
-            f"with port = 0 ({loaded.sources['port']}) the proxy takes any free port, so its port is unknown.",
-            hint="The proxy printed its address at its start: export LLMPROXY_URL=http://127.0.0.1:PORT",
-        )
+        msg = f"with port = 0 ({loaded.sources['port']}) the proxy takes any free port, so its port is unknown."
+        hint = "The proxy printed its address at its start: export LLMPROXY_URL=http://127.0.0.1:PORT"
+        raise SettingsError(msg, hint=hint)
     return f"http://{find_reachable_host(settings.host)}:{settings.port}"
 
 
@@ -133,7 +131,5 @@ def _wait_until_gone(control: Control) -> None:
         except ControlError:
             pass  # it says that it is ending
         time.sleep(LOOK)
-    raise MachineError(
-        f"the proxy at {control.url} still answers after {PATIENCE:g} s; it was asked to end.",
-        hint="A second SIGTERM ends it at once.",
-    )
+    msg = f"the proxy at {control.url} still answers after {PATIENCE:g} s; it was asked to end."
+    raise MachineError(msg, hint="A second SIGTERM ends it at once.")

@@ -97,10 +97,8 @@ def import_(
             importer.import_cassette(database, name, pieces)
     if importer.cassettes:
         typer.echo(importer.format_report(path, " ".join(quote_word(str(file)) for file in files)))
-    if new and (
-        importer.skipped_every_exchange or not importer.cassettes
-    ):  # an empty store would hide that there is none
-        path.unlink(missing_ok=True)
+    if new and (importer.skipped_every_exchange or not importer.cassettes):
+        path.unlink(missing_ok=True)  # an empty store would hide that there is none
     if importer.skipped_every_exchange and not importer.failed:
         raise typer.Exit(int(Exit.USAGE))
     if importer.failed:
@@ -141,9 +139,8 @@ def export(
         return
     written = _choose_format(file, form, everything=everything)
     if everything and (cassette or sample or file == "-"):
-        raise SettingsError(
-            "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
-        )
+        msg = "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
+        raise SettingsError(msg)
     if everything:
         with (
             open_store(settings.store, writable=False, now=time.time) as database,
@@ -177,9 +174,8 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
             write(out, store, cassette=cassette, sample=sample)
         typer.echo(f"Wrote the {form} of cassette {cassette} to {file}.")
     if left := _describe_lost_bindings(store, cassette, sample):
-        typer.echo(
-            f"Left out: {left}. Spans do not replay: what is imported again is a file of another --format.", err=True
-        )
+        why = "Spans do not replay: what is imported again is a file of another --format."
+        typer.echo(f"Left out: {left}. {why}", err=True)
 
 
 def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
@@ -194,17 +190,14 @@ def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     path = Path(file)
     if file != "-" and path.exists() and not force and not is_exported_page(path):
-        raise CassetteCorrupt(
-            f"Not overwritten: {path} was not written by llmproxy.",
-            hint="Write to another file, or replace it with --force.",
-        )
+        hint = "Write to another file, or replace it with --force."
+        raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
             raise build_no_cassette_error(database, format_sample_name(cassette or "any name", sample or 1))
-        made = page_data(database, wanted, cassette or store.name) | {
-            "store_words": format_store_option(shareable_path(store))
-        }
+        made = page_data(database, wanted, cassette or store.name)
+        made["store_words"] = format_store_option(shareable_path(store))
         text = render_page(made, title=cassette or store.name)
     if file == "-":
         sys.stdout.write(text)
@@ -230,8 +223,7 @@ def textconv(
 
 def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
     suffix = Path(file).suffix.lower()
-    usual = "" if everything or form else suffix
-    name = _BY_SUFFIX.get(usual)
+    name = _BY_SUFFIX.get("" if everything or form else suffix)
     if name is None:
         hint = f"Name it .yaml, .jsonl, .har or .html, or say what to write: --format {'|'.join(_WRITTEN)}"
         raise SettingsError(f"{file}: no format has files that end in {suffix}.", hint=hint)

@@ -103,9 +103,8 @@ def _read_system_prompt_file(path: Path | None) -> str | None:
     try:
         return read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"--system-prompt {path} cannot be read: {getattr(error, 'strerror', None) or error}."
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(f"--system-prompt {path} cannot be read: {why}.") from error
 
 
 def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:

@@ -89,11 +89,10 @@ def learn(
             raise SettingsError(msg, hint=f"It has: {had}.")
         _save_cassette_fields(loaded, [field for field in before if field.name not in drop])
         write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
-    tried = (
-        _run_learn_trial(loaded, asked, keep_timezone=keep_timezone)
-        if asked.command
-        else learn_from_recorded_runs(loaded)
-    )
+    if asked.command:
+        tried = _run_learn_trial(loaded, asked, keep_timezone=keep_timezone)
+    else:
+        tried = learn_from_recorded_runs(loaded)
     raise typer.Exit(_ask_and_save_fields(loaded, tried, accept=accept, take=take))
 
 
@@ -103,12 +102,10 @@ def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool
     find_command_path(asked.command, os.environ)
     zone = "" if keep_timezone else _choose_zone_of_other_date(loaded)
     env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
-    since = time.time()
+    since, options = time.time(), build_start_flags(asked.flags)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
-        ensure_proxy(
-            build_start_flags(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run"
-        ) as proxy,
+        ensure_proxy(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy,
     ):
         opened = open_session(proxy, load_settings(asked.flags), env, asked.list_run_variables(env))
         if not opened.unused:
@@ -120,10 +117,8 @@ def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool
         report = proxy.control.close_session(opened.name)
         misses = tuple(miss for miss in proxy.control.misses() if miss.at >= since)
     if not report.calls:
-        raise MachineError(
-            "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
-        )
-
+        hint = "llmproxy doctor -- COMMAND says why."
+        raise MachineError("the command never used the proxy: nothing was tried.", hint=hint)
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
     write_stderr_lines(f"llmproxy: trial: {ended}; the command ended with {code}")
     return LearningTrialResult(lessons, code, misses)
@@ -139,10 +134,8 @@ def _choose_zone_of_other_date(loaded: Loaded) -> str:
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = find_zone_with_other_date(recorded) if recorded == here else ""
     if zone:
-        write_stderr_lines(
-            f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "
-            f"(--keep-timezone: in yours)"
-        )
+        where = f"the time zone {zone}, where days and hours are others (--keep-timezone: in yours)"
+        write_stderr_lines(f"llmproxy: it was recorded today: tried in {where}")
     return zone
 
 
@@ -163,10 +156,8 @@ def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: 
     merges = _find_newly_merged_recordings(loaded, lessons)
     refused = {field for merge in merges for field in merge.volatile}
     for merge in merges[:5]:
-        write_stderr_lines(
-            f"  refused: {', '.join(merge.volatile)}: with it recording #{merge.first} would answer what "
-            f"#{merge.second} asked, and they answered differently."
-        )
+        why = f"with it recording #{merge.first} would answer what #{merge.second} asked"
+        write_stderr_lines(f"  refused: {', '.join(merge.volatile)}: {why}, and they answered differently.")
     free = [lesson for lesson in lessons if lesson.field.name not in refused]
     if wrong := sorted(refused & set(take)):
         raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
@@ -202,13 +193,9 @@ def _print_unservable_misses(misses: Sequence[Miss]) -> None:
 
 def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Sequence[str]) -> list[LearnedField]:
     if not accept and not take and lessons and sys.stdin.isatty() and sys.stderr.isatty():
-        return [
-            each
-            for each in lessons
-            if typer.confirm(
-                f"May {each.field.name} ({each.field.kind}) vary?", default=each.is_bulk_acceptable, err=True
-            )
-        ]
+        texts = [f"May {each.field.name} ({each.field.kind}) vary?" for each in lessons]
+        asked = zip(texts, lessons, strict=True)
+        return [each for text, each in asked if typer.confirm(text, default=each.is_bulk_acceptable, err=True)]
     return [lesson for lesson in lessons if (accept and lesson.is_bulk_acceptable) or lesson.field.name in take]
 
 
@@ -237,9 +224,8 @@ def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField
     settings = loaded.settings
     rules = Rules.from_settings(settings.normalize)
     with open_given(settings.store) as store:
-        merges = find_interchangeable_recordings(
-            store, settings.cassette, [each.field for each in lessons], rules, settings.upstream
-        )
+        fields = [each.field for each in lessons]
+        merges = find_interchangeable_recordings(store, settings.cassette, fields, rules, settings.upstream)
     new = {each.field.name for each in lessons}
     return [each for each in merges if not each.alike and new & set(each.volatile)]
 

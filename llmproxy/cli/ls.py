@@ -79,9 +79,8 @@ def ls(
             "cassettes": [asdict(info) | bindings.bindings_to_json(*bound[info.name, info.sample]) for info in infos],
             "interactions": [asdict(row) | {"channel": row.channel} for row in rows],
         }
-        print_json(
-            plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]}
-        )
+        forks = [each.to_json() for each in children.values() if cassette in (None, each.cassette)]
+        print_json(plain | {"forks": forks})
         return
     if not infos:
         print_line(f"Nothing is recorded in cassette {to_line(cassette)}." if cassette else "Nothing is recorded.")
@@ -205,9 +204,8 @@ def why(
     if injected:
         print_line("The last run met injected faults, which are no misses:")
     for each in injected:
-        print_line(
-            f"  {when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}"
-        )
+        asked = f"{each.provider} {each.operation} {each.model}"
+        print_line(f"  {when(each.at)}  {asked}  {each.status or '-'}  {each.note}")
     if not found:
         if path.is_file():
             print_line(f"No request was refused, as far as {path} knows.")
@@ -250,10 +248,8 @@ def audit(
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
         _print_ignore_reason_counts(pairs)
         differed = [pair for pair in answers if pair.differences]
-        print_line(
-            f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was "
-            f"recorded."
-        )
+        served = f"{len(answers)} questions that the journal kept were served"
+        print_line(f"{served}; {len(differed)} differed from what was recorded.")
         _print_ignore_reason_counts(differed)
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
@@ -266,13 +262,10 @@ def audit(
             for name, why in service.fields.items():
                 print_line(f"  {to_line(name)}: {to_line(why)}")
             for one, two in service.alike[:_SHOWN]:
-                print_line(
-                    f"  recordings {one} and {two} have other answers, and their requests differ in nothing that counts"
-                )
+                answers_differ = f"recordings {one} and {two} have other answers"
+                print_line(f"  {answers_differ}, and their requests differ in nothing that counts")
         bindings.print_merged_recordings(merges)
-        print_line(
-            f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason."
-        )
+        print_line(f"{len(unexplained)} unexplained" + ("." if unexplained else ": each difference has its reason."))
     if unexplained:
         raise typer.Exit(int(Exit.FAILED))
 

@@ -82,25 +82,21 @@ class _Verifier:
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._is_cassette_stored(database, path):
                 return 0
+            checked = database, self.rules, self.upstreams, self.cassette
             damaged = list(find_damages(database, working.iterate, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
             found: list[RekeyedRecording] = []
             if readable:
-                live = database.count_interactions(self.cassette)
-                found += working.iterate(
-                    queries.iter_recordings_with_new_keys(database, self.rules, self.upstreams, self.cassette), live
-                )
-            merged = (
-                {} if damaged else find_recordings_merged_by_fields(database, self.rules, self.upstreams, self.cassette)
-            )
+                recordings = queries.iter_recordings_with_new_keys(*checked)
+                found += working.iterate(recordings, database.count_interactions(self.cassette))
+            merged = {} if damaged else find_recordings_merged_by_fields(*checked)
             told = [] if damaged else list(self._describe_accepted_conflicts(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
             print_line(f"damaged: {where}{to_line(each.what)}")
         for key in (each for each in found if each.has_unexplained_key):
-            print_line(
-                f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
-            )
+            keys = f"its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
+            print_line(f"damaged: interaction {key.id}: {keys}")
         self._print_outdated_keys(path, found)
         if self.rekey and not damaged:
             with open_given(path, writable=True) as database:
@@ -140,9 +136,8 @@ class _Verifier:
     def _is_cassette_stored(self, database: Store, path: Path) -> bool:
         try:
             if find_cassette(database, str(self.cassette)).sample is not None:
-                raise SettingsError(
-                    f"{to_line(str(self.cassette))} is a sample; a cassette is verified with all of them."
-                )
+                named = to_line(str(self.cassette))
+                raise SettingsError(f"{named} is a sample; a cassette is verified with all of them.")
         except CassetteNotFound as error:
             self.lacking.append(error)
             return False
@@ -152,9 +147,8 @@ class _Verifier:
     def _print_outdated_keys(self, path: Path, found: list[RekeyedRecording]) -> None:
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
-            print_line(
-                f"{len(changed)} interactions were recorded under other rules and have another key under today's:"
-            )
+            many = f"{len(changed)} interactions were recorded under other rules"
+            print_line(f"{many} and have another key under today's:")
             _print_recording_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
             _print_recording_groups("different keys now (they were one request before)", find_split_keys(found))
             if not self.rekey:
@@ -352,14 +346,12 @@ def _select_superseded_or_unused(
         journal = Path(f"{database.path}.state.db")
         served = read_ids_used_last_run(journal)
         if served is None:
-            raise MachineError(
-                f"What is unused is not known: there is no run in {journal}.", hint="Run your agent once, then prune."
-            )
+            msg = f"What is unused is not known: there is no run in {journal}."
+            raise MachineError(msg, hint="Run your agent once, then prune.")
         # Only cassettes that the run walked through: what it never opened is not unused, it was not asked.
         walked = {(row.cassette, row.sample) for row in rows if row.id in served}
-        chosen += [
-            row for row in rows if not row.superseded and row.id not in served and (row.cassette, row.sample) in walked
-        ]
+        unused_rows = (row for row in rows if not row.superseded and row.id not in served)
+        chosen += [row for row in unused_rows if (row.cassette, row.sample) in walked]
     return chosen
 
 

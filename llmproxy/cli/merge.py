@@ -42,10 +42,8 @@ def merge(
 ) -> None:
     """Merge the parts of a test (`llmproxy test --shard 3/10`) into the result of one test."""
     if not (report or store or cassette_dir):
-        raise SettingsError(
-            "merge was not told what to write.",
-            hint="llmproxy merge parts --report html=report.html   (or --store merged.db, or --cassette-dir DIR)",
-        )
+        hint = "llmproxy merge parts --report html=report.html   (or --store merged.db, or --cassette-dir DIR)"
+        raise SettingsError("merge was not told what to write.", hint=hint)
     for each in (*inputs, store, cassette_dir):
         refuse_url(each or "", _OF_SERVERS)
     found = find_mergeable_inputs(inputs)
@@ -78,10 +76,8 @@ def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
                 if path not in found.folders and any(review_yaml.recognises(read_source_file(each)) for each in kept):
                     found.folders.append(path)
             elif not _add_file_if_mergeable(path, found):
-                raise SettingsError(
-                    f"{path} is nothing that can be merged.",
-                    hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
-                )
+                hint = f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}"
+                raise SettingsError(f"{path} is nothing that can be merged.", hint=hint)
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     return found
@@ -111,10 +107,8 @@ def _merge_folders(folders: Sequence[Path], target: Path) -> None:
 
 def _merge_stores(stores: Sequence[Path], target: Path) -> None:
     if target.exists():
-        raise SettingsError(
-            f"--store {target} is there already; merge writes a new store.",
-            hint=f"Name it among the inputs and write to another file: llmproxy merge {target} ... --store merged.db",
-        )
+        hint = f"Name it among the inputs and write to another file: llmproxy merge {target} ... --store merged.db"
+        raise SettingsError(f"--store {target} is there already; merge writes a new store.", hint=hint)
     if not stores:
         raise SettingsError(f"--store {target}: no store was given.")
     target.parent.mkdir(parents=True, exist_ok=True)

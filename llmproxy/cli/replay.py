@@ -76,9 +76,8 @@ def replay(
 ) -> None:
     """Run an agent on its recording, with tool results or model answers overridden."""
     if not live and (from_ is not None or as_ is not None):
-        raise SettingsError(
-            f"{'--from' if from_ is not None else '--as'} needs --live: without it nothing new is recorded."
-        )
+        flag = "--from" if from_ is not None else "--as"
+        raise SettingsError(f"{flag} needs --live: without it nothing new is recorded.")
     run = RunArguments.from_context(ctx, command)
     mode = run.flags.get("mode")
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
@@ -115,12 +114,10 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = build_start_flags(run.flags, forward=run.options.intercept, tools=tools)
-        with ensure_proxy(
-            options, env, log=log, started_by=run.run_command_prefix
-        ) as proxy:  # `replay` itself records nothing
-            session = _open_session(
-                proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {}
-            )
+        # `replay` itself records nothing
+        with ensure_proxy(options, env, log=log, started_by=run.run_command_prefix) as proxy:
+            upstreams = tools.config.upstreams if tools and proxy.process is None else {}
+            session = _open_session(proxy, loaded, asked, upstreams)
             run, told = redirect_tools(run, tools, proxy.url, session.name, Path(folder))
             write_stderr_lines(*told)
             plan = plan_environment(proxy, session, env, run, Path(folder))
@@ -216,9 +213,8 @@ class ReplayEnding:
             write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
-        write_stderr_lines(
-            f"llmproxy: {format_counts(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})"
-        )
+        long = duration(seconds * 1000)
+        write_stderr_lines(f"llmproxy: {format_counts(report)}  (replay of {said['parent']}, {long})")
         write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_overrides(said)))
         write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unused_overrides(said))
@@ -241,9 +237,8 @@ class ReplayEnding:
             if each["used"]:
                 name = each["tool"] if each["nth"] is None else f"{each['tool']}#{each['nth']}"
                 of = f" (recorded with {said['parent']})" if each["inherited"] else ""
-                lines.append(
-                    f"{name}: returned {each['result'][:SHOWN_RESULT]}, swapped {_format_occurrences(each['used'])}{of}"
-                )
+                swapped = f"swapped {_format_occurrences(each['used'])}{of}"
+                lines.append(f"{name}: returned {each['result'][:SHOWN_RESULT]}, {swapped}")
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
     def describe_fork(self, said: Mapping[str, Any], report: Report) -> list[str]:

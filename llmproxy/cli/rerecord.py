@@ -76,10 +76,8 @@ def rerecord(
         raise SettingsError("--change goes with --changed.")
     loaded = load_settings(asked.flags)
     store = Path(str(asked.flags["store"])) if asked.flags.get("store") else None
-    found = [
-        _load_current_recording(parse_interaction_id(word, "rerecord"), store)
-        for word in dict.fromkeys(numbers or words)
-    ]
+    ids = [parse_interaction_id(word, "rerecord") for word in dict.fromkeys(numbers or words)]
+    found = [_load_current_recording(each, store) for each in ids]
     if asked.command:
         raise typer.Exit(_rerecord_changed(asked, [f"{CHOSEN_RECORDING}{each.id}" for each in found]))
     requests = [build_live_request(each, loaded) for each in found]
@@ -183,15 +181,10 @@ def _build_live_headers(found: Interaction, env: Mapping[str, str], record: str)
     if is_websocket_body(found.response.headers):
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
     if is_redacted_request(request):
-        raise SettingsError(
-            f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked "
-            f"again.",
-            hint=f"Record it with your agent: {record}",
-        )
-    plain = [
-        (name, value) for name, value in request.headers if name.lower() not in _UNSENT and "REDACTED" not in value
-    ]
-    asked = any("REDACTED" in value for name, value in request.headers if name.lower() not in _UNSENT)
+        msg = f"a secret was taken out of the request of {found.id}, and nobody knows it any more"
+        raise SettingsError(f"{msg}: it cannot be asked again.", hint=f"Record it with your agent: {record}")
+    sent = [(name, value) for name, value in request.headers if name.lower() not in _UNSENT]
+    plain = [(name, value) for name, value in sent if "REDACTED" not in value]
     row = PROVIDERS.get(found.provider)
     if row is not None and row.signed:
         raise SettingsError(f"requests to {found.provider} are signed anew for each call: record it with your agent.")
@@ -199,7 +192,7 @@ def _build_live_headers(found: Interaction, env: Mapping[str, str], record: str)
     fields = {name: held for key in keys for name, held in key.list_header_fields().items()}
     name = next((name for name in fields if env.get(name)), None)
     if name is None:
-        if asked:
+        if len(plain) < len(sent):
             raise SettingsError(f"{found.provider} wants a key: set {' or '.join(fields)}.")
         return tuple(plain)
     return (*plain, (fields[name], env[name]) if fields[name] else ("authorization", f"Bearer {env[name]}"))
@@ -217,10 +210,9 @@ def _find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> st
     if known is not None and known.upstream and known.upstream.startswith(found.upstream):
         return ""
     origin = to_line(found.upstream)
-    raise SettingsError(
-        f"interaction {found.id} was recorded from {origin}, which is not {found.provider}'s own host.",
-        hint=f"To send it there, with your credentials: --upstream {found.provider}={origin}/v1",
-    )
+    msg = f"interaction {found.id} was recorded from {origin}, which is not {found.provider}'s own host."
+    hint = f"To send it there, with your credentials: --upstream {found.provider}={origin}/v1"
+    raise SettingsError(msg, hint=hint)
 
 
 def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
@@ -237,9 +229,8 @@ def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
     except (URLError, OSError) as error:
         raise MachineError(f"the answer did not arrive: {error}") from error
     if (made := _find_last_recorded_id(path)) == last:
-        raise MachineError(
-            f"{found.provider} could not be asked: nothing was recorded.", hint="Is it reachable from here?"
-        )
+        msg = f"{found.provider} could not be asked: nothing was recorded."
+        raise MachineError(msg, hint="Is it reachable from here?")
     with open_given(path) as database:
         return database.load(made)
 

@@ -54,10 +54,8 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     reach = _read_allowed_places(how)
     setup.read_faults(loaded.settings)  # what cannot be meant is said before anything starts
     if how.runs is not None and not loaded.settings.live:
-        raise SettingsError(
-            "--runs needs --live: a replay is the same each time.",
-            hint="`llmproxy run --live llm --runs 5 -- COMMAND` tries another model on recorded tools.",
-        )
+        hint = "`llmproxy run --live llm --runs 5 -- COMMAND` tries another model on recorded tools."
+        raise SettingsError("--runs needs --live: a replay is the same each time.", hint=hint)
     if loaded.settings.live:
         require_recordings(loaded)
     find_command_path(asked.command, env)
@@ -76,15 +74,12 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
             asked, told = setup.redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
             write_stderr_lines(*told)
             plan = setup.plan_environment(proxy, opened, env, asked, Path(folder))
-            write_stderr_lines(
-                *(f"llmproxy: {note}" for note in plan.notes),
-                *(() if how.intercept else list_bypass_warnings(asked.command)),
-            )
+            warnings = () if how.intercept else list_bypass_warnings(asked.command)
+            write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes), *warnings)
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), FinishedLiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
-            code = _run_command_repeatedly(
-                asked, run_once, end, runs, lambda: setup.open_session(proxy, loaded, env, declared, tools)
-            )
+            again = partial(setup.open_session, proxy, loaded, env, declared, tools)
+            code = _run_command_repeatedly(asked, run_once, end, runs, again)
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
         final = end.report_bypass_attempts(end.print_end(code, plan), only=how.only)

@@ -39,9 +39,8 @@ _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Defa
 
 
 def register(app: typer.Typer) -> None:
-    group = make_default_typer(
-        no_args_is_help=True, help="Check and list YAML suites without running them, or make one."
-    )
+    text = "Check and list YAML suites without running them, or make one."
+    group = make_default_typer(no_args_is_help=True, help=text)
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
@@ -165,20 +164,14 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:
         if not sys.stdin.isatty():
-            raise SettingsError(
-                "--init has nobody to ask here.", hint="Say how to reach the agent: --agent http://127.0.0.1:8000/v1"
-            )
-        typer.echo(
-            "How is your agent reached? An address (http://127.0.0.1:8000/v1), a command (python agent.py), or"
-            " module:function."
-        )
+            hint = "Say how to reach the agent: --agent http://127.0.0.1:8000/v1"
+            raise SettingsError("--init has nobody to ask here.", hint=hint)
+        kinds = "An address (http://127.0.0.1:8000/v1), a command (python agent.py), or module:function."
+        typer.echo(f"How is your agent reached? {kinds}")
         agent = typer.prompt("agent")
     found = rebase_agent_paths(parse_agent_or_store_flag(agent, "--agent"), Path.cwd(), target.parent)
-    _write_suite(
-        target,
-        format_starter_suite(found),
-        hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}",
-    )
+    hint = f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
+    _write_suite(target, format_starter_suite(found), hint=hint)
     typer.echo(f"wrote {target}")
     _write_schema_beside(target)
     typer.echo(f"record it once:  llmproxy test {target} --mode record")
@@ -213,10 +206,8 @@ def build_suite_from_recording(
 ) -> _SuiteScaffold:
     turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
     if not turns:
-        raise SuiteError(
-            f"{name}: this recording contains no user message, so there is nothing to test.",
-            hint=format_command("ls", store),
-        )
+        msg = f"{name}: this recording contains no user message, so there is nothing to test."
+        raise SuiteError(msg, hint=format_command("ls", store))
     slug = name_cassette(name)
     if agent is None:
         notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
@@ -299,10 +290,8 @@ def _write_assertions(turn: _SuiteTurn) -> list[str]:
     names = list(dict.fromkeys(name for name, _ in turn.tools))
     if names:
         made.append("tools:")
-        made += [
-            f"  {_quote_text(name)}: {write_flow_value(_expect_calls([args for n, args in turn.tools if n == name]))}"
-            for name in names
-        ]
+        calls = {name: [args for n, args in turn.tools if n == name] for name in names}
+        made += [f"  {_quote_text(name)}: {write_flow_value(_expect_calls(each))}" for name, each in calls.items()]
     made.append(f"totalToolCalls: {len(turn.tools)}")
     if head := _shorten_answer(turn.answer):
         made.append(f"response: {{contains: {_quote_text(head.replace('$', '$$'))}}}")
@@ -331,18 +320,14 @@ def _shorten_answer(answer: str) -> str:
 
 def _quote_text(text: str) -> str:
     """Return a text as JSON, which is valid YAML, with terminal control characters escaped."""
-    return re.sub(
-        r"[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]",
-        lambda found: f"\\u{ord(found[0]):04x}",
-        json.dumps(text, ensure_ascii=False),
-    )
+    plain, controls = json.dumps(text, ensure_ascii=False), r"[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]"
+    return re.sub(controls, lambda found: f"\\u{ord(found[0]):04x}", plain)
 
 
 def write_flow_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return (
-            "{" + ", ".join(f"{_format_yaml_key(name)}: {write_flow_value(each)}" for name, each in value.items()) + "}"
-        )
+        members = (f"{_format_yaml_key(name)}: {write_flow_value(each)}" for name, each in value.items())
+        return f"{{{', '.join(members)}}}"
     if isinstance(value, list):
         return "[" + ", ".join(map(write_flow_value, value)) + "]"
     return _quote_text(value) if isinstance(value, str) else json.dumps(value)

@@ -162,10 +162,7 @@ def run_tests(
 
 
 def _run_tests_listing_changes(asked: TestOptions) -> int:
-    from llmproxy.cli.changes import (  # a sixth of a second, which no other test needs
-        count_last_report_outcomes,
-        print_changes_and_choose_exit,
-    )
+    from llmproxy.cli import changes  # late: a sixth of a second, which no other test needs
     from llmproxy.report.change_summary import summarize_recent_trials
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
@@ -173,9 +170,8 @@ def _run_tests_listing_changes(asked: TestOptions) -> int:
     loaded = load_settings(flags)
     folder = loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
     found = summarize_recent_trials(store := find_tests_store(loaded), since)
-    return print_changes_and_choose_exit(
-        store, replace(found, counts={**found.counts, **count_last_report_outcomes(since)}), code, folder=folder
-    )
+    found = replace(found, counts={**found.counts, **changes.count_last_report_outcomes(since)})
+    return changes.print_changes_and_choose_exit(store, found, code, folder=folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,20 +348,15 @@ class TestOptions:
             mode = mode or proxy.control.health().mode
             run_context = self.make_run_context(proxy, handlers, mode, part)
             said = settings.settings
-            run_context.options = replace(
-                run_context.options,
-                fail_on_carried=said.fail_on_carried,
-                fail_on_stale=said.fail_on_stale,
-                live="llm" in said.live,
-            )
+            carried, stale, live = said.fail_on_carried, said.fail_on_stale, "llm" in said.live
+            run_context.options = replace(run_context.options, fail_on_carried=carried, fail_on_stale=stale, live=live)
             if proxy.process is not None and find_server_of_copy(find_tests_store(settings)) is None:
                 run_context.files = (find_tests_store(settings), driver_cassette_folder(settings))
             if self.rejudge is not None:
                 from llmproxy.suite.run.run_context import read_report
 
-                run_context.recorded = read_report(
-                    self.rejudge, [case.id for case in cases], find_tests_store(settings)
-                )
+                ids = [case.id for case in cases]
+                run_context.recorded = read_report(self.rejudge, ids, find_tests_store(settings))
             notes = [] if run_context.recorded else check_costs(find_tests_store(settings), cases, run_context.options)
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes)))
@@ -377,15 +368,10 @@ class TestOptions:
     def _check_options(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
         faults, live = settings.settings.faults, settings.settings.live
         if not self.on and (self.send or self.send_env):
-            raise SettingsError(
-                "--send and --send-env say what travels to the nodes of a cluster: they go with --on ray."
-            )
-        for flag, given in (
-            ("--rejudge", self.rejudge),
-            ("--update", self.update),
-            ("--live", live),
-            ("--faults sweep", faults.startswith("sweep")),
-        ):
+            msg = "--send and --send-env say what travels to the nodes of a cluster: they go with --on ray."
+            raise SettingsError(msg)
+        here = {"--rejudge": self.rejudge, "--update": self.update, "--live": live}
+        for flag, given in {**here, "--faults sweep": faults.startswith("sweep")}.items():
             if given and self.on:
                 raise SettingsError(f"{flag} runs here: leave --on {self.on} out.")
         if self.rejudge is not None and faults:
@@ -395,10 +381,8 @@ class TestOptions:
         if live and faults:
             raise SettingsError("--live and --faults exclude each other.")
         if live and read_env_proxy_url(env):
-            raise SettingsError(
-                "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.",
-                hint="Start that one with --live, or unset LLMPROXY_URL.",
-            )
+            msg = "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own."
+            raise SettingsError(msg, hint="Start that one with --live, or unset LLMPROXY_URL.")
 
     def run_on_ray(
         self,

@@ -63,9 +63,8 @@ def ui(
         try:
             made = make_server(port, token, ask, start, put)
         except OSError as error:
-            raise MachineError(
-                f"port {port} cannot be used: {error.strerror or error}.", hint="Without --port any free one is taken."
-            ) from error
+            msg = f"port {port} cannot be used: {error.strerror or error}."
+            raise MachineError(msg, hint="Without --port any free one is taken.") from error
         url = f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token={token}"
         typer.echo(f"llmproxy: looking at {start['store']}\n  {url}\nThe address is for you alone. Ctrl-C ends it.")
         if browser:
@@ -94,7 +93,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     if what:
         refuse_url(what)
     path = Path(what) if what else None
-    last = Path.cwd() / LAST_REPORT
+    last, tested = Path.cwd() / LAST_REPORT, Path.cwd() / TESTS
     tests: dict[str, Any] = {"tests": True, "labels": True}
     if path is not None and is_report(path):
         yield _build_report_target(path, store)
@@ -102,14 +101,9 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
         yield ViewTarget(_require_store(path), {**_name_store_for_page(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
-            yield ViewTarget(
-                _import_recordings(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)}
-            )
-    elif (
-        what is None
-        and last.is_file()
-        and (not store_exists(found := _choose_store(store)) or found == Path.cwd() / TESTS)
-    ):
+            start = {"store": path.name, "file": str(path)}
+            yield ViewTarget(_import_recordings(path, Path(folder) / "file.db"), start)
+    elif what is None and last.is_file() and (not store_exists(_choose_store(store)) or _choose_store(store) == tested):
         yield _build_report_target(last, store)  # only tests ran here
     else:
         found = _require_store(_choose_store(store), what or "")
@@ -182,10 +176,8 @@ def _require_store(path: Path, wanted: str = "") -> Path:
     except CassetteNotFound as error:
         if not wanted:
             raise
-        raise CassetteNotFound(
-            f"There is no file {wanted}, and no store {shown_path(path)} that could hold a cassette of this name.",
-            hint=error.hint,
-        ) from None
+        msg = f"There is no file {wanted}, and no store {shown_path(path)} that could hold a cassette of this name."
+        raise CassetteNotFound(msg, hint=error.hint) from None
     return path
 
 
@@ -194,10 +186,8 @@ def _quote_cassette_for_url(path: Path, name: str) -> str:
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):
             names = ", ".join(database.list_cassette_names(20)) or "none"
-            raise CassetteNotFound(
-                f"there is no file and no cassette {name}; {show_store(path)} holds: {names}.",
-                hint=format_command("ls", path),
-            )
+            msg = f"there is no file and no cassette {name}; {show_store(path)} holds: {names}."
+            raise CassetteNotFound(msg, hint=format_command("ls", path))
     return quote(name, safe="")
 
 

@@ -88,18 +88,16 @@ def print_merged_recordings(found: Mapping[str, Sequence[InterchangeablePair]]) 
     if not found:
         return
     count = sum(map(len, found.values()))
-    named = ", ".join(map(to_line, found))
+    many = f"{count or 'no'} {'pair' if count == 1 else 'pairs'}"
     print_line(
-        f"volatile fields ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings "
-        f"merged{':' if count else '.'}"
+        f"volatile fields ({', '.join(map(to_line, found))}): {many} of recordings merged{':' if count else '.'}"
     )
     for name, each in [(name, each) for name, merges in found.items() for each in merges][:_SHOWN]:
         alike = "answered alike"
         if not each.alike:
             alike = "answered differently: the order of a run says which is meant, or it is a miss"
-        print_line(
-            f"  {to_line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.volatile)}; {alike}"
-        )
+        pair = f"#{each.first} and #{each.second}"
+        print_line(f"  {to_line(name)}: {pair} are one by {', '.join(each.volatile)}; {alike}")
     if count > _SHOWN:
         print_line(f"  ... and {count - _SHOWN} more")
 

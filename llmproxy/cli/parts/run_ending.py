@@ -98,9 +98,8 @@ class RunEnding:
             self.trouble = str(error)
         if last or self.trouble:
             self.proxy.end_if_started()
-            self.totals, self.unused = (
-                (None, None) if self.proxy.process is None else self.proxy.process.read_final_totals()
-            )
+            if self.proxy.process is not None:
+                self.totals, self.unused = self.proxy.process.read_final_totals()
 
     def _describe_hits_in_no_file(self) -> str:
         settings = self.loaded.settings
@@ -108,11 +107,9 @@ class RunEnding:
             return ""
         from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled_hits
 
-        files = CassetteDir(settings.cassette_dir, now=time.time)
-        calls = self.proxy.control.calls
-        return describe_unfiled_hits(
-            settings.store, files, {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
-        )
+        files, calls = CassetteDir(settings.cassette_dir, now=time.time), self.proxy.control.calls
+        hits = {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
+        return describe_unfiled_hits(settings.store, files, hits)
 
     def _wait_for_reopened_proxy_port(self) -> None:
         """Wait until the proxy listens again, since an injected fault may have closed its port."""
@@ -275,9 +272,8 @@ class RunEnding:
 
     def _advise_learning_if_varying(self) -> list[str]:
         settings = self.loaded.settings
-        learn = StartCommand(
-            f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False)
-        )
+        options = self.loaded.list_typed(environment=False)
+        learn = StartCommand(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
         typed = learn.command("", store=shown_path(settings.store))
         try:
             number = len(learn_from_recorded_runs(self.loaded).lessons)
@@ -400,10 +396,8 @@ class FinishedLiveRuns:
         names = [str(each.live["cassette"]) for each in kept_runs]
         kept = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         served = " and ".join(word for each, word in _SERVED.items() if each not in last["channels"])
-        lines = [
-            f"llmproxy: live {', '.join(last['channels'])}; kept in {to_line(kept)}"
-            + (f", {served} served from {to_line(str(last['parent']))}" if served else "")
-        ]
+        of = f", {served} served from {to_line(str(last['parent']))}" if served else ""
+        lines = [f"llmproxy: live {', '.join(last['channels'])}; kept in {to_line(kept)}{of}"]
         found = compare_finished_live_runs(self.loaded, self.runs)
         if found is not None:
             first, *rest = found.summary_lines()
@@ -412,16 +406,13 @@ class FinishedLiveRuns:
         return [*lines, f"  request by request: {compared}"]
 
 
+TellLines = Callable[[list[str], Mapping[str, object]], None]
+
+
 class LiveTestComparer:
     """Collects the outcomes of runs with live channels; tells at the end how their models differ from recorded ones."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        store: Path,
-        baseline: Path | None,
-        tell: Callable[[list[str], Mapping[str, object]], None],
-    ) -> None:
+    def __init__(self, loaded: Loaded, store: Path, baseline: Path | None, tell: TellLines) -> None:
         self._loaded, self._store, self._baseline, self._tell = loaded, store, baseline, tell
         self._runs: dict[str, list[LiveRun]] = {}
 
