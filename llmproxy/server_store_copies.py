@@ -45,10 +45,8 @@ def without_secrets(url: str) -> str:
         parts = urlsplit(url.strip())
         port = parts.port
     except ValueError:
-        raise ValueError(
-            "the URL of a server is postgresql://USER@HOST:PORT/DATABASE, what is special in a password as %XX"
-            " (not repeated, since it may hold a password)"
-        ) from None
+        form = "postgresql://USER@HOST:PORT/DATABASE, what is special in a password as %XX"
+        raise ValueError(f"the URL of a server is {form} (not repeated, since it may hold a password)") from None
     host = parts.hostname or ""
     where = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     user = f"{quote(unquote(parts.username))}@" if parts.username else ""

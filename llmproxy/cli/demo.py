@@ -86,10 +86,8 @@ def demo(
             typer.echo("\n".join(f"  {line}" for line in asker.describe_error(error).splitlines()))
         if ui:
             url = f"{fast}{UI_PREFIX}"
-            typer.echo(
-                f"\nWhat just happened, call by call, and the miss as a difference:\n\n  {url}\n\nCtrl-C ends it."
-            )
-            sys.stdout.flush()
+            told = "What just happened, call by call, and the miss as a difference"
+            _print_flushed(f"\n{told}:\n\n  {url}\n\nCtrl-C ends it.\n")
             open_browser(url)
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()

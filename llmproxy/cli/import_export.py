@@ -294,10 +294,8 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
         refuse_url(file)
         path = resolve_store_path(store)
         if find_server_of_copy(path) is None:
-            raise SettingsError(
-                f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
-                hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",
-            )
+            msg = f"{show_store(path)} is a file; this command brings cassettes to a server, or from one."
+            raise SettingsError(msg, hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE")
         if new is not None and len(names) > 1:
             raise SettingsError("--as names one cassette.")
         source, target = (file, path) if name == "push" else (path, file)

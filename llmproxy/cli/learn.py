@@ -72,10 +72,8 @@ def learn(
 ) -> None:
     """Learn which values in tool results vary from run to run, from a trial run or from two recordings."""
     if found := next((name for name in _CI if os.environ.get(name)), ""):
-        raise SettingsError(
-            f"learn asks a person what may vary, and this is CI ({found} is set).",
-            hint="Learn on your machine; the volatile fields are part of the cassette.",
-        )
+        msg = f"learn asks a person what may vary, and this is CI ({found} is set)."
+        raise SettingsError(msg, hint="Learn on your machine; the volatile fields are part of the cassette.")
     asked = RunArguments.from_context(ctx, command, cassette=recording, mode="replay")
     loaded = load_settings(asked.flags)
     refuse_live(loaded, "llmproxy learn")

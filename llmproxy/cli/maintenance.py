@@ -282,11 +282,9 @@ def rm(
         numbers = [] if cassette else [typed for typed in what if is_id(typed)]
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
-            raise CassetteNotFound(
-                f"There is no interaction {lacking} in {show_store(database.path)}.",
-                hint=suggest_cassette_with_numeric_name(database, lacking, "rm")
-                or f"Their numbers: {format_command('ls', database.path)}",
-            )
+            hint = suggest_cassette_with_numeric_name(database, lacking, "rm")
+            msg = f"There is no interaction {lacking} in {show_store(database.path)}."
+            raise CassetteNotFound(msg, hint=hint or f"Their numbers: {format_command('ls', database.path)}")
         wanted = {int(typed): rows[int(typed)] for typed in numbers}
         whole = []
         for typed in what:

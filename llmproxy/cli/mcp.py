@@ -106,11 +106,7 @@ def serve(
 
 
 def choose_store_to_serve(folder: Path) -> tuple[str, str]:
-    """Return the store to serve if none was named (empty: the settings' store), and the tests' store if it exists
-    beside that, for a message.
-
-    Without a setting suites record into a store of their own: if it is the only store, it is served.
-    """
+    """Return the store to serve if none was named (empty: the settings'), and the tests' store if both exist."""
     try:
         settings = load_settings({})
     except LLMProxyError:  # each tool says it

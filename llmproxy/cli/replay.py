@@ -81,10 +81,8 @@ def replay(
     run = RunArguments.from_context(ctx, command)
     mode = run.flags.get("mode")
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
-        raise SettingsError(
-            f"--mode {mode}: `llmproxy replay` replays.",
-            hint=f"Record with {format_record_command(load_settings({**run.flags, 'mode': None}))}",
-        )
+        record = format_record_command(load_settings({**run.flags, "mode": None}))
+        raise SettingsError(f"--mode {mode}: `llmproxy replay` replays.", hint=f"Record with {record}")
     run = replace(run, flags={**run.flags, "mode": str(Mode.REPLAY)})
     asked = ReplayOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
     raise typer.Exit(run_replay(asked, os.environ))

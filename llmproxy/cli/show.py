@@ -173,21 +173,17 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
     client, model = parse_user_agent_client(found.request.headers), read_model_and_fingerprint(answer)
     again = get_answer_unix_time(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
+    came = f"{size:,} bytes in {format_count(len(answer.chunks), 'chunk')}"
+    times = f"first byte {duration(first / 1000)}, last {duration(last / 1000)}"
+    name = format_sample_name(found.cassette, found.sample)
     return [
-        (
-            f"interaction {found.id}  cassette {format_sample_name(found.cassette, found.sample)}  party {found.party}"
-            f"  occurrence {found.occurrence}"
-        ),
+        f"interaction {found.id}  cassette {name}  party {found.party}  occurrence {found.occurrence}",
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
         f"request     {when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
         f"channel     {get_service_kind(found.provider, found.operation)}",
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
-        (
-            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in "
-            f"{format_count(len(answer.chunks), 'chunk')}, first byte {duration(first / 1000)}, last "
-            f"{duration(last / 1000)}"
-        ),
+        f"response    {answer.status} {answer.reason}, {answer.ending.value}, {came}, {times}",
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
         *([f"asked again {when(again)}"] if again > found.started_at else []),
         *([f"client      {client}"] if client else []),
@@ -228,10 +224,8 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
-    plain |= {
-        "client": str(parse_user_agent_client(found.request.headers) or ""),
-        "answered_by": read_model_and_fingerprint(found.response),
-    }
+    plain["client"] = str(parse_user_agent_client(found.request.headers) or "")
+    plain["answered_by"] = read_model_and_fingerprint(found.response)
     plain["recorded_at"] = get_answer_unix_time(found.started_at, found.response.headers)
     return plain
 
@@ -241,17 +235,13 @@ _INDENT = 17
 
 
 def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool) -> None:
-    """Print a cassette, or one sample of it.
-
-    `single` is a given option that applies to single interactions only. Raises CassetteNotFound, SettingsError.
-    """
+    """Print a cassette, or one sample of it; `single` is a given option that applies to single interactions only."""
     with open_given(store) as database:
         named = find_cassette(database, typed)
         if single:
-            raise SettingsError(
-                f"{single} is for one interaction, by its number; {to_line(typed)} is a cassette.",
-                hint=f"Its numbers: {format_command(f'ls --cassette {quote_word(named.cassette)}', database.path)}",
-            )
+            listed = format_command(f"ls --cassette {quote_word(named.cassette)}", database.path)
+            msg = f"{single} is for one interaction, by its number; {to_line(typed)} is a cassette."
+            raise SettingsError(msg, hint=f"Its numbers: {listed}")
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
             print_json([_cassette_to_json(database, named.cassette, sample) for sample in samples])
@@ -262,10 +252,9 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_line(fork.describe_origin()))
-            for text in bindings.iter_recorded_variable_lines(
-                format_sample_name(to_line(named.cassette), sample),
-                list_run_variables(database, named.cassette, sample),
-            ):
+            shown = format_sample_name(to_line(named.cassette), sample)
+            declared = list_run_variables(database, named.cassette, sample)
+            for text in bindings.iter_recorded_variable_lines(shown, declared):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
                 print_line(text)
@@ -327,11 +316,8 @@ def _format_step(step: Mapping[str, Any]) -> str:
         again = " (asked again)" if step.get("again") else ""
         error = f": {step['error']}" if step.get("error") else ""
         return f"{step.get('text') or '(nothing)'}{error}{again}"
-    result = step.get("result")
-    return (
-        f"{step.get('name') or '(no name)'} {step.get('given') or ''}\n-> "
-        f"{'(no result seen)' if result is None else result}"
-    )
+    result = "(no result seen)" if step.get("result") is None else step["result"]
+    return f"{step.get('name') or '(no name)'} {step.get('given') or ''}\n-> {result}"
 
 
 _PLACES = 100
@@ -414,9 +400,8 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteCom
     rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
     sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
-    fields = [
-        read_volatile_fields(kept[name], split_cassette_sample(name)[0]) if name in kept else () for name in (old, new)
-    ]
+    own = {name: read_volatile_fields(store, split_cassette_sample(name)[0]) for name, store in kept.items()}
+    fields = [own.get(name, ()) for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = restate_run(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
     found = (find_fork(store, *split_cassette_sample(name)) for name, store in kept.items())
@@ -500,10 +485,8 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
         print_line(f"{part}: {format_count(len(places), 'difference') if places else 'equal'}")
         for each in places:
             path = each.path.replace("$.body", "$", 1) if part == "requests" else each.path  # as misses name it
-            print_line(
-                f"  {to_line(f'{each.where} at {path}' if each.where else path)}"
-                + (f"   (looks like {each.looks})" if each.looks else "")
-            )
+            looks = f"   (looks like {each.looks})" if each.looks else ""
+            print_line(f"  {to_line(f'{each.where} at {path}' if each.where else path)}{looks}")
             print_line(f"    - {to_line(each.old)}\n    + {to_line(each.new)}")
     return changed
 
@@ -522,9 +505,7 @@ def _parse_body(body: bytes) -> object:
 
 
 def _diff_two_requests(a: Interaction, b: Interaction) -> list[Difference]:
-    outside = [
-        {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
-    ]
+    outside = [{"provider": x.provider, "method": x.request.method, "target": x.request.target} for x in (a, b)]
     places = compare_requests(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
     found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new, _ in places]
     return [*list_differences(outside[0], outside[1], _PLACES), *found]

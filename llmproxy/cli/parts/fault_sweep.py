@@ -58,11 +58,8 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     if asked.options.json is not None:
         write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
     named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
-    same = [
-        f"--{name} {shlex.quote(value)}"
-        for name, value in named.items()
-        if loaded.sources[name].was_typed(environment=False)
-    ]
+    typed_names = [name for name in named if loaded.sources[name].was_typed(environment=False)]
+    same = [f"--{name} {shlex.quote(named[name])}" for name in typed_names]
     typed = " ".join([asked.run_command_prefix, "--faults FAULT", *same, "--", shlex.join(asked.command)])
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         sweep = Sweep(asked, loaded, env, kinds, Path(folder))
@@ -104,28 +101,22 @@ class Sweep:
             longest = max(each.seconds for each in self.baseline)
             self._patience = asked.options.patience or max(PATIENCE, TIMES * longest)
             calls = len({(trial.key, trial.occurrence) for trial in trials})
-            self._tell(
-                f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
-                f"without faults it takes {format_seconds(longest)}"
-            )
+            work = f"{format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time"
+            self._tell(f"sweep: {work}; without faults it takes {format_seconds(longest)}")
             self._run_trials_in_parallel(trials, jobs)
 
     def _run_undisturbed(self) -> judging.SweepRun:
         went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
-            error = SweepImpossible(
-                f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare "
-                "with.",
-                hint=f"{missed.note.partition(chr(10))[0]}\nRecord it first: {format_record_command(self._loaded)}",
-            )
+            msg = f"undisturbed, the command asks what is not recorded (call {missed.seq})"
+            hint = f"{missed.note.partition(chr(10))[0]}\nRecord it first: {format_record_command(self._loaded)}"
+            error = SweepImpossible(f"{msg}: there is nothing to compare with.", hint=hint)
             error.exit_code = Exit.MISS
             raise error
         if not went.calls:
-            raise SweepImpossible(
-                "undisturbed, the command asked the proxy nothing: there is no call to break.",
-                hint="llmproxy doctor -- COMMAND",
-            )
+            msg = "undisturbed, the command asked the proxy nothing: there is no call to break."
+            raise SweepImpossible(msg, hint="llmproxy doctor -- COMMAND")
         if went.hung or went.failed:
             said = f"did not end within {format_seconds(went.seconds)}" if went.hung else f"fails: {went.failed}"
             raise SweepImpossible(f"undisturbed, the command {said}; a sweep needs one that ends well.")

@@ -54,10 +54,8 @@ def group_files(paths: Sequence[Path], name: str | None, form: Format | None = N
         if name is None and len(pieces) > 1 and not apart:
             named = any(_read_embedded_cassette_name(piece.path) for piece in pieces)
             way = "Change the line `cassette:` of one" if named else "Import the folder that holds both"
-            raise SettingsError(
-                f"{pieces[0].path} and {pieces[1].path} would both become cassette {own}.",
-                hint=f"{way}, or name the cassette that takes all with --cassette.",
-            )
+            msg = f"{pieces[0].path} and {pieces[1].path} would both become cassette {own}."
+            raise SettingsError(msg, hint=f"{way}, or name the cassette that takes all with --cassette.")
     return found
 
 
@@ -103,10 +101,8 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
         source = read_source_file(piece.path, models)
         form = piece.form or find_matching_format(source)
         if form is None:
-            raise CassetteCorrupt(
-                f"{source.name}: this is not a file of recordings of any format that we know.",
-                hint=f"`llmproxy import --format KIND` forces one: {', '.join(FORMATS)}.",
-            )
+            msg = f"{source.name}: this is not a file of recordings of any format that we know."
+            raise CassetteCorrupt(msg, hint=f"`llmproxy import --format KIND` forces one: {', '.join(FORMATS)}.")
         forms[form.name] = form
         sources.setdefault(form.name, []).append(source)
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
@@ -183,9 +179,8 @@ class Importer:
             named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
             database.delete_interactions({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
             known = _group_by_sample_and_key(map(anonymize_interaction, live))
-            named_before = {
-                (_exchange_key(x), x.response.body) for x in live if not x.upstream.endswith(f"//{x.provider}")
-            }
+            before = (x for x in live if not x.upstream.endswith(f"//{x.provider}"))
+            named_before = {(_exchange_key(x), x.response.body) for x in before}
             brought = _group_by_sample_and_key(each.interaction for each in adopted if each.interaction)
             same = {place for place, found in brought.items() if found == known.get(place)}
             for each in adopted:

@@ -292,8 +292,7 @@ def get_given_run_options(ctx: typer.Context) -> RunOptions:
 
 
 def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
-    def carrier() -> None:
-        """Carry a signature."""
+    def carrier() -> None: ...
 
     carrier.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     carrier.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -322,9 +321,8 @@ def _make_option_signature_parameter(option: Option, facts: str | None) -> inspe
         facts = f"[{option.env}; default {usual}]" if usual else f"[{option.env}]"
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
-    complete = (
-        complete_cassettes if option.name == "cassette" else make_word_completer(words) if len(words) > 1 else None
-    )
+    known = make_word_completer(words) if len(words) > 1 else None
+    complete = complete_cassettes if option.name == "cassette" else known
     help_ = f"{option.help} {facts}"
     declared = typer.Option(None, *names, help=help_, metavar=metavar, show_default=False, autocompletion=complete)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)

@@ -50,6 +50,7 @@ def open_session(
     settings = loaded.settings
     if proxy.process is not None:
         return proxy.control.open_session(settings.cassette, run_variables=declared)
+    upstreams = find_upstreams(env, proxy.url) | (tools.config.list_upstreams(proxy.url) if tools else {})
     live: dict[str, object] | None = None
     if not loaded.is_default("live"):
         channels = [str(each) for each in settings.live]
@@ -60,8 +61,7 @@ def open_session(
             mode=str(settings.mode) if not loaded.is_default("mode") else None,
             exhausted=str(settings.exhausted) if not loaded.is_default("exhausted") else None,
             speed=settings.speed if not loaded.is_default("speed") else None,
-            upstreams={**find_upstreams(env, proxy.url), **(tools.config.list_upstreams(proxy.url) if tools else {})}
-            or None,
+            upstreams=upstreams or None,
             run_variables=declared,
             bind=str(settings.bind) if not loaded.is_default("bind") else None,
             faults=read_faults(settings),
@@ -70,10 +70,9 @@ def open_session(
     except ControlError as error:
         if error.status != CONFLICT or settings.cassette != env.get(RUN_VARIABLE):
             raise
-        raise SettingsError(
-            f"this command stands within `llmproxy run` already, which serves cassette {settings.cassette}.",
-            hint="Leave the inner `llmproxy run` out, or give it a cassette of its own: --cassette NAME.",
-        ) from error
+        msg = f"this command stands within `llmproxy run` already, which serves cassette {settings.cassette}."
+        hint = "Leave the inner `llmproxy run` out, or give it a cassette of its own: --cassette NAME."
+        raise SettingsError(msg, hint=hint) from error
 
 
 def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
@@ -106,7 +105,6 @@ def plan_environment(
     if asked.options.intercept:
         ca, others = proxy.control.health().ca, list_preset_bundles(env)
         interception = make_ca_files(proxy.url, ca, others, folder / "bundle.pem")
-    aws = (Path.home() / ".aws").is_dir()
     return plan_env(
         proxy.url,
         opened.name,
@@ -114,20 +112,14 @@ def plan_environment(
         replay=opened.needs_no_model_keys,
         base_urls=asked.options.base_urls,
         interception=interception,
-        aws_files=aws,
+        aws_files=(Path.home() / ".aws").is_dir(),
         recorded=asked.recorded,
         key_names=opened.key_names,
     )
 
 
 def refuse_start_only_flags(flags: Mapping[str, object]) -> None:
-    typed = [
-        each.flag
-        for each in list_options()
-        if not each.of_session and flags.get(each.name) is not None and flags[each.name] not in ((), [])
-    ]
-    if typed:
-        hint = "Unset LLMPROXY_URL to start a proxy of its own."
-        raise SettingsError(
-            f"{', '.join(typed)}: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
-        )
+    given = {name for name, value in flags.items() if value is not None and value not in ((), [])}
+    if typed := [each.flag for each in list_options() if each.name in given and not each.of_session]:
+        msg = f"{', '.join(typed)}: LLMPROXY_URL is set, and the proxy that runs there has options of its own."
+        raise SettingsError(msg, hint="Unset LLMPROXY_URL to start a proxy of its own.")

@@ -73,10 +73,8 @@ def list_stores_and_cassette_files(given: Sequence[Path]) -> Iterator[tuple[Path
         for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
             if is_store_file(each):
                 yield each, True
-            elif (
-                each.suffix in _CASSETTES and find_matching_format(read_source_file(each)) is not None
-            ):  # not settings or such
-                yield each, False
+            elif each.suffix in _CASSETTES and find_matching_format(read_source_file(each)) is not None:
+                yield each, False  # no settings or such
 
 
 @contextmanager
@@ -154,10 +152,8 @@ def suggest_cassette_with_numeric_name(store: Readable, typed: str, command: str
 def parse_interaction_id(typed: str, wanted: str) -> int:
     if is_id(typed):
         return int(typed)
-    raise SettingsError(
-        f"{wanted} takes the number of an interaction, and {typed!r} is none.",
-        hint=f"It is in the column id of `ls --cassette {to_line(typed)}`.",
-    )
+    msg = f"{wanted} takes the number of an interaction, and {typed!r} is none."
+    raise SettingsError(msg, hint=f"It is in the column id of `ls --cassette {to_line(typed)}`.")
 
 
 def validate_cassette_name(name: str) -> str:

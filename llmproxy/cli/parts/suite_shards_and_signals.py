@@ -50,15 +50,12 @@ def cut_shard(
     from llmproxy.suite.selection import append_runs_flag
 
     shard = parse_shard(text)
-    weighed = weigh_items(
-        {case.id: runs or case.scenario.runs for case in cases}, {} if times is None else read_test_times(times)
-    )
-    parts = split_items(weighed, shard.of)
+    counts = {case.id: runs or case.scenario.runs for case in cases}
+    parts = split_items(weigh_items(counts, {} if times is None else read_test_times(times)), shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    return ShardCases(
-        mine, title, shard_split_to_json(shard, parts, "test", command=append_runs_flag(command, runs), partly=partly)
-    )
+    told = shard_split_to_json(shard, parts, "test", command=append_runs_flag(command, runs), partly=partly)
+    return ShardCases(mine, title, told)
 
 
 def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
