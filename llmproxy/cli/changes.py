@@ -76,18 +76,15 @@ def changes(
     elif words[0] == "drop":
         _drop_accepted_changes(loaded, words[1:])
     else:
-        raise typer.Exit(_run_and_print_changes(loaded, asked, markdown))
-
-
-def _run_and_print_changes(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
-    since, file, store = time.time(), asked.options.json, loaded.settings.store
-    typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
-    plain = replace(asked, options=replace(asked.options, json=None))
-    code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
-    if code not in (Exit.OK, Exit.MISS):
-        forget_interrupted_trials_served_recordings(store, since)
-    folder, found = loaded.settings.cassette_dir, summarize_recent_trials(store, since, loaded.settings.cassette)
-    return print_changes_and_choose_exit(store, found, code, folder=folder, json_file=file, markdown=markdown)
+        since, file, store = time.time(), asked.options.json, loaded.settings.store
+        typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
+        plain = replace(asked, options=replace(asked.options, json=None))
+        code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
+        if code not in (Exit.OK, Exit.MISS):
+            forget_interrupted_trials_served_recordings(store, since)
+        folder, found = loaded.settings.cassette_dir, summarize_recent_trials(store, since, loaded.settings.cassette)
+        final = print_changes_and_choose_exit(store, found, code, folder=folder, json_file=file, markdown=markdown)
+        raise typer.Exit(final)
 
 
 def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:

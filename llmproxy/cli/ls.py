@@ -242,7 +242,8 @@ def audit(
     if as_json:
         found = {"merged": [_pair_to_json(p) for p in pairs], "served": [_pair_to_json(p) for p in answers]}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
-        print_json({"recordings": total, **found, "services": others, "volatile": bindings.merges_to_json(merges)})
+        volatile = {name: [each._asdict() for each in some] for name, some in merges.items()}
+        print_json({"recordings": total, **found, "services": others, "volatile": volatile})
     else:
         print_line(f"{show_store(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")

@@ -31,7 +31,7 @@ from llmproxy.cli.parts.store_arguments import (
     open_given,
     refuse_url,
     resolve_store_path,
-    suggest_cassette_with_numeric_name,
+    suggest_numeric_cassette,
     validate_cassette_name,
 )
 from llmproxy.core.bindings.text_alignment import find_git_user_positions
@@ -282,7 +282,7 @@ def rm(
         numbers = [] if cassette else [typed for typed in what if is_id(typed)]
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
-            hint = suggest_cassette_with_numeric_name(database, lacking, "rm")
+            hint = suggest_numeric_cassette(database, lacking, "rm")
             msg = f"There is no interaction {lacking} in {show_store(database.path)}."
             raise CassetteNotFound(msg, hint=hint or f"Their numbers: {format_command('ls', database.path)}")
         wanted = {int(typed): rows[int(typed)] for typed in numbers}

@@ -22,13 +22,7 @@ from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import body_text, escape_lines, get_width, print_json, print_line, to_line, wrap_text
-from llmproxy.cli.parts.store_arguments import (
-    STORE,
-    find_cassette,
-    is_id,
-    open_given,
-    suggest_cassette_with_numeric_name,
-)
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_numeric_cassette
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.dialects.conversation import compare_requests, read_interaction_message, read_request_messages
@@ -87,7 +81,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given(store) as database:
-        other = suggest_cassette_with_numeric_name(database, typed, "show")
+        other = suggest_numeric_cassette(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:

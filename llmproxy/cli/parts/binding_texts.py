@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmproxy.cli.parts.printing import print_line, to_line
@@ -100,7 +100,3 @@ def print_merged_recordings(found: Mapping[str, Sequence[InterchangeablePair]]) 
         print_line(f"  {to_line(name)}: {pair} are one by {', '.join(each.volatile)}; {alike}")
     if count > _SHOWN:
         print_line(f"  ... and {count - _SHOWN} more")
-
-
-def merges_to_json(found: Mapping[str, Iterable[InterchangeablePair]]) -> dict[str, list[dict[str, Any]]]:
-    return {name: [each._asdict() for each in merges] for name, merges in found.items()}

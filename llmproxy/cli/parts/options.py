@@ -38,33 +38,22 @@ class RunOption:
 
 
 def _run_option_field(
-    flag: str,
-    *,
-    default: Any = None,
-    metavar: str | None = None,
-    again: bool = False,
-    limits: Mapping[str, float] | None = None,
-    **help_: str,
+    flag: str, *, default: Any = None, metavar: str = "", again: bool = False, limits: Any = None, **help_: str
 ) -> Any:
     """Declare an option; `help_` is by command name, with `_` for a space."""
     said = {name.replace("_", " "): text for name, text in help_.items()}
-    return field(default=default, metadata={"option": RunOption(flag, said, metavar, again, limits or {})})
+    return field(default=default, metadata={"option": RunOption(flag, said, metavar or None, again, limits or {})})
 
 
-_INTERCEPT = "Also intercept HTTPS, for clients whose base URL cannot be changed."
+_HTTPS = "Also intercept HTTPS, for clients whose base URL cannot be changed."
+_DOCTOR_HTTPS = "Also intercept HTTPS."
 _SERVERS = "The agent's MCP configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     intercept: bool = _run_option_field(
-        "--intercept",
-        default=False,
-        again=True,
-        run=_INTERCEPT,
-        replay=_INTERCEPT,
-        changes=_INTERCEPT,
-        doctor="Also intercept HTTPS.",
+        "--intercept", default=False, again=True, run=_HTTPS, replay=_HTTPS, changes=_HTTPS, doctor=_DOCTOR_HTTPS
     )
     base_urls: bool = _run_option_field(
         "--base-urls/--no-base-urls",

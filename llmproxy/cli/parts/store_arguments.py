@@ -143,7 +143,7 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
-def suggest_cassette_with_numeric_name(store: Readable, typed: str, command: str) -> str:
+def suggest_numeric_cassette(store: Readable, typed: str, command: str) -> str:
     """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
     shown = f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
     return shown if store.has_recordings(typed, 1) else ""
