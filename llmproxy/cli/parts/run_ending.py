@@ -27,6 +27,7 @@ from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownToolPolicy
+from llmproxy.proxy_calls import Totals, describe_served_failures, explain_exit, find_strict_violations
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded, shown_path
@@ -58,7 +59,7 @@ class RunEnding:
     loaded: Loaded
     command: tuple[str, ...] = ()
     report: Report | None = None
-    totals: proxy_calls.Totals | None = None
+    totals: Totals | None = None
     """Totals of our proxy over all sessions; known when it has ended."""
     unused: int | None = None
     """Unused recordings of all sessions; None if unknown."""
@@ -153,7 +154,7 @@ class RunEnding:
         write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
         counted = self.totals or report
-        if failures := proxy_calls.describe_served_failures(counted):
+        if failures := describe_served_failures(counted):
             write_stderr_lines(f"  {failures}")
         write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
         if self.misses:
@@ -180,7 +181,7 @@ class RunEnding:
         if doubts := self._list_doubts(report, used=bool(used)):
             failing = settings.unknown_tool is UnknownToolPolicy.FAIL and not settings.fail_on_miss
             named = "--unknown-tool fail" if failing else "--strict" if settings.strict else "--fail-on-miss"
-            write_stderr_lines(f"llmproxy: {proxy_calls.explain_exit(Exit.MISS, named, *doubts)}.")
+            write_stderr_lines(f"llmproxy: {explain_exit(Exit.MISS, named, *doubts)}.")
             return Exit.MISS
         if report.unreplaced_recordings_reason:
             write_stderr_lines(f"llmproxy: {report.unreplaced_recordings_reason}")
@@ -206,9 +207,7 @@ class RunEnding:
 
     def report_bypass_attempts(self, code: int, *, only: bool) -> int:
         if self.tries:
-            said = proxy_calls.explain_exit(
-                Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked"
-            )
+            said = explain_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
             tried = list_miss_lines(sorted(self.tries.elements()), prefix="  tried: ")
             write_stderr_lines(f"llmproxy: {said}:", *tried)
             return Exit.MISS
@@ -287,9 +286,7 @@ class RunEnding:
         unused = None if report.unused is None else len(report.unused)
         counted = replace(report, misses=self._count_misses(), refused=report.refused or len(self.refused))
         fails = settings.fail_on_miss or (bool(settings.live) and settings.unknown_tool is UnknownToolPolicy.FAIL)
-        return proxy_calls.find_strict_violations(
-            counted, unused, used=used, fail_on_miss=fails, strict=settings.strict
-        )
+        return find_strict_violations(counted, unused, used=used, fail_on_miss=fails, strict=settings.strict)
 
 
 NAMED = 6
