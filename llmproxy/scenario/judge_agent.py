@@ -2,14 +2,21 @@
 
 While the conversation can continue, it ends only with a failed criterion or with all of them passed. When a verdict is
 demanded (the last turn, `scenario.judge()`), success means that every criterion passed, and nothing else does.
+
+Of several tool calls the first counts; if it decides, the others must agree. An answer malformed after one retry is an
+error; a missing finding is inconclusive, a missing vote supports nothing and still counts as cast. The order of
+fallbacks (`_AnswerForcing`), for models that refuse a form of request, is the same in every run: a replay follows it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
 from typing import Any, ClassVar
 
 from llmproxy.errors import SettingsError
@@ -22,12 +29,393 @@ from llmproxy.scenario.agent_adapter import (
     list_unknown_call_reasons,
 )
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
-from llmproxy.scenario.judging import Lookup, Question, Ruling, VoteRule, combine_votes, estimate_tokens, read_vote_rule
-from llmproxy.scenario.models.model_calls import require_model
+from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete, require_model
+from llmproxy.scenario.models.transport import Answer
 from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
-from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, mark_unproven_findings_inconclusive
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, Message, ScenarioResult
+from llmproxy.scenario.values.criteria import (
+    Criteria,
+    CriterionStatus,
+    Finding,
+    mark_unproven_findings_inconclusive,
+    object_schema,
+)
+
+# -- looking things up in a long conversation
+
+EXPAND, GREP = "expand_transcript", "grep_transcript"
+_CHARACTERS = 4  # of a token, approximately
+_HEAD = 120  # characters of a message in the outline
+_LONGEST = 16_000  # characters of a lookup's answer
+_AROUND = 160  # characters shown around a match
+_MATCHES = 20
+_PATTERN = 200  # characters; longer patterns are pasted texts
+
+
+def estimate_tokens(text: str) -> int:
+    return len(text) // _CHARACTERS
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    entries: Sequence[str]
+    """Transcript text of each message, in order; each begins with its number in brackets."""
+
+    def format_outline(self) -> str:
+        lines = []
+        for entry in self.entries:
+            first, more = entry.replace("\n", " "), len(entry) - _HEAD
+            lines.append(first if more <= 0 else f"{first[:_HEAD]} ... ({more} more characters)")
+        lines.append(
+            f"(Beginnings only. {EXPAND}(indices) shows messages as a whole, {GREP}(pattern) searches all of them. "
+            f"Quote what you looked up.)"
+        )
+        return "\n".join(lines)
+
+    def lookup_tools(self) -> list[dict[str, Any]]:
+        indices = {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Numbers of messages, as in the brackets.",
+        }
+        pattern = {"type": "string", "description": "Words as they stand there; a|b finds either. Case does not count."}
+        return [
+            _function_tool(EXPAND, "Show messages as a whole.", object_schema({"indices": indices})),
+            _function_tool(GREP, "Search all messages.", object_schema({"pattern": pattern})),
+        ]
+
+    def answer_tool_call(self, name: str, arguments: str) -> str:
+        try:
+            given = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return f"The arguments of {name} are no JSON."
+        if not isinstance(given, dict):
+            return f"The arguments of {name} are no object."
+        text = self._expand_messages(given.get("indices")) if name == EXPAND else self._search(given.get("pattern"))
+        if (more := len(text) - _LONGEST) <= 0:
+            return text
+        return f"{text[:_LONGEST]} ... ({more} more characters: ask for fewer messages, or search)"
+
+    def _expand_messages(self, indices: object) -> str:
+        wanted = [each for each in indices if isinstance(each, int)] if isinstance(indices, list) else []
+        found = [self.entries[each - 1] for each in dict.fromkeys(wanted) if 0 < each <= len(self.entries)]
+        return "\n".join(found) or f"There is no such message; they are numbered 1 to {len(self.entries)}."
+
+    def _search(self, pattern: object) -> str:
+        if not isinstance(pattern, str) or not pattern.strip():
+            return "The pattern is empty."
+        if len(pattern) > _PATTERN:
+            return f"The pattern is longer than {_PATTERN} characters; a few words do."
+        # As it is written: an expression of a model's would be run on a text that is not the user's, for as long as it
+        # likes.
+        words = [each for each in re.split(r"\.\*|\|", pattern) if each.strip()]
+        found = [line for entry in self.entries for line in _excerpt_around_words(entry, words)]
+        more = f"\n({len(found) - _MATCHES} more matches)" if len(found) > _MATCHES else ""
+        return "\n".join(found[:_MATCHES]) + more if found else f"No message has {pattern!r}."
+
+
+def _excerpt_around_words(entry: str, words: Sequence[str]) -> list[str]:
+    number, folded = entry.partition(" ")[0], entry.casefold()
+    found = []
+    for word in words:
+        place = folded.find(word.casefold())
+        if place >= 0:
+            start, end = max(0, place - _AROUND), place + len(word) + _AROUND
+            found.append(f"{number} ...{entry[start:end]}...".replace("\n", " "))
+    return found
+
+
+# -- asking one judge
+
+CONTINUE, FINISH = "continue_test", "finish_test"
+_OBJECT = re.compile(r"(?:[^{.!?]*:)?\s*(?:```(?:json)?\s*)?(\{.*\})\s*(?:```\s*)?", re.DOTALL | re.IGNORECASE)
+"""A JSON object, maybe in a fence or after a sentence with a colon; in other prose it may be an example."""
+_SHOWN = 300  # characters of a malformed answer quoted in an error
+
+
+class JudgeError(ModelError):
+    """A judge gave an unusable answer twice."""
+
+    code = "llmproxy_judge"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    goes_on: bool
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    """By criterion id; missing ones are inconclusive."""
+    reasoning: str = ""
+    forced: bool = False
+    """Whether it had to decide: by demand, or after the maximum lookups."""
+    verdict: str | None = None
+    """Its overall verdict, if it gave one; it is not requested."""
+
+
+class _AnswerForcing(IntEnum):
+    PINNED = 0
+    REQUIRED = 1
+    SCHEMA = 2
+    PLAIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Unusable(Exception):
+    problem: str
+    literal: str
+    partial: Ruling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    system: str
+    text: str
+    criteria: Criteria
+    forced: bool
+    look: Lookup | None = None
+    """Lookup of the conversation that `text` shows as an outline."""
+    steps: int = 0
+    whole: str = ""
+    """`text` with the whole conversation, for a model without tools."""
+
+    async def ask_judge(self, model: ModelConfig, party: str, session: RunSession | None) -> Ruling:
+        """Call a judge. Raises JudgeError for a second unusable answer, and errors of `complete`."""
+        said: list[Message] = []
+        if self.look is None:
+            return await self._get_ruling_with_retry(model, party, session, said, None)
+        way = _AnswerForcing.REQUIRED
+        for _ in range(self.steps):
+            way, answer = await self._ask_with_fallback_form(model, party, session, said, way)
+            call = answer.tool_calls[0] if answer.tool_calls else None
+            if call is None or call.name not in {EXPAND, GREP}:
+                return await self._get_ruling_with_retry(model, party, session, said, (way, answer))
+            found = self.look.answer_tool_call(call.name, call.arguments)
+            said += [
+                {"role": "assistant", "content": _format_answer_for_retry(answer)},
+                {"role": "user", "content": found},
+            ]
+        decides = replace(self, forced=True, steps=0)
+        return await decides._get_ruling_with_retry(model, party, session, said, None)  # noqa: SLF001 (its own kind)
+
+    async def _get_ruling_with_retry(
+        self,
+        model: ModelConfig,
+        party: str,
+        session: RunSession | None,
+        said: list[Message],
+        first: tuple[_AnswerForcing, Answer] | None,
+    ) -> Ruling:
+        """Return the ruling of the first answer, which is requested unless given, or of a second one."""
+        way = _AnswerForcing.PINNED if self.forced and not self.steps else _AnswerForcing.REQUIRED
+        unusable: _Unusable | None = None
+        for _ in range(2):
+            way, answer = first or await self._ask_with_fallback_form(model, party, session, said, way)
+            first = None
+            try:
+                return self._read_ruling(answer)
+            except _Unusable as error:
+                unusable = error
+            repair = prompt("judge_repair", problem=unusable.problem, instruction=self.answer_instruction)
+            said += [
+                {"role": "assistant", "content": _format_answer_for_retry(answer)},
+                {"role": "user", "content": repair},
+            ]
+        assert unusable is not None  # noqa: S101 - the loop runs
+        if unusable.partial is not None:
+            return unusable.partial
+        hint = f"{model.model} ({party}) was asked twice; another model may do better."
+        raise JudgeError(f"Invalid response from judge agent, {unusable.literal}", hint=hint)
+
+    @property
+    def answer_instruction(self) -> str:
+        return prompt("judge_final" if self.forced else "judge_open")
+
+    def list_judge_tools(self) -> list[dict[str, Any]]:
+        finish = _function_tool(FINISH, "End the test with a status for every criterion.", self._verdict_schema())
+        more = self.look.lookup_tools() if self.look is not None and self.steps else []
+        if self.forced:
+            return [*more, finish]
+        return [*more, _function_tool(CONTINUE, "Let the conversation go on.", object_schema({})), finish]
+
+    def _verdict_schema(self) -> dict[str, Any]:
+        return object_schema(
+            {
+                "criteria": self.criteria.findings_schema(),
+                "reasoning": {"type": "string", "description": "Why, in a few sentences."},
+            }
+        )
+
+    async def _ask_with_fallback_form(
+        self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AnswerForcing
+    ) -> tuple[_AnswerForcing, Answer]:
+        while True:
+            try:
+                return way, await complete(
+                    model=model,
+                    party=party,
+                    session=session,
+                    messages=self._messages(said, way),
+                    **self._build_answer_forcing_parameters(way),
+                )
+            except ToolChoiceRefused:
+                if way is _AnswerForcing.PLAIN:
+                    raise
+                way = _AnswerForcing(way + 1)
+
+    def _messages(self, said: Sequence[Message], way: _AnswerForcing) -> list[Message]:
+        shown = self.whole if self.whole and way >= _AnswerForcing.SCHEMA else self.text
+        text = f"{shown}\n\n{self.answer_instruction}"
+        messages: list[Message] = [{"role": "system", "content": self.system}, {"role": "user", "content": text}, *said]
+        if way >= _AnswerForcing.SCHEMA:
+            how = prompt("judge_json", or_continue="" if self.forced else ' or "continue_test"')
+            messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
+        return messages
+
+    def _build_answer_forcing_parameters(self, way: _AnswerForcing) -> dict[str, Any]:
+        if way is _AnswerForcing.PLAIN:
+            return {}
+        if way is _AnswerForcing.SCHEMA:
+            decision = {"type": "string", "enum": [FINISH] if self.forced else [CONTINUE, FINISH]}
+            schema = object_schema({"decision": decision, **self._verdict_schema()["properties"]})
+            return {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "verdict", "strict": True, "schema": schema},
+                }
+            }
+        pinned = {"type": "function", "function": {"name": FINISH}}
+        return {"tools": self.list_judge_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
+
+    # -- what came back
+
+    def _read_ruling(self, answer: Answer) -> Ruling:
+        if answer.tool_calls:
+            first, *more = [(call.name, _parse_json_or_keep_text(call.arguments)) for call in answer.tool_calls]
+            if first[0] == FINISH and any(each != first for each in more):
+                problem = "it decides more than once, and not alike"
+                raise _Unusable(problem, f"{problem}: {_shorten(_format_answer_for_retry(answer))!r}")
+            return self._parse_ruling(*first)
+        found = _OBJECT.fullmatch(answer.text)
+        given = _load_json_or_none(found[1]) if found else None
+        if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
+            return self._parse_ruling(str(given.get("decision") or FINISH), given)
+        said = f"tool calls not found: {_shorten(answer.text)!r}"
+        raise _Unusable(f"it calls no tool; call {self._format_verdict_tool_names()}", said)
+
+    def _parse_ruling(self, name: str, given: object) -> Ruling:
+        if name == CONTINUE:
+            if self.forced:
+                problem = "the conversation is over and cannot go on"
+                raise _Unusable(problem, problem, Ruling(goes_on=True))
+            return Ruling(goes_on=True)
+        tools = self._format_verdict_tool_names()
+        if name in {EXPAND, GREP} and self.look is not None:
+            raise _Unusable(f"nothing more can be looked up; call {tools}", "it only looks things up")
+        if name != FINISH:
+            odd = repr(_shorten(name))
+            raise _Unusable(f"there is no tool {odd}; call {tools}", f"unknown tool: {odd}")
+        if not isinstance(given, Mapping):
+            problem = f"the arguments of {FINISH} are no JSON object"
+            raise _Unusable(problem, f"{problem}: {_shorten(str(given))!r}")
+        reasoning, verdict = given.get("reasoning"), given.get("verdict")
+        findings, problems = self.criteria.read_findings(given.get("criteria"))
+        ruling = Ruling(
+            goes_on=False,
+            forced=self.forced,
+            findings=findings,
+            reasoning=reasoning if isinstance(reasoning, str) else "",
+            verdict=verdict if isinstance(verdict, str) else None,
+        )
+        if problems:
+            raise _Unusable("; ".join(problems), "; ".join(problems), ruling)
+        return ruling
+
+    def _format_verdict_tool_names(self) -> str:
+        return FINISH if self.forced else f"{CONTINUE} or {FINISH}"
+
+
+def _function_tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "description": description, "strict": True, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _parse_json_or_keep_text(arguments: str) -> object:
+    if not arguments.strip():
+        return {}
+    found = _load_json_or_none(arguments)
+    return arguments if found is None else found
+
+
+def _load_json_or_none(text: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=_build_unambiguous_object)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object from members. Raises ValueError: a member stands there twice, with two values."""
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made and made[name] != value:
+            raise ValueError(f"{name} stands there twice")
+        made[name] = value
+    return made
+
+
+def _format_answer_for_retry(answer: Answer) -> str:
+    calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
+    return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+# -- several judges, one verdict
+
+
+class VoteRule(StrEnum):
+    MAJORITY = "majority"
+    UNANIMOUS = "unanimous"
+    CONFIRM_ON_FAIL = "confirm-on-fail"
+
+
+def read_vote_rule(said: str) -> VoteRule:
+    """Return the rule with this name. Raises SettingsError."""
+    try:
+        return VoteRule(said.strip().lower().replace("_", "-"))
+    except ValueError as error:
+        raise SettingsError(f"vote={said!r} is no way to vote.", hint=f"There are: {', '.join(VoteRule)}.") from error
+
+
+def combine_votes(
+    ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: VoteRule
+) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:
+    """Return each criterion's outcome, with the first agreeing judge's evidence, and each judge's status."""
+    found: dict[str, Finding] = {}
+    cast: dict[str, tuple[str, ...]] = {}
+    silent = Finding(CriterionStatus.INCONCLUSIVE)
+    for id_ in ids:
+        findings = [vote.get(id_, silent) for vote in votes]
+        cast[id_] = tuple(finding.status.value for finding in findings)
+        decided = _decide_status_by_vote([finding.status for finding in findings], rule)
+        split = f"the judges do not agree: {', '.join(cast[id_])}"
+        disagreement = Finding(CriterionStatus.INCONCLUSIVE, reason=split)
+        found[id_] = next((finding for finding in findings if finding.status is decided), disagreement)
+    return found, cast
+
+
+def _decide_status_by_vote(statuses: Sequence[CriterionStatus], rule: VoteRule) -> CriterionStatus:
+    wanted = len(statuses) if rule is VoteRule.UNANIMOUS else len(statuses) // 2 + 1
+    for status in (CriterionStatus.PASSED, CriterionStatus.FAILED):
+        if statuses.count(status) >= wanted:
+            return status
+    return CriterionStatus.INCONCLUSIVE
+
+
+# -- the adapter
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"
