@@ -30,7 +30,6 @@ from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession, choose_proxy
 from llmproxy.scenario.running.agent_caller import (
-    AdapterAnswer,
     Participants,
     build_adapters,
     gather_agent_run_variables,
@@ -113,8 +112,9 @@ def _refuse_false_result(label: str, value: object) -> None:
         )
 
 
-def _delegate_to(path: str, said: str) -> Any:
-    return property(attrgetter(path), doc=said)
+def _delegate_to(path: str) -> Any:
+    """Return a property for an attribute or method of a part of the run, which documents it."""
+    return property(attrgetter(path))
 
 
 class ScenarioExecutor(ScriptActions):
@@ -194,53 +194,36 @@ class ScenarioExecutor(ScriptActions):
         """Return itself: a copied state belongs to the same run."""
         return self
 
-    emit_step = _delegate_to("emitter.emit_step", "Emit a step that an adapter took by itself.")
-    outcome = _delegate_to("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
-    session = _delegate_to("lifecycle.session", "Of the run that goes on; None without a proxy.")
-    wire_report = _delegate_to("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
-    unattributed = _delegate_to(
-        "lifecycle.unattributed", "Calls of unknown origin: they arrived while nobody had the turn."
-    )
-    never_ran = _delegate_to(
-        "lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it."
-    )
+    emit_step = _delegate_to("emitter.emit_step")
+    outcome = _delegate_to("lifecycle.outcome")
+    session = _delegate_to("lifecycle.session")
+    wire_report = _delegate_to("lifecycle.report")
+    unattributed = _delegate_to("lifecycle.unattributed")
+    never_ran = _delegate_to("lifecycle.never_ran")
 
-    wire_calls = _delegate_to(
-        "lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None: no proxy."
-    )
-    wire_served = _delegate_to(
-        "lifecycle.traffic.server_calls", "What MCP servers got from the agent; None without a proxy."
-    )
-    wire_unread = _delegate_to(
-        "lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty."
-    )
-    wire_unknown = _delegate_to(
-        "lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of."
-    )
-    wire_by_message = _delegate_to(
-        "conversation.wire_by_message", "The tool calls, by the place of the message after them."
-    )
+    wire_calls = _delegate_to("lifecycle.traffic.agent_tool_calls")
+    wire_served = _delegate_to("lifecycle.traffic.server_calls")
+    wire_unread = _delegate_to("lifecycle.traffic.unread_reason")
+    wire_unknown = _delegate_to("lifecycle.traffic.unknown_call_reasons")
+    wire_by_message = _delegate_to("conversation.wire_by_message")
 
-    _state = _delegate_to("conversation.state", "What steps, callbacks and adapters see.")
-    _pending_roles_on_turn = _delegate_to("conversation.turns.roles", "Who may still speak.")
-    _pending_agents_on_turn = _delegate_to("conversation.turns.pending", "Who has not spoken.")
-    criteria = _delegate_to("conversation.criteria", "The criteria of all judges.")
-    unscripted = _delegate_to("conversation.unscripted", "Whether the conversation goes on by itself now.")
-    messages = _delegate_to("conversation.messages", "The conversation so far.")
-    add_message = _delegate_to("conversation.add_message", "Append a message; everybody hears it but its author.")
-    add_messages = _delegate_to("conversation.add_messages", "Append messages, one by one.")
-    rollback_messages_to = _delegate_to("conversation.rollback_messages_to", "Take back all messages from a place on.")
-    step = _delegate_to("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
+    _state = _delegate_to("conversation.state")
+    _pending_roles_on_turn = _delegate_to("conversation.turns.roles")
+    _pending_agents_on_turn = _delegate_to("conversation.turns.pending")
+    criteria = _delegate_to("conversation.criteria")
+    unscripted = _delegate_to("conversation.unscripted")
+    messages = _delegate_to("conversation.messages")
+    add_message = _delegate_to("conversation.add_message")
+    add_messages = _delegate_to("conversation.add_messages")
+    rollback_messages_to = _delegate_to("conversation.rollback_messages_to")
+    step = _delegate_to("conversation.step")
 
     def reset(self) -> None:
         self.lifecycle.renew_caller()
         known = self.lifecycle.session is not None and not self.options.fresh_ids
+        thread = derive_thread_id(self.cassette, self.options.sample, self.name) if known else derive_thread_id()
         state = ScenarioState(
-            description=self.description,
-            messages=[],
-            thread_id=derive_thread_id(self.cassette, self.options.sample, self.name) if known else derive_thread_id(),
-            current_turn=0,
-            config=self.config,
+            description=self.description, messages=[], thread_id=thread, current_turn=0, config=self.config
         ).bind(self)
         caller = self.lifecycle.caller
         super().__init__(
@@ -258,7 +241,7 @@ class ScenarioExecutor(ScriptActions):
         parent = traceparent(state.thread_id, state.current_turn, index)
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
-    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None: ...
+    async def on_answer(self, conversation: Conversation, answer: object) -> None: ...
 
     # -- what the run engine asks
 
@@ -467,7 +450,9 @@ def read_history(source: str) -> list[Message]:
     """
     if "::" in source:
         path, _, name = source.rpartition("::")
-        cassette, sample = _split_sample_suffix(name)
+        cassette, tilde, number = name.rpartition("~")
+        is_numbered = bool(tilde) and number.isdigit() and int(number) > 0
+        cassette, sample = (cassette, int(number)) if is_numbered else (name, 1)
         spans = Cassette.from_store(path, cassette=cassette, sample=sample).spans
         found = _longest_conversation(spans)
         if not found:
@@ -498,11 +483,6 @@ def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
             found.append({"role": "assistant", "content": to_text(span.output)})
     longest = max(said.values(), key=len, default=[])
     return longest if len(longest) > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
-
-
-def _split_sample_suffix(name: str) -> tuple[str, int]:
-    cassette, tilde, sample = name.rpartition("~")
-    return (cassette, int(sample)) if tilde and sample.isdigit() and int(sample) else (name, 1)
 
 
 def _read_messages_file(path: Path) -> list[Any]:
