@@ -30,7 +30,7 @@ from llmproxy.scenario.agent_adapter import (
 )
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete, require_model
+from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import Answer
 from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
 from llmproxy.scenario.run_session import RunSession
@@ -278,12 +278,8 @@ class Question:
         if way is _AnswerForcing.SCHEMA:
             decision = {"type": "string", "enum": [FINISH] if self.forced else [CONTINUE, FINISH]}
             schema = object_schema({"decision": decision, **self._verdict_schema()["properties"]})
-            return {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "verdict", "strict": True, "schema": schema},
-                }
-            }
+            form = {"name": "verdict", "strict": True, "schema": schema}
+            return {"response_format": {"type": "json_schema", "json_schema": form}}
         pinned = {"type": "function", "function": {"name": FINISH}}
         return {"tools": self.list_judge_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
 
@@ -586,9 +582,8 @@ def _build_judge_configs(
         raise SettingsError(f"judges={judges!r}: it is a number from 1 on, or a list of models.")
     models = [model] * judges if isinstance(judges, int) else list(judges)
     written = 'JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...])'
-    return tuple(
-        require_model("JudgeAgent", each, api_key, temperature, max_tokens, more, written=written) for each in models
-    )
+    chosen = (choose_model("JudgeAgent", each, api_key, temperature, max_tokens, more) for each in models)
+    return tuple(require_model("JudgeAgent", each, written) for each in chosen)
 
 
 def _first_ruling_fails_run(ruling: Ruling, question: Question) -> bool:

@@ -15,14 +15,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Self
 
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.scenario.agent_adapter import AgentAdapter, find_session, get_scenario_description
 from llmproxy.scenario.config import ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.model_calls import complete, require_model
+from llmproxy.scenario.models.model_calls import choose_model, complete, require_model
 from llmproxy.scenario.prompts import fence_text, prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -286,11 +285,10 @@ class RedTeamAgent(AgentAdapter):
             raise ValueError("techniques cannot be empty when injection_probability > 0")
         extra = refuse_typos(RedTeamAgent, more)
         written = 'RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="...")'
-        require = partial(require_model, "RedTeamAgent", more=extra, api_key=api_key, written=written)
-        self.config = require(model, temperature=temperature, max_tokens=max_tokens)
         planner = temperature if metaprompt_temperature is None else metaprompt_temperature
-        self.planner = require(metaprompt_model or model, temperature=planner, max_tokens=None)
-        self.scorer = require(metaprompt_model or model, temperature=0.0, max_tokens=None)
+        asked = (model, temperature, max_tokens), *((metaprompt_model or model, each, None) for each in (planner, 0.0))
+        chosen = (choose_model("RedTeamAgent", own, api_key, heat, most, extra) for own, heat, most in asked)
+        self.config, self.planner, self.scorer = (require_model("RedTeamAgent", each, written) for each in chosen)
         self.strategy, self.target, self.total_turns = strategy, target, total_turns
         self.template, self.attack_plan = metaprompt_template, attack_plan
         self.score_responses, self.fast_refusal_detection = score_responses, fast_refusal_detection
@@ -353,10 +351,8 @@ class RedTeamAgent(AgentAdapter):
             return await state.executor.judge() or await state.executor.fail(undecided)
 
         early = [] if self.success_score is None else [check_goal]
-        turns: list[ScriptStep] = []
-        for _ in range(self.total_turns):
-            turns += [user(), agent(), *early, *checks]
-        return [*turns, *final_checks, judge()]
+        turn: list[ScriptStep] = [user(), agent(), *early, *checks]
+        return [*(turn * self.total_turns), *final_checks, judge()]
 
     def check_early_exit(self) -> bool:
         return self._is_reached(self._now)

@@ -303,8 +303,6 @@ class RunSession:
         self.control = control
         self.proxy = control.url
         self.name = opened.name
-        self.cassette = opened.cassette
-        self.sample = opened.sample
         self.mode = opened.mode
         self.opened = opened
         """Its report when it was opened: `unused` shows whether anything is recorded."""
@@ -334,14 +332,8 @@ class RunSession:
             )
         control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
         towards = find_upstreams(env_without_turn(), control.url) | dict(upstreams or {})
-        how: dict[str, Any] = {
-            "sample": sample,
-            "mode": mode,
-            "upstreams": towards or None,
-            "run_variables": run_variables,
-            "faults": faults,
-            "mocks": mocks,
-        }
+        how: dict[str, Any] = {"sample": sample, "mode": mode, "upstreams": towards or None, "mocks": mocks}
+        how |= {"run_variables": run_variables, "faults": faults}
         made = cls(control, await _open_session(control, cassette, how, patience))
         try:
             await made.set_unattributed_baseline()

@@ -24,7 +24,7 @@ from llmproxy.scenario.agent_adapter import (
 )
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete, require_model
+from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import Answer
 from llmproxy.scenario.prompts import fence_text, format_as_user_sees, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
@@ -97,15 +97,17 @@ def _build_persona_from_file(path: Path) -> Persona:
 
 
 def _parse_persona(value: Any, where: str) -> Persona:
-    if not isinstance(value, dict) or not value.keys() <= _MEMBERS or not all(map(_is_text_or_texts, value.values())):
+    is_table = isinstance(value, dict) and value.keys() <= _MEMBERS
+    texts = (
+        [each for given in value.values() for each in (given if isinstance(given, list) else [given])]
+        if is_table
+        else []
+    )
+    if not is_table or not all(isinstance(text, str) for text in texts):
         raise SettingsError(
             f"{where} is no persona: it has `name`, `about` (texts) and `behaviour` (a list of texts), not {value!r}"
         )
     return Persona(**{"name": Path(where).stem, **value})
-
-
-def _is_text_or_texts(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
 # -- the adapter
@@ -170,8 +172,8 @@ class UserSimulatorAgent(AgentAdapter):
         self.lines = tuple(lines)
         goes_on = model is not None or not self.lines
         extra = refuse_typos(UserSimulatorAgent, more)
-        chosen = ("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra)
-        self.config = require_model(*chosen) if goes_on else None
+        chosen = choose_model("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra) if goes_on else None
+        self.config = require_model("UserSimulatorAgent", chosen) if goes_on else None
         self.model = self.config.model if self.config else None
         self.api_key = self.config.api_key if self.config else api_key
         self.temperature = self.config.temperature if self.config else temperature

@@ -350,7 +350,7 @@ async def test_a_session_is_closed_once_and_says_the_same_again(px: Proxy) -> No
     """Its name is free for the next run, and samples are told apart."""
     for _ in range(2):
         session = await RunSession.open(px.url, cassette="samples", sample=3, mode="record")
-        assert (session.name, session.cassette, session.sample, session.mode) == (
+        assert (session.name, session.opened.cassette, session.opened.sample, session.mode) == (
             "samples~3", "samples", 3, "record",
         )  # fmt: skip
         assert await session.close() == await session.close()

@@ -107,14 +107,12 @@ def _build_http_agent(given: dict[str, Any], _folder: Path) -> HttpAdapter:
     return HttpAgent(**given) if json_only else OpenAIAgent(**given)
 
 
-def _build_service_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
-    own = {key: given.pop(key) for key in _SERVICE if key in given}
-    return ServiceAgent(_build_http_agent(given, folder), **own)
-
-
 _MAKERS: Mapping[str, Callable[[dict[str, Any], Path], AgentAdapter]] = {
     "http": _build_http_agent,
-    "url": _build_service_agent,
+    "url": lambda given, folder: ServiceAgent(
+        _build_http_agent({key: value for key, value in given.items() if key not in _SERVICE}, folder),
+        **{key: value for key, value in given.items() if key in _SERVICE},
+    ),
     "command": lambda given, folder: CommandAgent(given.pop("run"), cwd=folder / given.pop("cwd", "."), **given),
     "python": lambda given, folder: FunctionAgent(given.pop("call"), folder=folder, **given),
 }

@@ -70,7 +70,10 @@ class FunctionAgent(AgentAdapter):
 
     async def open(self, session: RunSession | None) -> None:
         """Import it once, in a turn's environment. Raises AgentUnreachable: not found; AgentError: it raised."""
-        if session is not None and self._found is None and not _is_module_imported(str(self.target), self.folder):
+        name = str(self.target).rpartition(":")[0]
+        path = _resolve_path_if_python_file(self.folder, name)
+        is_imported = self._found is not None or (name if path is None else _name_file_module(path)) in sys.modules
+        if session is not None and not is_imported:
             async with session.importing_environment():
                 self._load_target()
         found = self._load_target()
@@ -201,12 +204,6 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
             raise AgentUnreachable(f"{who}: {name} has no {attribute!r}{did_you_mean(attribute, dir(found))}")
         found = getattr(found, attribute)
     return found
-
-
-def _is_module_imported(target: str, folder: Path | None) -> bool:
-    name = target.rpartition(":")[0]
-    path = _resolve_path_if_python_file(folder, name)
-    return (name if path is None else _name_file_module(path)) in sys.modules
 
 
 def _resolve_path_if_python_file(folder: Path | None, name: str) -> Path | None:

@@ -91,7 +91,28 @@ class RequestTemplate:
 
     def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
         """Return the template with values. Raises AgentUnreachable: an environment variable is not set."""
-        return _fill_in(self.tree, values, env)
+
+        def find_value(match: re.Match[str]) -> Any:
+            if match["dollar"]:
+                return "$"
+            name = _get_matched_name(match)
+            variable = name.removeprefix("env.")
+            if variable == name:
+                return values[name]
+            if variable not in env:
+                what = f"the variable {variable} is not set"
+                raise AgentUnreachable(f"{what}, which the agent's configuration takes by ${name}.")
+            return env[variable]
+
+        def fill_in(tree: Any) -> Any:
+            if isinstance(tree, str):
+                whole = _NAME.fullmatch(tree)
+                return find_value(whole) if whole else _NAME.sub(lambda match: to_text(find_value(match)), tree)
+            if isinstance(tree, Mapping):
+                return {to_text(fill_in(key)): fill_in(value) for key, value in tree.items()}
+            return [fill_in(value) for value in tree] if isinstance(tree, list) else tree
+
+        return fill_in(self.tree)
 
 
 def build_values(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
@@ -120,33 +141,6 @@ def _iter_names(tree: Any) -> Iterator[str]:
 
 def _get_matched_name(match: re.Match[str]) -> str:
     return match["braced"] or match["bare"] or f"env.{match['env']}"
-
-
-def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
-    if isinstance(tree, str):
-        whole = _NAME.fullmatch(tree)
-        if whole and not whole["dollar"]:
-            return _find_value_or_env_variable(_get_matched_name(whole), values, env)
-        return _NAME.sub(
-            lambda match: (
-                "$" if match["dollar"] else to_text(_find_value_or_env_variable(_get_matched_name(match), values, env))
-            ),
-            tree,
-        )
-    if isinstance(tree, Mapping):
-        return {to_text(_fill_in(key, values, env)): _fill_in(value, values, env) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_fill_in(value, values, env) for value in tree]
-    return tree
-
-
-def _find_value_or_env_variable(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
-    if not name.startswith("env."):
-        return values[name]
-    variable = name.removeprefix("env.")
-    if variable not in env:
-        raise AgentUnreachable(f"the variable {variable} is not set, which the agent's configuration takes by ${name}.")
-    return env[variable]
 
 
 _ENV_IN_FILE = re.compile(r"\$\{env:(\w+)\}")
@@ -367,7 +361,9 @@ class HttpAgent(HttpAdapter):
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         values = build_values(input, self._ids.get(input.thread_id))
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
-        self.url = self._fill_url(values)
+        if self._address.names:  # every value is percent-encoded
+            plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
+            self.url = str(self._address.fill(plain, os.environ))
         found = await self.send_request(self.method, body, values)
         is_text = found.kind == _TEXT and found.body.strip() and (self.reply is None or not self.reply.steps)
         whole = found.text if is_text else found.json(self.who)
@@ -388,12 +384,6 @@ class HttpAgent(HttpAdapter):
                 f"{format_value(whole)}"
             )
         return read_answer(said, self.who)
-
-    def _fill_url(self, values: Mapping[str, Any]) -> str:
-        if not self._address.names:
-            return self.url
-        plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
-        return str(self._address.fill(plain, os.environ))
 
     def _pick_value(self, path: Any, whole: object) -> Any:
         try:
@@ -541,7 +531,10 @@ class ServiceAgent(AgentAdapter):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
-                    await trial.call(_build_probe_input(told))
+                    hello = [{"role": "user", "content": "Hello"}]
+                    await trial.call(
+                        AgentInput(thread_id=told, messages=hello, new_messages=hello, scenario_state=None)
+                    )
                 reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
                 self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
         finally:
@@ -549,8 +542,3 @@ class ServiceAgent(AgentAdapter):
             for name in (told, otherwise):
                 with suppress(ControlError):
                     await asyncio.to_thread(control.close_session, name)
-
-
-def _build_probe_input(thread: str) -> AgentInput:
-    hello = {"role": "user", "content": "Hello"}
-    return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

@@ -22,18 +22,8 @@ from typing import Any, ClassVar, cast
 import llmproxy
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.events import HOST, Handler, Status, notify_handlers
+from llmproxy.scenario.cluster import transfer_files as transfer
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_ray_connection
-from llmproxy.scenario.cluster.transfer_files import (
-    collect_variables,
-    describe_parcel,
-    driver_cassette_folder,
-    glob_files,
-    merge_cassettes,
-    read_cassette_files,
-    read_files_to_send,
-    read_local_recording_ids,
-    replace_ids_by_local_ones,
-)
 from llmproxy.scenario.cluster.worker_node import (
     EventList,
     NodeReply,
@@ -87,7 +77,7 @@ def on(
             running.REMOTE.remove(nodes.run_sample)
             for note in runner.list_notes():
                 sys.stderr.write(f"llmproxy: {note}\n")
-            if home := merge_cassettes(runner.recorded, nodes.folder):
+            if home := transfer.merge_cassettes(runner.recorded, nodes.folder):
                 sys.stderr.write(f"llmproxy: {home}\n")
 
 
@@ -104,8 +94,8 @@ class _ClusterRunner:
     def __post_init__(self) -> None:
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        self.folder = driver_cassette_folder(self.settings)
-        self._known = partial(read_local_recording_ids, self.settings.settings.store)
+        self.folder = transfer.driver_cassette_folder(self.settings)
+        self._known = partial(transfer.read_local_recording_ids, self.settings.settings.store)
 
     async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunOutcome:
         """Run a sample on a node, and emit its events here. Raises on cancellation, or if it cannot be sent."""
@@ -117,7 +107,7 @@ class _ClusterRunner:
             result = executor.never_ran(error)
             return RunOutcome(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
-        for event in await asyncio.to_thread(replace_ids_by_local_ones, back.events, self._known):
+        for event in await asyncio.to_thread(transfer.replace_ids_by_local_ones, back.events, self._known):
             notify_handlers(handlers, event)
         HOST.emit_scenario_run_end(executor, back.ended.result)
         return back.ended
@@ -126,7 +116,7 @@ class _ClusterRunner:
         with self._guard:
             if id(plan) not in self._sent:
                 parcel = self._pack_plan(plan, f"{self.batch}-{len(self._sent)}")
-                sys.stderr.write(f"llmproxy: {describe_parcel(parcel, self.where, 'send=[FILE]')}\n")
+                sys.stderr.write(f"llmproxy: {transfer.describe_parcel(parcel, self.where, 'send=[FILE]')}\n")
                 # With the plan: else another gets its id.
                 self._sent[id(plan)] = plan, parcel, self.runner.put_parcel(parcel)
             return self._sent[id(plan)][1:]
@@ -136,7 +126,9 @@ class _ClusterRunner:
         mode = plan.options.mode or HOST.mode or None
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
-        files = read_files_to_send([*_list_plan_module_files(pickled, root), *glob_files(self.send, root)], root)
+        files = transfer.read_files_to_send(
+            [*_list_plan_module_files(pickled, root), *transfer.glob_files(self.send, root)], root
+        )
         server = find_server_of_copy(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self.settings.list_typed(environment=True) if n not in _STAYS]
@@ -145,9 +137,9 @@ class _ClusterRunner:
         live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
-            cassettes={} if server else read_cassette_files(self.folder, [name]), proxy=words, rates=settings.rate,
-            env=collect_variables(self.send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
-            folders=_list_import_folders(root),
+            cassettes={} if server else transfer.read_cassette_files(self.folder, [name]), proxy=words, pickled=pickled,
+            env=transfer.collect_variables(self.send_env, os.environ, live=live, flag="send_env"),
+            folders=_list_import_folders(root), rates=settings.rate,
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
 

@@ -76,18 +76,8 @@ def choose_model(
     return ModelConfig(**found)
 
 
-def require_model(
-    who: str,
-    model: str | ModelConfig | None,
-    api_key: str | None,
-    temperature: float | UnsetParameter,
-    max_tokens: int | None,
-    more: Mapping[str, Any] | None = None,
-    *,
-    written: str = "",
-) -> ModelConfig:
-    """Return the result of `choose_model`; `written` is the syntax for errors. Raises ModelNotSet if there is none."""
-    found = choose_model(who, model, api_key, temperature, max_tokens, more)
+def require_model(who: str, found: ModelConfig | None, written: str = "") -> ModelConfig:
+    """Return what `choose_model` did; `written` is the syntax for errors. Raises ModelNotSet if there is none."""
     if found is None:
         raise ModelNotSet(
             f"Model was not configured for TestingAgent ({who}): it has none, and there is no default.\n"

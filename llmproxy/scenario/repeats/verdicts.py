@@ -29,15 +29,8 @@ class VerdictCounts:
 
     @classmethod
     def from_statuses(cls, statuses: Sequence[Status], runs: int | None = None) -> VerdictCounts:
-        found = Counter(statuses)
-        return cls(
-            runs=len(statuses) if runs is None else runs,
-            passed=found[Status.PASSED],
-            failed=found[Status.FAILED],
-            agent_errors=found[Status.AGENT_ERROR],
-            environment_errors=found[Status.ENVIRONMENT_ERROR],
-            skipped=found[Status.SKIPPED],
-        )
+        found, in_order = Counter(statuses), (*COUNTED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)  # as the fields
+        return cls(len(statuses) if runs is None else runs, *(found[each] for each in in_order))
 
     @property
     def counted_runs(self) -> int:
@@ -74,18 +67,10 @@ class VerdictCounts:
 
     def to_row(self, scenario: str, status: str) -> dict[str, Any]:
         interval = self.pass_interval
-        return {
-            "scenario": scenario,
-            "status": status,
-            "runs": self.runs,
-            "passed": self.passed,
-            "failed": self.failed,
-            "agent_error": self.agent_errors,
-            "environment_error": self.environment_errors,
-            "skipped": self.skipped,
-            "rate": self.pass_rate,
-            "interval": None if interval is None else (interval.low, interval.high),
-        }
+        row: dict[str, Any] = {"scenario": scenario, "status": status, "runs": self.runs, "passed": self.passed}
+        row |= {"failed": self.failed, "agent_error": self.agent_errors, "environment_error": self.environment_errors}
+        row |= {"skipped": self.skipped, "rate": self.pass_rate}
+        return row | {"interval": None if interval is None else (interval.low, interval.high)}
 
     def summary_lines(self) -> list[str]:
         told = [self._format_pass_rate()]

@@ -405,7 +405,7 @@ async def call_async_adapter_in_time(
         raise AgentError(f"{name} raised CancelledError, although nobody cancelled it.") from error
 
 
-async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
+def start_in_daemon_thread[T](act: Callable[[], T]) -> Future[T]:
     """Make a blocking call in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
     done: Future[T] = Future()
     context = copy_context()
@@ -418,7 +418,11 @@ async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
 
     done.set_running_or_notify_cancel()
     threading.Thread(target=work, daemon=True, name="llmproxy call").start()
-    return await asyncio.wrap_future(done)
+    return done
+
+
+async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
+    return await asyncio.wrap_future(start_in_daemon_thread(act))
 
 
 def _read_result_or_messages(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:

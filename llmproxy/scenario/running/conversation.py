@@ -45,11 +45,7 @@ class SpeakingOrder:
         self._state.current_turn += 1
 
     def _make_all_pending(self) -> None:
-        distinct: list[AgentAdapter] = []
-        for agent in self.agents:
-            if not any(agent is known for known in distinct):
-                distinct.append(agent)
-        self.pending = distinct
+        self.pending = list({id(agent): agent for agent in self.agents}.values())
         self.roles = list(AgentRole)
         self.begun = False
 

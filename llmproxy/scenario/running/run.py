@@ -13,7 +13,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 from llmproxy.report.events import HandlerLike, Status
 from llmproxy.scenario.config import UNSET, refuse_unsupported
 from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repeatedly
+from llmproxy.scenario.running.agent_caller import start_in_daemon_thread
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, classify_run_error, shorten_traceback
@@ -128,18 +129,9 @@ def run_to_end(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]) -> Scena
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(make())
-    done: Future[ScenarioResult] = Future()
-
-    def work() -> None:
-        try:
-            done.set_result(asyncio.run(make()))
-        except BaseException as error:  # noqa: BLE001 (raised again below)
-            done.set_exception(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)  # in pieces, so that Ctrl-C is heard
+    done = start_in_daemon_thread(lambda: asyncio.run(make()))
+    while not done.done():
+        wait((done,), timeout=0.1)  # in pieces, so that Ctrl-C is heard
     return done.result()
 
 

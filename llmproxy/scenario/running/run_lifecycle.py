@@ -20,18 +20,8 @@ from llmproxy.client.session_reports import Report
 from llmproxy.core.forks.overrides import build_unused_mocks_error
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.proxy_calls import Call
-from llmproxy.report.events import (
-    Event,
-    Finished,
-    Handler,
-    Message as MessageEvent,
-    PartyUse,
-    Started,
-    Status,
-    Step,
-    Verdict,
-    notify_handlers,
-)
+from llmproxy.report import events
+from llmproxy.report.events import Event, Finished, Handler, PartyUse, Started, Status, Step, Verdict
 from llmproxy.scenario.run_session import FairLock, RunSession, get_session_lock, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
 from llmproxy.scenario.types import Message, ScenarioResult
@@ -59,7 +49,7 @@ class EventEmitter:
 
     def emit_message(self, message: Message, **about: Any) -> None:
         if self._is_run_going_on():
-            self.emit(MessageEvent(run_id=self.about.run_id, message=copy_value(message), at=self.clock(), **about))
+            self.emit(events.Message(run_id=self.about.run_id, message=copy_value(message), at=self.clock(), **about))
 
     def emit_step(self, kind: str, **about: Any) -> None:
         if self._is_run_going_on():
@@ -103,7 +93,7 @@ class EventEmitter:
 
     def emit(self, event: Event) -> None:
         with _ONE_AT_A_TIME:
-            notify_handlers(self.handlers, event)
+            events.notify_handlers(self.handlers, event)
 
     def _is_run_going_on(self) -> bool:
         """Return whether the run has begun and not ended: an executor without `run` emits nothing."""
@@ -425,15 +415,9 @@ class RunLifecycle[S, R]:
         found: dict[str, Any] = {"misses": tuple(self.traffic.misses), "usage": self.usage}
         if report is not None:
             lived = report.live_calls or report.recorded or report.misses
-            found |= {
-                "replayed": report.hits > 0 and not lived,
-                "bound": report.bound,
-                "dealt": report.dealt,
-                "stale": report.stale,
-                "carried": report.carried,
-                "carried_names": tuple(report.carried_names),
-                "bound_names": tuple(sorted(report.bound_names)),
-            }
+            found |= {name: getattr(report, name) for name in ("bound", "dealt", "stale", "carried")}
+            found |= {"replayed": report.hits > 0 and not lived, "carried_names": tuple(report.carried_names)}
+            found["bound_names"] = tuple(sorted(report.bound_names))
         return found
 
     # -- seen from outside, while its thread may be blocked

@@ -171,11 +171,7 @@ def _read_finding(value: object) -> Finding | None:
     evidence, reason = (given.get(name) for name in ("evidence", "reason"))
     if not isinstance(evidence, str):  # no quotation: as JSON it is in no conversation
         evidence = json.dumps(evidence, ensure_ascii=False) if evidence else ""
-    return Finding(
-        CriterionStatus(status.strip().lower()),
-        evidence,
-        reason if isinstance(reason, str) else "",
-    )
+    return Finding(CriterionStatus(status.strip().lower()), evidence, reason if isinstance(reason, str) else "")
 
 
 def raise_if_pass_has_failures(who: str, result: ScenarioResult) -> None:

@@ -140,7 +140,7 @@ type _Ending = Awaitable[ScenarioResult | None]
 
 
 class ExecutorProtocol(Protocol):
-    """The part of a run used by lower layers; `ScenarioExecutor` is one, and documents the members."""
+    """The part of a run used by lower layers; `ScenarioExecutor` is one."""
 
     config: ScenarioConfig
     options: RunOptions
