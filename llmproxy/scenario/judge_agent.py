@@ -60,8 +60,7 @@ def estimate_tokens(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    entries: Sequence[str]
-    """Transcript text of each message, in order; each begins with its number in brackets."""
+    entries: Sequence[str]  # texts of messages; each begins with its number in brackets
 
     def format_outline(self) -> str:
         lines = []
@@ -144,13 +143,11 @@ class JudgeError(ModelError):
 @dataclass(frozen=True, slots=True)
 class Ruling:
     goes_on: bool
-    findings: Mapping[str, Finding] = field(default_factory=dict)
-    """By criterion id; missing ones are inconclusive."""
+    findings: Mapping[str, Finding] = field(default_factory=dict)  # by criterion id; missing ones are inconclusive
     reasoning: str = ""
     forced: bool = False
     """Whether it had to decide: by demand, or after the maximum lookups."""
-    verdict: str | None = None
-    """Its overall verdict, if it gave one; it is not requested."""
+    verdict: str | None = None  # its overall verdict, which is not requested
 
 
 class _AnswerForcing(IntEnum):
@@ -173,8 +170,7 @@ class Question:
     text: str
     criteria: Criteria
     forced: bool
-    look: Lookup | None = None
-    """Lookup of the conversation that `text` shows as an outline."""
+    look: Lookup | None = None  # lookup of what `text` shows as an outline
     steps: int = 0
     whole: str = ""
     """`text` with the whole conversation, for a model without tools."""
@@ -379,7 +375,7 @@ class VoteRule(StrEnum):
 
 
 def read_vote_rule(said: str) -> VoteRule:
-    """Return the rule with this name. Raises SettingsError."""
+    """Return the rule of this name. Raises SettingsError."""
     try:
         return VoteRule(said.strip().lower().replace("_", "-"))
     except ValueError as error:

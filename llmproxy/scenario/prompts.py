@@ -44,7 +44,6 @@ _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 
 def format_transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
-    """Return a conversation as text; `wire` has calls from the wire, by the position of the following message."""
     return "\n".join(format_entries(messages, wire))
 
 

@@ -79,7 +79,6 @@ class Attack:
     observation: str = ""
     strategy: str = ""
     parse_failed: bool = False
-    """Whether the format was invalid, so that the whole text is sent."""
 
 
 class RedTeamStrategy(ABC):
@@ -114,8 +113,6 @@ _PHASES: Sequence[tuple[float, str, str]] = (
 
 
 class CrescendoStrategy(RedTeamStrategy):
-    """Begins harmlessly and escalates step by step."""
-
     name = "crescendo"
 
     def build_system_prompt(
@@ -220,10 +217,8 @@ _HEAD = 200  # characters of an answer searched for a flat refusal
 @dataclass(slots=True)
 class _AttackState:
     turn: int = 0
-    scores: list[int | None] = field(default_factory=list)
-    """Score of each answer so far, in order; None if unknown."""
-    said: list[Message] = field(default_factory=list)
-    """The attacker's own conversation, without its first prompt."""
+    scores: list[int | None] = field(default_factory=list)  # in order; None if unknown
+    said: list[Message] = field(default_factory=list)  # its own conversation, without its first prompt
     taken_back: int = 0
     plan: str = ""
     mark: str = ""

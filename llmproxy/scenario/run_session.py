@@ -86,7 +86,6 @@ _TURN: list[_UndoableSteps] = []
 
 
 def env_without_turn(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment without the changes of the current turn."""
     with _GUARD:
         found = dict(env)
         for steps in _TURN:
@@ -174,11 +173,9 @@ async def _take_turn(steps: _UndoableSteps, queue: FairLock) -> AsyncIterator[fl
 
 class _UndoableSteps:
     def __init__(self, control: Control, session: str, party: str = AGENT) -> None:
-        self.repeated = False
-        """Whether it had to wait for another process."""
+        self.repeated = False  # it had to wait for another process
         self._control, self._session, self._party = control, session, party
-        self._bound: list[tuple[str, str]] = []
-        """Sources with their earlier sessions; empty: their own."""
+        self._bound: list[tuple[str, str]] = []  # sources with their earlier sessions; empty: their own
         self._env: MutableMapping[str, str] = {}
         self._set: dict[str, str | None] = {}
         self._before: dict[str, str | None] = {}
@@ -428,7 +425,6 @@ class RunSession:
         return next((miss for miss in reversed(found) if miss.key and miss.key[:SHOWN_KEY] in text), None)
 
     async def usage(self) -> dict[str, PartyUse]:
-        """Return calls, tokens and cost by party, the agent's first; None is unknown."""
         report = await self.report()
         parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
         return {
@@ -466,7 +462,6 @@ class RunSession:
             self._before[HOST.session] = self._before.get(HOST.session, 0) + more
 
     async def close(self, after: int | None = None) -> Report:
-        """End the session and return its report, with the calls after number `after`; repeatable."""
         if self._closed is None:
             complete = False if self.interrupted else None
             self._closed = await asyncio.to_thread(
@@ -512,8 +507,6 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
 
 
 class _ProcessProxy:
-    """The process's proxy for ``proxy=True``, stopped at exit."""
-
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._open = ExitStack()

@@ -30,7 +30,6 @@ class ToolCall:
     name: str
     input: Any = None
     output: Any = None
-    """Its result; None if not observed."""
     turn: int | None = None
     source: str | None = None
     """``message``, ``wire`` or ``server``; None for a missing call."""

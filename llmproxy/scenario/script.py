@@ -28,7 +28,6 @@ class Step:
         self._verb = verb
 
     def __call__(self, state: ScenarioState | None = None) -> Awaitable[ScenarioResult | None]:
-        """Run the step in the scenario of this state, or in the running one."""
         running = context_scenario.get() if state is None else state.executor
         if running is None:
             raise ValueError(f"{self!r}() was called outside a scenario; put {self!r} into a script.")

@@ -234,7 +234,6 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     thread_id: str = ""
     run_id: str = ""
     cassette: str = ""
-    """Name of the run's recording; empty without a proxy."""
     sample: int = 1
     replayed: bool | None = None
     """Whether every LLM call was answered from the recording; None if unknown."""

@@ -192,7 +192,6 @@ class UserSimulatorAgent(AgentAdapter):
         self._said = 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Return the user's next message; a Farewell if it is the last one."""
         free = is_conversation_unscripted(input)
         if self._said < len(self.lines):
             self._said += 1

@@ -31,16 +31,13 @@ from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
 
 _LIVES = ("run", "conversation")
-_SHELL_NOT_FOUND = (126, 127)
-"""Exit code of a shell, or of `env`, for a missing program."""
-_LAST_WORDS = 0.5
-"""Seconds to wait for the exit code after the end of the output."""
+_SHELL_NOT_FOUND = (126, 127)  # a shell's, or `env`'s, for a missing program
+_LAST_WORDS = 0.5  # seconds to wait for the exit code after the end of the output
 _LONGEST = 32 << 20  # bytes of a line
 _KEPT = 200  # lines of standard error
 _PIECE = 4096
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-_GRACE = 3.0
-"""Seconds that a process gets to exit once its input is closed, and again after a signal."""
+_GRACE = 3.0  # seconds to exit once the input is closed, and again after a signal
 
 
 class ProcessEnded(Exception): ...

@@ -193,7 +193,7 @@ class SuccessfulReply:
 
 
 def check_agent_url(url: str) -> str:
-    """Check an agent's address. Raises SuiteError with the expected form."""
+    """Return an agent's address. Raises SuiteError: it is none."""
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

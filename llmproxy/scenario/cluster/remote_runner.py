@@ -147,8 +147,7 @@ class RemoteRunner:
         self._task = ray.remote(max_retries=0)(run_task)
         self._counting = start_rate_actor(ray, rates)
         self._running: set[Any] = set()
-        self._again: list[str] = []
-        """Names of runs repeated because their worker or node died."""
+        self._again: list[str] = []  # names of runs whose worker or node died
         self._missed = False
         self._most = self._find_max_of_each_resource()
         self.recorded: list[Mapping[str, bytes]] = []

@@ -39,7 +39,6 @@ class ClusterRateLimiter:
     def __init__(
         self, rates: Mapping[str, str], *, anew: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Count calls; `anew`: after the loss of an earlier one."""
         self._pace = CallRateLimiter(rates, clock, **({"since": clock()} if anew else {}))
 
     def count_call(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
@@ -93,14 +92,11 @@ STORE = Path(".llmproxy") / "llmproxy.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSetup(ABC):
-    batch: str
-    """Id of this test: a worker unpacks once."""
+    batch: str  # id of this test: a worker unpacks once
     version: str
-    files: Mapping[str, bytes]
-    """By path, relative to the folder in which the test was started."""
+    files: Mapping[str, bytes]  # by path, relative to the folder in which the test was started
     cassettes: Mapping[str, bytes]  # by file name
-    proxy: Sequence[str]
-    """Options of `llmproxy start`, except the place of recordings."""
+    proxy: Sequence[str]  # options of `llmproxy start`, except the place of recordings
     server: str = field(default="", repr=False)
     """URL of the team's store for libpq (may contain a password); empty if each node has a file."""
     rates: Mapping[str, str] = field(default_factory=dict)

@@ -41,7 +41,6 @@ class LabelDisagreement:
 class FlipRate:
     changed: int
     compared: int
-    """Pairs of verdicts about one criterion of one conversation."""
 
     @property
     def rate(self) -> float | None:
@@ -57,19 +56,15 @@ class JudgeCalibration:
     labels: int
     agreed: int
     interval: Interval | None  # of the agreement: Wilson, 95 %
-    kappa: float | None
-    """None: undefined, because one side uses a single class."""
+    kappa: float | None  # None: one side uses a single class
     kappa_interval: Interval | None
     table: Mapping[str, Mapping[str, int]]  # by human label, then by the judge's
     repetition: FlipRate
     unsteady: int
-    """Criteria of conversations on which verdicts in the same order disagree."""
     order: FlipRate
     disagreements: Sequence[LabelDisagreement] = ()
-    errors: Mapping[str, str] = field(default_factory=dict)
-    """Errors by id of conversations that could not be judged, and are left out."""
-    missed: bool = False
-    """Whether a verdict was never recorded, in replay."""
+    errors: Mapping[str, str] = field(default_factory=dict)  # by id of conversations, which are left out
+    missed: bool = False  # in replay: a verdict was never recorded
 
     @property
     def agreement(self) -> float | None:

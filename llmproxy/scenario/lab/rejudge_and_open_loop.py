@@ -49,8 +49,7 @@ class TranscriptVerdictCounts:
 class JudgeVariance:
     repeats: int
     rows: Sequence[TranscriptVerdictCounts]
-    spread: JudgeVarianceSplit | None
-    """None for fewer than five transcripts, where only counts are known."""
+    spread: JudgeVarianceSplit | None  # None for fewer than five transcripts
     judge_interval: Interval | None = None
     rest_interval: Interval | None = None
     notes: Sequence[str] = field(default=())

@@ -71,7 +71,6 @@ def is_transient(error: BaseException) -> bool:
 
 
 def build_call_error(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
-    """Return the error for the user. `temperature` is the one that the user chose."""
     code = find_proxy_code(error)
     if code == MissError.code:
         return MissError(find_proxy_text(error))

@@ -198,7 +198,6 @@ class ChatHttpRequest:
     content: bytes
     timeout: float  # seconds, for the whole answer
     proxied: bool = False
-    """Whether it goes to llmproxy, ignoring proxy variables."""
 
 
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:

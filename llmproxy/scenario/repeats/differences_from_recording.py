@@ -16,8 +16,7 @@ from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import bootstrap, mean
 from llmproxy.trace.comparing.behavior_comparison import BehaviorChange, BehaviorRun, compare_behaviors, count_tools
 
-_SEED = 7
-"""Seed of the bootstrap: the same runs give the same interval."""
+_SEED = 7  # the same runs give the same interval
 _FEWEST = 3  # runs for the interval of a mean
 
 
@@ -27,8 +26,7 @@ class RunAgainstRecording:
     policy: BehaviorRun
     recorded: BehaviorRun
     """The recorded run, with this run's values: its folder, its day."""
-    verdict: str = ""
-    """``pass``, ``fail``, ``exit 0``; empty if not judged."""
+    verdict: str = ""  # ``pass``, ``fail``, ``exit 0``; empty if not judged
     unanswered_tools: tuple[str, ...] = ()
 
     @property

@@ -38,7 +38,6 @@ class RunOutcome:
     error: BaseException | None = None
 
     def result_or_raise(self) -> ScenarioResult:
-        """Return the result, or raise the exception, without our frames."""
         if isinstance(self.error, MissError | ModelError):
             raise shorten_traceback(self.error) from None  # nor those of the client that was told so
         if self.error is not None:
@@ -79,11 +78,9 @@ class RepeatResult(ScenarioResult):
         return self.verdicts.pass_interval
 
     def pass_at_k(self, k: int) -> float | None:
-        """Return the estimate that at least one of k runs passes; None for k above the counted runs."""
         return self.verdicts.pass_at_k(k)
 
     def pass_hat_k(self, k: int) -> float | None:
-        """Return the estimate that all of k runs pass; None for k above the counted runs."""
         return self.verdicts.pass_hat_k(k)
 
     @property

@@ -16,8 +16,7 @@ from llmproxy.report.scenario_rows import Interval, check_pass_counts
 
 RESAMPLES = 2000
 """Resamples of a bootstrap: each end of a 95 % interval is then based on 50 values."""
-FEWEST_TRANSCRIPTS = 5
-"""Least transcripts for a variance; below, only counts are reported."""
+FEWEST_TRANSCRIPTS = 5  # below, only counts are reported
 _DEFINED = 0.9
 """Least share of resamples with a defined statistic for an interval."""
 
@@ -118,7 +117,6 @@ def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianc
 def variance_intervals(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
 ) -> tuple[Interval | None, Interval | None]:
-    """Return bootstrap intervals, over transcripts, of the judge's spread and the rest; else None."""
     if estimate_judge_variance(passes, repeats) is None:
         return None, None
     shares = [passed / repeats for passed in passes]

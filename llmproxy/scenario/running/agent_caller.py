@@ -45,8 +45,7 @@ class ConnectedAgentCall:
     messages: list[Message]
     new_messages: list[Message] = field(default_factory=list)
     thread_id: str = ""
-    session: Any = None
-    """The agent's returned session of the previous turn."""
+    session: Any = None  # the agent's, of the previous turn
     trace_id: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
 
@@ -57,7 +56,6 @@ class ConnectedAgentCall:
 
 class ConnectedAgentAdapter(AgentAdapter):
     def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:
-        """Wrap an object with `name` and `invoke`. Raises TypeError for another."""
         if not is_connected(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
         self.agent = agent
@@ -105,13 +103,11 @@ def _split_output_and_session(reply: Any) -> tuple[Any, Any]:
 
 
 _ENTRY = threading.Lock()
-_PLAYING: dict[int, AgentAdapter] = {}
-"""Objects of active runs, by identity; guarded by the lock."""
+_PLAYING: dict[int, AgentAdapter] = {}  # by identity, of active runs; guarded by the lock
 _log = logging.getLogger(__name__)
 
 
 def gather_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
-    """Return the run variables of an agent, started by us or in this process; a service's are unknown."""
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
     return gather_run_variables(*where) if where else []
 
@@ -169,7 +165,6 @@ class Participants:
                 await agent.open(session)
 
     async def close_adapters(self) -> list[str]:
-        """Close opened adapters in reverse, and release them; returns errors."""
         problems = []
         try:
             while self.opened:
@@ -191,8 +186,7 @@ class Participants:
 
 @dataclass
 class AgentTraffic:
-    session: RunSession | None = None
-    """None without a proxy: no traffic is observed."""
+    session: RunSession | None = None  # None without a proxy: no traffic is observed
     seen: int = 0  # number of the last call that was read
     answered: int = 0
     """Number of the last call at the agent's answer, or at the last read; later ones are late."""
@@ -298,8 +292,7 @@ class Caller:
     busy: AgentAdapter | None = None
     since: float = 0.0  # by `clock`
     waited: float = 0.0  # seconds that agents waited for their turn
-    broke: AgentRole | None = None
-    """Adapter whose call raised an error."""
+    broke: AgentRole | None = None  # whose call raised an error
     ask: AskAdapter | None = None  # None: with a time limit
     read: ReadAnswer | None = None  # None: as a result or messages
     explain: ExplainMiss | None = None

@@ -36,8 +36,7 @@ class SpeakingOrder:
         self.agents, self._state = agents, state
         self.roles: list[AgentRole] = []
         self.pending: list[AgentAdapter] = []
-        self.begun = False
-        """Whether any agent has spoken in this turn."""
+        self.begun = False  # any agent has spoken in this turn
         self._make_all_pending()
 
     def start_next_turn(self) -> None:
@@ -53,7 +52,6 @@ class SpeakingOrder:
         self.pending = [each for each in self.pending if each is not agent]
 
     def peek_next_speaker(self) -> int | None:
-        """Return the index of the next speaker, dropping roles that are over; None when the turn is over."""
         while self.roles:
             if (found := self.find_unspoken_agent_of_role(self.roles[0])) is not None:
                 return found
@@ -205,7 +203,7 @@ class Conversation:
     # -- who speaks
 
     async def step(self) -> list[Message] | ScenarioResult:
-        """Let the next agent speak, in a new turn if this one is over. Raises ValueError if none is left."""
+        """Let the next agent speak. Raises ValueError if none is left."""
         result = await self.let_next_agent_speak()
         if result is None:
             raise ValueError("No result from step")
@@ -310,7 +308,6 @@ class Conversation:
         return said
 
     async def _ask_person(self) -> list[Message] | ScenarioResult | None:
-        """Let a person take the user's turn; None: the simulator speaks."""
         said = await ask_person(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)
@@ -338,7 +335,6 @@ class Conversation:
         return result.model_copy(update=found)
 
     def build_turns_exhausted(self, reasoning: str = "") -> ScenarioResult:
-        """Return the result of an undecided run: all criteria are inconclusive."""
         said = reasoning or f"Reached maximum turns ({self.state.config.turn_limit}) without conclusion"
         left = list(self.criteria)
         return self.fill_result(ScenarioResult(success=False, messages=[], reasoning=said, inconclusive_criteria=left))
@@ -370,7 +366,6 @@ class ScriptActions:
         """Mid-script verdicts: those that passed, and the one that ended the run."""
 
     async def message(self, message: Message) -> None:
-        """Add a message; a user's or an assistant's takes the turn of that role."""
         role = {"user": AgentRole.USER, "assistant": AgentRole.AGENT}.get(message["role"])
         if role is None:
             self.conversation.add_message(message)
@@ -483,7 +478,6 @@ class ScriptActions:
 
 HELP = "[Debug Mode] Press enter to continue or type a message to send (/pass, /fail, /judge)"
 _ONE_AT_A_TIME = threading.Lock()
-"""Lock of the terminal, shared by parallel scenarios."""
 
 
 @dataclass(frozen=True, slots=True)

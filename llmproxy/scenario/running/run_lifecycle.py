@@ -159,7 +159,6 @@ class SessionRequest:
     cassette: str
     sample: int
     how: Mapping[str, Any]
-    """Further arguments of `RunSession.open`."""
     must_inject: bool = False
     """Whether a run without its injected faults has not passed."""
     kind: type[RunSession] | None = None
@@ -187,8 +186,7 @@ class Playable[S, R](Protocol):
 
     async def open(self, session: RunSession | None) -> None: ...
 
-    def emit_start(self) -> None:
-        """Emit its start, unless that was emitted."""
+    def emit_start(self) -> None: ...
 
     async def begin(self) -> None: ...
 
@@ -203,8 +201,7 @@ class Playable[S, R](Protocol):
     async def leave(self) -> list[str]:
         """Release everything that `open` opened, however far it came; returns errors."""
 
-    def has_passed(self, result: R) -> bool:
-        """Return whether it passed, as far as it was executed."""
+    def has_passed(self, result: R) -> bool: ...
 
     def build_error_result(self, error: BaseException) -> R:
         """Return the result of a run that an error ended; nothing is released yet."""
@@ -228,11 +225,9 @@ class RunLifecycle[S, R]:
         released, and a failed release is no success. Otherwise a canceller continues at once.
         """
         self.played, self.limit, self.call_limit, self.clock, self.thorough = played, limit, call_limit, clock, thorough
-        self.session: RunSession | None = None
-        """Set while it is open; None without a proxy."""
+        self.session: RunSession | None = None  # while it is open; None without a proxy
         self.unattributed = 0
         self.report: Report | None = None
-        """The session's report, once it is closed."""
         self.usage: dict[str, PartyUse] = {}
         self.late: Sequence[str] = ()
         """Late calls of the agent that were not reported yet."""

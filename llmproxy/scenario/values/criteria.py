@@ -27,7 +27,6 @@ _SHORTEST_PART = 2
 """Minimum characters between two omissions of a quotation."""
 _EDGES = " \t\r\n\"'.,;:!"
 _NO_QUOTE = frozenset({"", "none", "n/a", "na", "null", "-", "empty", "(none)", "(empty)"})
-"""Judges' texts for missing evidence."""
 UNPROVEN = "the quoted evidence does not occur in the conversation"
 
 
@@ -175,7 +174,6 @@ def _read_finding(value: object) -> Finding | None:
 
 
 def raise_if_pass_has_failures(who: str, result: ScenarioResult) -> None:
-    """Refuse a passing result with a failed criterion as contradictory. Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
     found = [each.text for each in result.criteria if each.status != CriterionStatus.PASSED]

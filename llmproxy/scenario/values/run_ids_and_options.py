@@ -77,7 +77,6 @@ class RunOptions:
     cassette: str | None = None
     mode: str | None = None
     handlers: Sequence[HandlerLike] = ()
-    """Get the events; functions are wrapped."""
     history: Sequence[Message] | str | None = None
     metadata: Mapping[str, Any] | None = None
     parameters: Mapping[str, Any] | None = None
@@ -113,7 +112,6 @@ def classify_run_error(error: BaseException, role: AgentRole | None) -> Status:
 
 
 def describe_sys_exit(who: str, error: SystemExit) -> str:
-    """Return the message for code that exited the process, which must not look like success."""
     return f"{who} called sys.exit({'' if error.code is None else repr(error.code)})"
 
 
@@ -145,9 +143,7 @@ class ExecutorProtocol(Protocol):
     config: ScenarioConfig
     options: RunOptions
     marks: list[str]
-    """Labels that steps put on the run."""
     from_cache: list[str]
-    """Decorated functions that `cache` answered."""
     wire_calls: Sequence[ToolUse] | None
     wire_served: ServedToolCalls | None
     wire_unread: str
