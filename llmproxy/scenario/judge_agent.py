@@ -279,8 +279,6 @@ class Question:
         pinned = {"type": "function", "function": {"name": FINISH}}
         return {"tools": self.list_judge_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
 
-    # -- what came back
-
     def _read_ruling(self, answer: Answer) -> Ruling:
         if answer.tool_calls:
             first, *more = [(call.name, _parse_json_or_keep_text(call.arguments)) for call in answer.tool_calls]

@@ -315,8 +315,6 @@ class RedTeamAgent(AgentAdapter):
     def models(self) -> tuple[ModelConfig, ...]:
         return (self.config, self.planner, self.scorer)
 
-    # -- scripts
-
     def marathon_script(
         self,
         checks: Sequence[Callable[[ScenarioState], Any]] = (),
@@ -360,8 +358,6 @@ class RedTeamAgent(AgentAdapter):
             and len(last) == self.success_confirm_turns
             and all(score is not None and score >= least for score in last)
         )
-
-    # -- a turn
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 (the hook's parameter)
         self._now = _AttackState()
@@ -435,8 +431,6 @@ class RedTeamAgent(AgentAdapter):
             executor.marks.remove(attack.mark)
         executor.marks.append(mark)
         attack.mark = mark
-
-    # -- models
 
     async def _get_attack_plan(self, attack: _AttackState, given: AgentInput) -> str:
         if self.attack_plan is not None:

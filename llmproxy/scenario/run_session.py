@@ -356,8 +356,6 @@ class RunSession:
         self._watched = {*watched, HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
-    # -- who takes part
-
     def party_headers(self, party: str) -> dict[str, str]:
         """Return the headers of a call by the simulator (``user``) or a judge (``judge``, ``judge.2``)."""
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
@@ -401,8 +399,6 @@ class RunSession:
         """Point clients created in the block to the proxy: an imported module may create its own."""
         async with hold_process_turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
             yield
-
-    # -- what passed
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
         return await asyncio.to_thread(self.control.calls, self.name, after)
@@ -501,9 +497,6 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
             if error.status != CONFLICT or time.monotonic() >= deadline:
                 raise
         await asyncio.sleep(PAUSE)
-
-
-# -- which proxy -------------------------------------------------------------------------------------------------------
 
 
 class _ProcessProxy:

@@ -33,8 +33,6 @@ from llmproxy.scenario.values.criteria import object_schema
 from llmproxy.scenario.values.messages import Farewell
 from llmproxy.yaml_reader import SuiteProblems, read_plain_document
 
-# -- who the user is
-
 _MEMBERS = frozenset({"name", "about", "behaviour"})
 _SUFFIXES = (".yaml", ".yml", ".md", ".txt")
 

@@ -335,8 +335,6 @@ class CommandAgent(AgentAdapter):
             child.kill_group()
             self._children.pop(name, None)
 
-    # -- what went wrong
-
     def _kill_and_build_timeout_error(self, child: AgentProcess) -> AgentError:
         child.kill_group()
         said = f"{self.who} did not answer within {self.timeout:g} s, and was killed."

@@ -93,9 +93,6 @@ _IS: Mapping[str, Callable[[object], bool]] = {
 }
 
 
-# -- the kinds ---------------------------------------------------------------------------------------------------------
-
-
 def _build_http_agent(given: dict[str, Any], _folder: Path) -> HttpAdapter:
     json_only = [key for key in given if key in _JSON and key not in _HTTP]
     openai_only = [key for key in given if key in _OPENAI and key not in _HTTP]

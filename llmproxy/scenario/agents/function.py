@@ -169,9 +169,6 @@ def _build_call_arguments(found: Callable[..., Any], given: AgentInput, who: str
     return [named[name] for name in named if name in only], {k: v for k, v in named.items() if k not in only}
 
 
-# -- finding it --------------------------------------------------------------------------------------------------------
-
-
 def _import_target(target: str, folder: Path | None, who: str) -> Any:
     name, _, attributes = target.rpartition(":")
     if folder is not None and str(folder) not in sys.path:

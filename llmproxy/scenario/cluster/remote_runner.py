@@ -127,9 +127,6 @@ def build_cluster_unusable_error(where: str, error: Exception) -> MachineError:
     )
 
 
-# -- runs
-
-
 def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
     """Return a scenario's resources in Ray's form: ``{cpu: 2, gpu: 1, memory: 500 (megabytes), anything: 1}``."""
     wanted = {"cpu": 1.0, **(resources or {})}

@@ -88,9 +88,6 @@ def describe_parcel(parcel: NodeSetup, where: str, how: str) -> str:
     return f"to {where}: {name_some(parcel.files, shown=_LISTED) or 'no file'}, {held}{said}  ({how} adds files)"
 
 
-# -- home
-
-
 def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns a description, empty for nothing. Raises MergeConflict."""
     from llmproxy.core.cassettes.merging import merge_folders

@@ -206,9 +206,6 @@ async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, ser
     return await in_model_loop(_get_litellm_answer(keywords) if request is None else request_chat_answer(request))
 
 
-# -- OpenAI's dialect
-
-
 def is_known_openai_name(name: str) -> bool:
     """Return whether a name without a provider is certainly a model of OpenAI's."""
     return _OPENAI.fullmatch(name) is not None
@@ -302,9 +299,6 @@ def _get_client(process: int, *, proxied: bool) -> httpx.AsyncClient:  # noqa: A
         limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
         trust_env=not proxied,
     )
-
-
-# -- litellm
 
 
 def import_litellm() -> Any:

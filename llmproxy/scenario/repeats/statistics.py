@@ -21,9 +21,6 @@ _DEFINED = 0.9
 """Least share of resamples with a defined statistic for an interval."""
 
 
-# -- passes of runs
-
-
 def pass_at_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of one in `k` passing, 1 - C(n-c,k)/C(n,k), or None. Source: Chen et al. 2021 (HumanEval)."""
     check_pass_counts(passed, runs, k)
@@ -34,9 +31,6 @@ def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of `k` of `k` passing, C(c,k)/C(n,k), or None. Source: Yao et al. 2024 (tau-bench)."""
     check_pass_counts(passed, runs, k)
     return None if k > runs else comb(passed, k) / comb(runs, k)
-
-
-# -- means, and intervals by resampling
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -67,9 +61,6 @@ def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-# -- two raters
-
-
 def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
     """Return Cohen's kappa (1960) of two raters, unweighted; None if one of them gives a single answer throughout.
 
@@ -82,9 +73,6 @@ def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
     agreed = sum(one == other for one, other in pairs) / total
     by_chance = sum(count * theirs[label] for label, count in ours.items()) / (total * total)
     return (agreed - by_chance) / (1 - by_chance)
-
-
-# -- how much of it is the judge
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,8 +233,6 @@ class AgentTraffic:
             raise MissError(texts[0]) from error
         return calls
 
-    # -- what it says
-
     @property
     def wire_observer(self) -> WireObserver:
         """All traffic of the agent with models and servers that was read; results may come with later calls."""

@@ -174,8 +174,6 @@ class Conversation:
             self._unheard.pop()
             self.turns.remove_pending(self.agents.pop())
 
-    # -- what is said
-
     def add_message(self, message: Message, from_agent_idx: int | None = None, **about: Any) -> None:
         kept = to_message(message, AgentRole.AGENT)
         self.messages.append(kept)
@@ -199,8 +197,6 @@ class Conversation:
         for queue in self._unheard:
             queue[:] = [each for each in queue if not any(each is gone for gone in removed)]
         return removed
-
-    # -- who speaks
 
     async def step(self) -> list[Message] | ScenarioResult:
         """Let the next agent speak. Raises ValueError if none is left."""

@@ -356,8 +356,6 @@ class ScenarioExecutor(ScriptActions):
             value = await await_value(value(self.conversation.state))
         return value
 
-    # -- how it ended
-
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         who = self.lifecycle.caller.current_party
         kind = AgentError if who is AgentRole.AGENT else MachineError

@@ -183,9 +183,6 @@ def _describe_kind(value: Any) -> str:
     return format_value(value)
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
-
-
 def read_answer(value: Any, who: str) -> Any:
     """Return the answer in a value: a text, message or messages. Raises AgentError, naming `who`: none, or empty."""
     if isinstance(value, dict) and "role" not in value:
@@ -229,9 +226,6 @@ def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
     """Return the users' new texts, separated by an empty line; None if there are none."""
     texts = [get_text(each) for each in messages if each.get("role") == "user"]
     return "\n\n".join(texts) if texts else None
-
-
-# -- showing -----------------------------------------------------------------------------------------------------------
 
 
 def format_value(value: object) -> str:
