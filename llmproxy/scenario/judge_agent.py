@@ -454,7 +454,10 @@ class JudgeAgent(AgentAdapter):
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
         extra = refuse_typos(JudgeAgent, more)
-        self.configs = _build_judge_configs(judges, model, api_key, temperature, max_tokens, extra)
+        models = _list_judge_models(judges, model)
+        chosen = (choose_model("JudgeAgent", each, api_key, temperature, max_tokens, extra) for each in models)
+        written = 'JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...])'
+        self.configs = tuple(require_model("JudgeAgent", each, written) for each in chosen)
         first = self.configs[0]
         self.model, self.api_key = first.model, first.api_key
         self.temperature, self.max_tokens = first.temperature, first.max_tokens
@@ -564,20 +567,10 @@ def list_judge_party_names(judges: int) -> tuple[str, ...]:
     return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
 
 
-def _build_judge_configs(
-    judges: int | Sequence[str | ModelConfig],
-    model: str | ModelConfig | None,
-    api_key: str | None,
-    temperature: float,
-    max_tokens: int | None,
-    more: Mapping[str, Any],
-) -> tuple[ModelConfig, ...]:
+def _list_judge_models[M](judges: int | Sequence[M], model: M) -> list[M]:
     if isinstance(judges, str | bool) or not judges or (isinstance(judges, int) and judges < 1):
         raise SettingsError(f"judges={judges!r}: it is a number from 1 on, or a list of models.")
-    models = [model] * judges if isinstance(judges, int) else list(judges)
-    written = 'JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...])'
-    chosen = (choose_model("JudgeAgent", each, api_key, temperature, max_tokens, more) for each in models)
-    return tuple(require_model("JudgeAgent", each, written) for each in chosen)
+    return [model] * judges if isinstance(judges, int) else list(judges)
 
 
 def _first_ruling_fails_run(ruling: Ruling, question: Question) -> bool:

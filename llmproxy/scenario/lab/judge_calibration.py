@@ -192,7 +192,13 @@ def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random,
                 for text in each.of.labels
             ]
         ),
-        disagreements=[found for each in whole for found in _list_disagreements(each)],
+        disagreements=[
+            LabelDisagreement(each.of.transcript.id, text, label, first[text].status, first[text].reason)
+            for each in whole
+            for first in (each.forward[min(each.forward)],)
+            for text, label in each.of.labels.items()
+            if label is not None and label != first[text].status
+        ],
         errors={each.of.transcript.id: each.error for each in seen if each.error},
         missed=any(each.missed for each in seen),
     )
@@ -200,12 +206,3 @@ def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random,
 
 def _count_flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:
     return FlipRate(sum(one != other for one, other in pairs), len(pairs))
-
-
-def _list_disagreements(seen: _JudgedConversation) -> list[LabelDisagreement]:
-    first = seen.forward[min(seen.forward)]
-    return [
-        LabelDisagreement(seen.of.transcript.id, text, label, first[text].status, first[text].reason)
-        for text, label in seen.of.labels.items()
-        if label is not None and label != first[text].status
-    ]

@@ -59,10 +59,8 @@ class SpeakingOrder:
         return None
 
     def find_unspoken_agent_of_role(self, role: AgentRole) -> int | None:
-        for index, agent in enumerate(self.agents if role in self.roles else ()):
-            if agent.role is role and any(agent is each for each in self.pending):
-                return index
-        return None
+        of_role = (index for index, agent in enumerate(self.agents) if role in self.roles and agent.role is role)
+        return next((index for index in of_role if any(self.agents[index] is each for each in self.pending)), None)
 
     def skip_to(self, role: AgentRole) -> None:
         """Drop the roles before this one; all of them, if it is over already."""

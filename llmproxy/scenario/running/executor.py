@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -198,6 +199,8 @@ class ScenarioExecutor(ScriptActions):
     session = _delegate_to("lifecycle.session")
     wire_report = _delegate_to("lifecycle.report")
     unattributed = _delegate_to("lifecycle.unattributed")
+    forbids_late_calls = _delegate_to("lifecycle.traffic.relied")
+    leave = _delegate_to("_participants.close_adapters")
     never_ran = _delegate_to("lifecycle.never_ran")
 
     wire_calls = _delegate_to("lifecycle.traffic.agent_tool_calls")
@@ -248,10 +251,6 @@ class ScenarioExecutor(ScriptActions):
     def describe_actor(self) -> str:
         return "a step of the script" if self._opening is None else type(self._opening).__name__
 
-    @property
-    def forbids_late_calls(self) -> bool:
-        return self.lifecycle.traffic.relied
-
     async def choose_session(self) -> SessionRequest | None:
         """Return its session request. Raises SettingsError for options that need a proxy, without one."""
         said, configured = self.options.proxy, ScenarioConfig.defaults[0]
@@ -294,9 +293,6 @@ class ScenarioExecutor(ScriptActions):
             self._opening = self._participants.opened[-1] if self._participants.opened else None
             self.lifecycle.caller.broke = self._opening.role if self._opening else None
             raise
-
-    async def leave(self) -> list[str]:
-        return await self._participants.close_adapters()
 
     def emit_start(self) -> None:
         session = self.lifecycle.session
@@ -490,12 +486,9 @@ def _read_messages_file(path: Path) -> list[Any]:
             f"the history {str(path)!r} cannot be read: {error}",
             hint="It is a list of messages, a .json or .jsonl file of them, or a recording: store.db::cassette.",
         ) from error
+    read = partial(json.loads, object_pairs_hook=unique_members)
     try:
-        value = (
-            [json.loads(line, object_pairs_hook=unique_members) for line in text.splitlines() if line.strip()]
-            if path.suffix == ".jsonl"
-            else json.loads(text, object_pairs_hook=unique_members)
-        )
+        value = [read(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else read(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"the history {str(path)!r} is no JSON: {error}") from error
     value = value.get("messages") if isinstance(value, dict) else value
