@@ -19,16 +19,11 @@ from llmproxy.report.events import Handler, HandlerLike, to_handlers
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
 UNSUPPORTED = {
-    "audio_effects": _VOICE,
-    "audio_playback": _VOICE,
-    "on_audio_chunk": _VOICE,
-    "on_voice_event": _VOICE,
-    "voice": _VOICE,
+    **dict.fromkeys(("audio_effects", "audio_playback", "on_audio_chunk", "on_voice_event", "voice"), _VOICE),
+    **dict.fromkeys(("trace_wait_extension", "trace_wait_timeout"), _SERVERS),
     "evaluators": f"{_SERVERS} A check of your own is a step of the script, or a JudgeAgent.",
     "fetch_remote_traces": f"{_SERVERS} What the agent called is read off the wire, with a proxy.",
     "span_collector": "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy.",
-    "trace_wait_extension": _SERVERS,
-    "trace_wait_timeout": _SERVERS,
 }
 """Keywords of LangWatch Scenario that are refused because ignoring them could let a test pass, with reasons."""
 _CLOSE = 0.84

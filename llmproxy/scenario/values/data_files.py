@@ -182,13 +182,10 @@ def _check_ids(rows: Sequence[DataRow], file: str) -> None:
 
 
 KINDS: dict[str, Callable[[str, str], list[DataRow]]] = {
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
+    **dict.fromkeys((".csv", ".tsv"), _read_csv),
+    **dict.fromkeys((".jsonl", ".ndjson"), _read_jsonl),
     ".json": _read_json,
-    ".yaml": _read_yaml,
-    ".yml": _read_yaml,
+    **dict.fromkeys((".yaml", ".yml"), _read_yaml),
 }
 LONGEST_NAME = 40
 """Characters of a case's name that is made of its values."""
