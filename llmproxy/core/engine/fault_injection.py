@@ -18,7 +18,7 @@ from typing import Any, override
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.engine.request_stages import decide_by_mode, list_playable
-from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
+from llmproxy.core.faults.kinds import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import (
     CandidateCall,
@@ -38,7 +38,6 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header, is_grpc
 from llmproxy.core.traffic.response_plan import SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
@@ -189,7 +188,6 @@ class FaultInterceptor(Interceptor[Exchange]):
         return laid
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Record the call's fault; an answer that the proxy itself created costs nothing."""
         if (injected := call.state.get(InjectedFault)) is None:
             return record
         cost = Decimal(0) if record.decision is Decision.FAULT else record.cost
@@ -219,10 +217,9 @@ class FaultFeature(Feature):
         return Faulting(faults, total=self._strikes) if ours else Faulting(faults)
 
     def change_faults(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
-        """Replace a session's faults from its next call on: none if there are no rules, the proxy's if None.
+        """Replace a session's faults from its next call on (None: by the proxy's). Raises RefusedError.
 
-        They count anew; with `again`, a set that the session had before (a scenario's, after those of a step) continues
-        at its state. Raises RefusedError.
+        With `again`, a set that the session had before (a scenario's, after those of a step) continues at its state.
         """
         faults = self.parts.state.config.faults if faults is None else faults
         known = session.find_interceptor(FaultInterceptor)
@@ -236,7 +233,7 @@ class FaultFeature(Feature):
         known.set_faults(before[-1] if again and before else self._start_injector(faults))
 
     def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return the record of a connection that gets no TLS; None: it does. `user`: session in the proxy URL.
+        """Return the record of a connection that gets no TLS. `user`: session in the proxy URL.
 
         Raises RefusedError, CassetteBusy.
         """
@@ -274,17 +271,11 @@ class FaultFeature(Feature):
         came = sum(each.calls.arrived for each in walks) + sum(strikes.values()) + len(closed)
         places = {(each.cassette, each.sample) for each in walks} | (closed.keys() if session is None else set())
         store = state.stores.current
-        calls = (
-            []
-            if store is None
-            else [call for place in sorted(places) for call in load_recordings_as_fault_targets(store, *place)]
-        )
+        calls = []
+        if store is not None:
+            rows = [row.id for place in places for row in store.list_summaries(*place, limit=MOST_READ)]
+            calls = [build_fault_target(store.load(row)) for row in sorted(rows)]
         return explain_idle_by_rule(faults, strikes, calls, came=came)
-
-
-def load_recordings_as_fault_targets(store: Store, cassette: str, sample: int) -> list[CandidateCall]:
-    rows = sorted(row.id for row in store.list_summaries(cassette, sample, limit=MOST_READ))
-    return [build_fault_target(store.load(row)) for row in rows]
 
 
 _HOSTS = "; hosts that are no model provider's are met where --record-host names them"
@@ -294,8 +285,12 @@ _SHOWN = 5
 def explain_idle_by_rule(
     faults: Faults, injected: Mapping[int, int], calls: Sequence[CandidateCall], *, came: int
 ) -> dict[int, str]:
-    """Return a line by number for each rule without calls; `injected` counts by rule, `came` all calls."""
-    met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_match(rule, call) for call in calls)}
+    met = {
+        n
+        for n, rule in enumerate(faults.rules, 1)
+        for call in calls
+        if can_meet(rule, call) and (not rule.texts.get("channel") or matches_field(rule, "channel", call))
+    }
     # The user did not choose each rule of a preset.
     told = met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
     return {
@@ -303,10 +298,6 @@ def explain_idle_by_rule(
         for number, rule in enumerate(faults.rules, 1)
         if number in told and not injected.get(number)
     }
-
-
-def _may_match(rule: FaultRule, call: CandidateCall) -> bool:
-    return can_meet(rule, call) and (not rule.texts.get("channel") or matches_field(rule, "channel", call))
 
 
 def _explain_idle_rule(rule: FaultRule, calls: Sequence[CandidateCall], came: int) -> str:
@@ -320,9 +311,8 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[CandidateCall], came: in
         met = f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
         return f"it meets calls of {met} only, and none is recorded"
     if not [call for call in left if matches_field(rule, "channel", call)] and not rule.texts.get("channel"):
-        return (
-            f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.default_channels)}"
-        )
+        usual = ", ".join(rule.kind.default_channels)
+        return f"no recording is of a channel that it meets unless one is named: {usual}"
     for name, patterns in rule.texts.items():
         found = [call for call in left if matches_field(rule, name, call)]
         if patterns and not found:

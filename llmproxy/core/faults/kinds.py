@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from llmproxy.core.dialects.answers import can_write_answer, dump_json, sse, write_answer, writes_text_arguments
@@ -25,26 +27,118 @@ from llmproxy.core.dialects.codecs import (
 )
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import iter_aws_event_frames, write_aws_frame
+from llmproxy.core.dialects.streams import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
-from llmproxy.core.faults.answer_pieces import (
-    MICROSECONDS,
-    NO_VALUES,
-    build_piece_kind,
-    get_framing,
-    is_streamed,
-    scale_time_by_speed,
-    split_after_piece,
-    split_between_pieces,
-    time_pieces,
-    with_pieces,
-)
 from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultyAnswer, Parameter, Values
 from llmproxy.core.mcp_answer_replay import build_error_message, parse_message
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_failure_head
-from llmproxy.core.traffic.interaction import Chunk, Headers, Response, without
+from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, without
 from llmproxy.protocol import Channel
+
+_BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+MICROSECONDS = 1_000_000
+
+
+def get_framing(response: Response) -> str:
+    return detect_framing(response.mime_type, response.body)
+
+
+def is_streamed(response: Response) -> bool:
+    return get_framing(response) in ("sse", "ndjson", "aws")
+
+
+def split_events(content_type: str, body: bytes) -> list[bytes]:
+    """Return a stream's events with their framing, the last one perhaps unfinished, else the body; joined: the body."""
+    kind = detect_framing(content_type, body)
+    if kind == "sse":
+        ends = [found.end() for found in _BLANK.finditer(body)]
+    elif kind == "ndjson":
+        ends = [at + 1 for at, byte in enumerate(body) if byte == ord("\n")]
+    elif kind == "aws":
+        ends = _list_aws_frame_ends(body)
+    else:
+        ends = []
+    return [body[start:end] for start, end in pairwise([0, *ends, len(body)]) if end > start]
+
+
+def _list_aws_frame_ends(body: bytes) -> list[int]:
+    ends, at = [], 0
+    while at + 12 <= len(body):
+        length = int.from_bytes(body[at : at + 4])
+        if length < 16:  # no frame: the rest stays in one piece
+            break
+        at += length
+        ends.append(min(at, len(body)))
+    return ends
+
+
+def time_pieces(response: Response, speed: float) -> list[Chunk]:
+    """Return the pieces, each with the time (microseconds) at which it is complete, at the session's speed."""
+    ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
+    found, at = [], 0
+    for data in split_events(response.mime_type, response.body):
+        at += len(data)
+        found.append(Chunk(scale_time_by_speed(response.chunks[bisect_left(ends, at)].offset, speed), data))
+    return found
+
+
+def scale_time_by_speed(offset: int, speed: float) -> int:
+    return round(offset / speed) if speed else 0
+
+
+def with_pieces(
+    response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
+) -> Response:
+    """Return the answer with other pieces. `cut`: without a proper end; `head`: microseconds until its head."""
+    return replace(
+        response,
+        chunks=tuple(pieces),
+        ending=Ending.CUT if cut else Ending.COMPLETE,
+        head_offset=scale_time_by_speed(response.head_offset, speed) if head is None else head,
+    )
+
+
+ChangePieces = Callable[[CandidateCall, Response, list[Chunk], Values], Sequence[Chunk] | None]
+"""Returns the pieces that are sent instead of an answer's; None if the answer is unsuitable."""
+
+
+NO_VALUES: Values = {}
+
+
+def build_piece_kind(
+    name: str, about: str, sound: str, change: ChangePieces, *takes: Parameter, streamed: bool = False,
+    cut: bool = False, reset: bool = False, sweep: Values | None = NO_VALUES,
+) -> FaultKind:  # fmt: skip
+    """Return a kind that sends other pieces; `cut`: without a proper end; `reset`: with a reset after them."""
+
+    def do(call: CandidateCall, values: Values) -> FaultyAnswer | None:
+        answer = call.answer()
+        if answer is None or (streamed and not is_streamed(answer)):
+            return None
+        pieces = change(call, answer, time_pieces(answer, call.speed), values)
+        return None if pieces is None else FaultyAnswer(with_pieces(answer, pieces, call.speed, cut=cut), reset)
+
+    return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
+
+
+def split_after_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+    """Split after the `number`-th piece (0: in the middle), before the end; with fewer pieces, inside the last one."""
+    many = int(number) or len(pieces) // 2
+    if 0 < many < len(pieces):
+        return list(pieces[:many]), list(pieces[many:])
+    if not pieces:
+        return [], []
+    last = pieces[-1]
+    half = len(last.data) // 2
+    return [*pieces[:-1], replace(last, data=last.data[:half])], [replace(last, data=last.data[half:])]
+
+
+def split_between_pieces(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+    """Split between two pieces, after the `number`-th (0: in the middle), but never after the last."""
+    many = min(int(number) or len(pieces) // 2, max(0, len(pieces) - 1))
+    return list(pieces[:many]), list(pieces[many:])
+
 
 _ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
@@ -66,9 +160,8 @@ def _build_status_kind(
         headers, body = write_provider_failure(call.family, number, FailedCall(call.model, wait))
         return FaultyAnswer(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
-    return FaultKind(
-        f"http-{number}", f"status {number}, {about}", sound, do, takes, channels=_ALL, transports=_BOTH, sweep=sweep
-    )
+    about = f"status {number}, {about}"
+    return FaultKind(f"http-{number}", about, sound, do, takes, channels=_ALL, transports=_BOTH, sweep=sweep)
 
 
 # -- connections and streams
@@ -135,19 +228,12 @@ def _delay_start(call: CandidateCall, values: Values) -> FaultyAnswer | None:
     return FaultyAnswer(with_pieces(answer, pieces, call.speed, head=head))
 
 
-def _pause_between_events(
-    _call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values
-) -> list[Chunk] | None:
-    return [_delay(each, n * values["seconds"]) for n, each in enumerate(pieces)] if len(pieces) > 1 else None
-
-
 # -- bodies
 
 _DATA = re.compile(rb"^data:[ \t]?([^\r\n]*)", re.MULTILINE)
 
 
 def _edit_piece(kind: str, piece: bytes, edit: Callable[[bytes], bytes]) -> bytes:
-    """Return an event, or a body, with its JSON changed; the framing stays."""
     if kind == "sse":
         return _DATA.sub(lambda found: b"data: " + edit(found[1]), piece)
     if kind == "ndjson":
@@ -249,9 +335,8 @@ def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> F
         last = time_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
-        return FaultyAnswer(
-            with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed)
-        )
+        made = replace(made, headers=headers, head_offset=answer.head_offset)
+        return FaultyAnswer(with_pieces(made, pieces, call.speed))
 
     return FaultKind(name, about, sound, do, needs_answer=True, again=False)
 
@@ -308,10 +393,7 @@ def _build_mcp_kind(
     name: str, about: str, sound: str, answer: Callable[[dict[str, Any], CandidateCall, Values], FaultyAnswer | None],
     *takes: Parameter, sweep: Values = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
-    """Return a kind for requests that expect an answer, not for notifications and the client's replies.
-
-    `answer` gets the request's message. No server is called.
-    """
+    """Return a kind for requests (`asked`) that expect an answer; no server is called."""
 
     def do(call: CandidateCall, values: Values) -> FaultyAnswer | None:
         asked = parse_message(call.body)
@@ -384,7 +466,9 @@ _ROWS = (
     ),
     build_piece_kind(
         "slow-tokens", "a pause of `seconds` before each event of a stream but the first",
-        "continues to read, because data still arrives", _pause_between_events,
+        "continues to read, because data still arrives",
+        lambda _call, _answer, pieces, values:
+            [_delay(each, n * values["seconds"]) for n, each in enumerate(pieces)] if len(pieces) > 1 else None,
         Parameter("seconds", 0.5, "seconds between two events"), streamed=True, sweep=None,
     ),
     build_piece_kind(

@@ -62,11 +62,9 @@ class BadFaults(SettingsError):
 
 
 def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
-    """Return the faults of an option: a preset, a kind, ``KIND@CALL``, else a file (relative to `folder`).
+    """Return the faults of an option: a preset, a kind, ``KIND@CALL``, else a file. Raises BadFaults.
 
     `seed` overrides the file's own.
-
-    Raises BadFaults: no such setting, or the file cannot be read.
     """
     if asked == SWEEP:
         msg = "a sweep runs a command many times, with one fault each."
@@ -81,9 +79,7 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
 
 
 def parse_session_faults(value: Json, folder: Path | None = None) -> Faults:
-    """Return the faults of one session, test or scenario: rules, a preset, ``http-429@2``.
-
-    A file is allowed only with a `folder`.
+    """Return the faults of one session, test or scenario; a file is allowed only with a `folder`.
 
     Raises BadFaults, also for a kind that would affect other sessions too.
     """
@@ -184,9 +180,8 @@ def _check_members(row: Mapping[str, Json], names: Iterable[str], where: str) ->
     for name in row:
         if name not in names:
             near = did_you_mean(str(name), names)
-            raise BadFaults(
-                f"unknown member {_format_value(name)}{near}", hint=f"It has: {', '.join(names)}", where=where
-            )
+            hint = f"It has: {', '.join(names)}"
+            raise BadFaults(f"unknown member {_format_value(name)}{near}", hint=hint, where=where)
 
 
 _PROBABILITY = Parameter("probability", 1, "", 0, 1)
@@ -196,9 +191,8 @@ def _parse_number(value: Json, wanted: Parameter, where: str) -> float:
     good = isinstance(value, int | float) and not isinstance(value, bool) and wanted.low <= value <= wanted.high
     if not good or (wanted.whole and value != int(value)):
         kind = "a whole number" if wanted.whole else "a number"
-        raise BadFaults(
-            f"{where}: {wanted.name} is {_format_value(value)}; it is {kind} from {wanted.low:g} to {wanted.high:.10g}."
-        )
+        said = f"{wanted.name} is {_format_value(value)}; it is {kind} from {wanted.low:g} to {wanted.high:.10g}."
+        raise BadFaults(f"{where}: {said}")
     return float(value)
 
 
@@ -206,9 +200,8 @@ def _parse_times(value: Json, where: str) -> int:
     if value == "always":
         return ALWAYS
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TIMES:
-        raise BadFaults(
-            f"{where}: times is {_format_value(value)}; it is a whole number from 1 to {MOST_TIMES}, or always."
-        )
+        msg = f"{where}: times is {_format_value(value)}; it is a whole number from 1 to {MOST_TIMES}, or always."
+        raise BadFaults(msg)
     return value
 
 
@@ -224,36 +217,31 @@ def _parse_patterns(value: Json, name: str, where: str) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     for each in values:
         if not isinstance(each, str) or not each:
-            raise BadFaults(
-                f"{where}: {name} is {_format_value(each)}; it is a text such as gpt-4*, or a list of such."
-            )
+            msg = f"{where}: {name} is {_format_value(each)}; it is a text such as gpt-4*, or a list of such."
+            raise BadFaults(msg)
     return tuple(values)
 
 
 def _check_channels_and_providers(rule: FaultRule, where: str) -> None:
     """Refuse names that no call can have, where all names are known. Custom providers are not known."""
-    for word, known, met in (
-        ("channel", CHANNELS, rule.kind.channels),
-        ("transport", TRANSPORTS, rule.kind.transports),
-    ):
+    kind = rule.kind
+    for word, known, met in (("channel", CHANNELS, kind.channels), ("transport", TRANSPORTS, kind.transports)):
         for each in rule.texts[word]:
             if each not in known:
                 near = did_you_mean(each, known)
                 if word == "channel" and each in TRANSPORTS:
                     near = f"; did you mean transport: {each}?"
-                raise BadFaults(
-                    f"{where}: there is no {word} {each[:40]!r}{near}", hint=f"There is: {', '.join(known)}"
-                )
+                hint = f"There is: {', '.join(known)}"
+                raise BadFaults(f"{where}: there is no {word} {each[:40]!r}{near}", hint=hint)
         if rule.texts[word] and not set(rule.texts[word]) & set(met):
             raise BadFaults(
-                f"{where}: {rule.kind.name} meets no call whose {word} is {' or '.join(rule.texts[word])},"
+                f"{where}: {kind.name} meets no call whose {word} is {' or '.join(rule.texts[word])},"
                 f" only {' and '.join(met)}."
             )
     for each in rule.texts["provider"]:
         if each not in PROVIDERS and (near := did_you_mean(each, PROVIDERS)) and "*" not in each:
-            raise BadFaults(
-                f"{where}: there is no provider {each[:40]!r}{near}", hint=f"There is: {', '.join(PROVIDERS)}"
-            )
+            hint = f"There is: {', '.join(PROVIDERS)}"
+            raise BadFaults(f"{where}: there is no provider {each[:40]!r}{near}", hint=hint)
 
 
 def _format_value(value: Json) -> str:

@@ -36,8 +36,6 @@ class Parameter(NamedTuple):
 
 
 class FaultyAnswer(NamedTuple):
-    """The client's view of a call that met a fault."""
-
     response: Response | None
     """Its offsets are the microseconds after which its pieces are sent; None: nothing is sent."""
     reset: bool = False
@@ -47,8 +45,6 @@ class FaultyAnswer(NamedTuple):
 
 
 class CandidateCall(NamedTuple):
-    """A call that may meet a fault: all data that rules use."""
-
     session: str
     party: str
     provider: str
@@ -120,8 +116,6 @@ class FaultKind:
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """Assignment of a fault to calls. An empty filter selects everything."""
-
     kind: FaultKind
     values: Values = field(default_factory=dict)
     numbers: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -135,9 +129,7 @@ class FaultRule:
     def to_json(self) -> dict[str, object]:
         words = {n: sorted(each) for n, each in self.numbers.items()} | {n: list(t) for n, t in self.texts.items()}
         chosen = {name: value[0] if len(value) == 1 else value for name, value in words.items() if value}
-        given = {
-            each.name: self.values[each.name] for each in self.kind.takes if self.values[each.name] != each.default
-        }
+        given = {one.name: self.values[one.name] for one in self.kind.takes if self.values[one.name] != one.default}
         chance: dict[str, object] = {} if self.probability == 1 else {"probability": self.probability}
         often = "always" if self.times == ALWAYS else self.times
         times: dict[str, object] = {} if self.times == 1 else {"times": often}
@@ -152,8 +144,6 @@ NUMBERS = ("call", "recording")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Fault settings: ordered rules, of which the first match applies."""
-
     rules: tuple[FaultRule, ...] = ()
     seed: int = 0
     name: str = ""
@@ -231,7 +221,6 @@ class Faulting:
         self._number_call(call, (call.party, call.key, call.nth))
 
     def inject_tls_fault(self, session: str, provider: str, host: str) -> InjectedFault | None:
-        """Return the fault of an intercepted connection's TLS handshake; each connection is a call."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
         call = CandidateCall(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
@@ -287,7 +276,6 @@ def get_http_or_stdio_transport(provider: str) -> str:
 
 
 def list_called_tools(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
-    """Return the names of the tools that an answer calls; for MCP, of the tool that the request calls."""
     if operation.startswith(MCP_PREFIX):
         return list_called_tool_names(request)
     said = None if answer is None else read_response_message(operation, answer)
@@ -299,8 +287,8 @@ def choose_faults(
 ) -> Iterator[ChosenFault]:
     """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
 
-    `injected` is the number of attempts of this request that already met a fault. `numbers` maps the index of each rule
-    with `call` to the number of this call among the calls that the rule's other filters select, from 1.
+    `injected`: attempts of this request that already met a fault. `numbers`: by index of each rule with `call`, the
+    number of this call among those that the rule's other filters select, from 1.
     """
     for index, rule in enumerate(faults.rules):
         if not (can_meet(rule, call) and matches_rule_filters(rule, call)):

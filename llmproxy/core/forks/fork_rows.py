@@ -17,7 +17,7 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
 from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
-from llmproxy.core.store.reader import Readable
+from llmproxy.core.store.reader import Place, Readable
 from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
@@ -63,9 +63,8 @@ class Fork:
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
-        return (
-            f"fork of {format_sample_name(self.parent, self.parent_sample)} at request {self.step}: {self.why}{where}"
-        )
+        parent = format_sample_name(self.parent, self.parent_sample)
+        return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def was_channel_offline(self, channel: str) -> bool:
         """Return whether a channel of a live run was not live: its tools were served from the parent, or refused."""
@@ -130,9 +129,9 @@ def store_fork(store: Store, fork: Fork) -> None:
         _insert_fork(conn, fork)
 
 
-def delete_fork_row(store: Store, cassette: str, sample: int = 1) -> None:
+def delete_fork_row(store: Store, cassette: str) -> None:
     with store.sqlite_transaction() as conn:
-        conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
+        conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = 1", (to_sql(cassette),))
 
 
 def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
@@ -186,7 +185,6 @@ def lease_cassette_name(
 
 
 def store_fork_with_copies(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
-    """Write a child's beginning: its row, and copies of the shared recordings, whose ids are returned."""
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
         statements.ensure_cassette(conn, name, fork.sample, now)
@@ -201,16 +199,13 @@ def store_fork_with_copies(store: Store, fork: Fork, shared: Sequence[CopiedReco
     return made
 
 
-def fork_cassette(
-    store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float
-) -> Fork:
+def fork_cassette(store: Store, parent: Place, at: int | None, wanted: str | None, holder: str, now: float) -> Fork:
     """Fork a cassette after its first `at` interactions (None: all). Raises CassetteNotFound, CassetteNameTaken."""
     found = store.list_summaries(*parent)
     if not found or (at is not None and not 0 < at <= len(found)):
         there = f"{len(found)} interactions are recorded: none is number {at}" if found else "nothing is recorded"
-        raise CassetteNotFound(
-            f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=format_command("ls", store.path)
-        )
+        msg = f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}."
+        raise CassetteNotFound(msg, hint=format_command("ls", store.path))
     taken = found if at is None else found[:at]
     name = lease_cassette_name(store, parent[0], wanted, holder)
     inherited = find_fork(store, *parent)

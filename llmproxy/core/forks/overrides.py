@@ -63,9 +63,7 @@ class ToolOverride:
                 hint="Override it by the number of the call, or for every call.",
             )
         given = parse_json(arguments)
-        return isinstance(given, dict) and all(
-            name in given and equals_json(given[name], value) for name, value in self.when.items()
-        )
+        return isinstance(given, dict) and all(n in given and equals_json(given[n], v) for n, v in self.when.items())
 
     @property
     def parsed_value(self) -> Json:
@@ -75,7 +73,6 @@ class ToolOverride:
 
     @property
     def name_as_typed(self) -> str:
-        """Name as typed, ``get_weather#2``, with the required arguments."""
         name = self.tool if self.nth is None else f"{self.tool}#{self.nth}"
         return name if self.when is None else f"{name}({json.dumps(self.when, ensure_ascii=False, sort_keys=True)})"
 
@@ -137,10 +134,8 @@ def parse_json_overrides(value: Json) -> Overrides:
     for each in _iter_checked_rows(value, "answers", {"call", "text", "tool_calls"}):
         number = _check_call_number(each.get("call"), "call", 0)
         answers[number] = parse_model_answer({name: each[name] for name in ("text", "tool_calls") if name in each})
-    return Overrides(
-        tuple(_parse_tool(each) for each in _iter_checked_rows(value, "tools", {"tool", "nth", "when", "result"})),
-        answers,
-    )
+    rows = _iter_checked_rows(value, "tools", {"tool", "nth", "when", "result"})
+    return Overrides(tuple(map(_parse_tool, rows)), answers)
 
 
 def _iter_checked_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
@@ -149,10 +144,8 @@ def _iter_checked_rows(value: Mapping[str, Json], name: str, members: set[str]) 
         raise OverrideError(f"llmproxy: overrides.{name} is {format_given_value(rows)}, not a list.")
     for row in rows:
         if not isinstance(row, dict) or set(row) - members:
-            raise OverrideError(
-                f"llmproxy: overrides.{name} holds {format_given_value(row)}.",
-                hint=f"Each has: {', '.join(sorted(members))}",
-            )
+            hint = f"Each has: {', '.join(sorted(members))}"
+            raise OverrideError(f"llmproxy: overrides.{name} holds {format_given_value(row)}.", hint=hint)
         yield row
 
 
@@ -389,7 +382,6 @@ class _ResultSwapper:
                         result["response"] = _build_object(result.get("response"), found)
 
     def _swap_cohere_outputs(self, tree: Node) -> None:
-        """Replace outputs of Cohere v1, where the call itself is next to them."""
         for result in map(as_dict, as_list(tree.get("tool_results"))):
             found = self._take_override(None, as_dict(result.get("call")).get("name"))
             if found is not None:
@@ -398,7 +390,6 @@ class _ResultSwapper:
 
 
 def _has_result_blocks(entry: Node) -> bool:
-    """Return whether a tool message's content contains its own results (parts under the role ``tool``)."""
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
                block.get("type") == "tool_result" for block in _iter_entry_and_blocks(entry))  # fmt: skip
 
@@ -452,9 +443,8 @@ def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
     and that over one for all. A call without a rule keeps the tool's own result.
     """
     if not isinstance(value, Mapping) or not value:
-        raise InvalidMock(
-            f"takes tools and what they return, not {format_given_value(value)}", hint='{"get_weather": {"temp": 5}}'
-        )
+        inner = f"takes tools and what they return, not {format_given_value(value)}"
+        raise InvalidMock(inner, hint='{"get_weather": {"temp": 5}}')
     found: list[ToolOverride] = []
     for tool, said in value.items():
         if not isinstance(tool, str) or not tool:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.fault_injection import explain_idle_by_rule
-from llmproxy.core.faults.answer_pieces import split_after_piece, split_events, time_pieces
-from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.kinds import KINDS, split_after_piece, split_events, time_pieces
 from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, read_faults
 from llmproxy.core.faults.rules import Faulting, choose_faults, draw_number
 from llmproxy.core.traffic.interaction import Chunk, Response

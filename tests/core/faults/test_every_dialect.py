@@ -13,8 +13,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending, list_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
-from llmproxy.core.faults.answer_pieces import is_streamed
-from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.kinds import KINDS, is_streamed
 from llmproxy.core.faults.rules import CandidateCall, FaultyAnswer
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
