@@ -24,14 +24,7 @@ from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.events import HOST, Handler, Status, notify_handlers
 from llmproxy.scenario.cluster import transfer_files as transfer
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_ray_connection
-from llmproxy.scenario.cluster.worker_node import (
-    EventList,
-    NodeReply,
-    NodeSetup,
-    Take,
-    WorkerNode,
-    make_error_picklable,
-)
+from llmproxy.scenario.cluster.worker_node import EventLog, NodeReply, NodeSetup, Take, WorkerNode, make_error_picklable
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running
@@ -217,7 +210,7 @@ class RunPlanWorker(WorkerNode):
         self.config = parcel.config
 
     def run(self, *arguments: Any) -> NodeReply[RunOutcome]:
-        heard = EventList()
+        heard = EventLog()
         HOST.listener, ScenarioConfig.default_config = heard, self.config
         ended = asyncio.run(self.plan.once(*arguments))
         ended = replace(ended, error=make_error_picklable(ended.error))

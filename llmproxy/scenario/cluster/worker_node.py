@@ -118,7 +118,7 @@ class NodeReply[T]:
 
 
 @dataclass(slots=True)
-class EventList(ImmediateHandler):
+class EventLog(ImmediateHandler):
     """Collects the events of a run in a worker; as a listener it gets all runs of the process."""
 
     events: list[Event] = field(default_factory=list)

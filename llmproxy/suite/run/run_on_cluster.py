@@ -24,14 +24,7 @@ from llmproxy.scenario.cluster.transfer_files import (
     read_cassette_files,
     read_files_to_send,
 )
-from llmproxy.scenario.cluster.worker_node import (
-    EventList,
-    NodeReply,
-    NodeSetup,
-    Take,
-    WorkerNode,
-    make_error_picklable,
-)
+from llmproxy.scenario.cluster.worker_node import EventLog, NodeReply, NodeSetup, Take, WorkerNode, make_error_picklable
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import Loaded
@@ -152,7 +145,7 @@ class _SuiteNode(WorkerNode):
             raise MachineError(
                 f"{case} is not among the scenarios that were sent.", hint="Send what its suite reads: --send FILE"
             )
-        heard = EventList()
+        heard = EventLog()
         ran = asyncio.run(
             run_case_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
         )
