@@ -28,6 +28,7 @@ class ToolLineReply(NamedTuple):
     """The outcome of a line that a client sends to an MCP server over stdio."""
 
     out: bytes = b""
+    """Lines to send to the client."""
     forward: int | None = None
     """Number under which the server's answer to the forwarded line is reported; None if no server is needed."""
     late: float = 0

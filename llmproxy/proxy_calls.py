@@ -42,6 +42,7 @@ class Call(NamedTuple):
     operation: str = ""
     model: str | None = None
     channel: Channel = Channel.LLM
+    """Kind of the called service: a model, an MCP server or another service."""
     input: int | None = None
     """Prompt tokens; None if unknown."""
     output: int | None = None
@@ -51,6 +52,7 @@ class Call(NamedTuple):
     key: str | None = None
     """None if no key was derived: the control API, refused framing, a body over the limit."""
     interaction: int | None = None
+    """Interaction id that was replayed or recorded."""
     nearest: int | None = None
     note: str = ""
     """A few words that qualify the line: ``incomplete``, ``not recorded: disk full``; the reason of a refusal."""
@@ -59,6 +61,7 @@ class Call(NamedTuple):
     bound: tuple[str, ...] = ()
     """Of a bound hit: the names of the variables and volatile fields whose values differ from the recording's."""
     carried: tuple[str, ...] = ()
+    """Names of the accepted changes of a carried answer."""
     stale: bool = False
     """Whether it is a hit on a recording older than `--max-age`."""
     stub: str = ""
@@ -75,6 +78,7 @@ class Call(NamedTuple):
     dealt: bool = False
     """Whether a concurrent equal request got another answer, so that only the order of arrival decided."""
     fault: str | None = None
+    """Kind of the injected fault; None without one."""
     recording: Mapping[str, Any] | None = None
     """Request and answer as a line of the JSON-lines export, if the proxy was asked for it (`trace.reading`)."""
     at: float = 0.0
@@ -196,27 +200,39 @@ class Totals:
     """Members of the JSON form that are absent if there is nothing to count."""
 
     hits: int = 0
+    """Calls answered from the cassette."""
     misses: int = 0
+    """Requests refused because they were never recorded."""
     bound: int = 0
     """Hits with bound values: the recording in this run's values, not byte for byte."""
     bound_names: tuple[str, ...] = ()
+    """Names of the bound variables and fields."""
     carried: int = 0
     """Hits on recordings whose requests have changed: neither exact nor bound."""
     carried_names: tuple[str, ...] = ()
+    """Names of the accepted changes."""
     stale: int = 0
+    """Hits on recordings older than `--max-age`."""
     stubs: int = 0
     """Auxiliary calls, such as sign-ins, answered without a recording: neither hits nor misses."""
     stub_names: tuple[str, ...] = ()
+    """Kinds of these stubs."""
     recorded: int = 0
     """Calls forwarded, and now in the store."""
     passed: int = 0
+    """Calls forwarded, not recorded."""
     refused: int = 0
     """Requests refused for another reason than a miss: host, size, framing."""
     failed: int = 0
+    """Answers that could not be recorded."""
     served_failures: int = 0
+    """Hits whose recorded answer is a failure or cut."""
     dealt: int = 0
+    """Hits of concurrent equal requests with different answers, assigned in order of arrival."""
     injected: int = 0
+    """Calls with an injected fault."""
     live_calls: int = 0
+    """Calls sent to their provider."""
     saved: Use = field(default_factory=Use)
     spent: Use = field(default_factory=Use)
     parties: dict[str, Use] = field(default_factory=dict)
@@ -323,6 +339,7 @@ class Miss:
     """A request refused because it was never recorded."""
 
     at: float
+    """Unix time, seconds."""
     session: str
     text: str
     record: str = ""
@@ -330,6 +347,7 @@ class Miss:
     unbound: str = ""
     """Reason why no recording fits with bound values; in a trial, why it taught nothing."""
     key: str = ""
+    """Key of the request."""
     starts: Mapping[str, str] = field(default_factory=dict)
     """Commands in `text` that start a proxy by hand, by mode."""
     numbers_only: bool = False

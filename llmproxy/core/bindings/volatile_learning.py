@@ -237,6 +237,7 @@ class LearnedField:
     recorded: str
     present: str
     path: str
+    """JSON path in the request."""
 
     @property
     def is_bulk_acceptable(self) -> bool:

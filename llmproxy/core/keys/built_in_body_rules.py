@@ -293,3 +293,8 @@ BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch
 SYSTEM_TEXT = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
 TURNS = ("messages", "input", "contents")
 SYSTEM_ROLES = frozenset({"system", "developer"})
+NATIVE = ("bedrock", "invoke")
+"""Dialect and operation in which each model has its own body format."""
+VERSION_MEMBER = "anthropic_version"
+ON_CLOUDS = ("bedrock-", "vertex-")
+"""Prefixes of that member's value in bodies of the Messages dialect on clouds."""

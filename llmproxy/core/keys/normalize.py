@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.keys import mcp
+from llmproxy.core.keys import built_in_body_rules, mcp
 from llmproxy.core.keys.built_in_body_rules import BILLING_HEADER, MESSAGES, NOTHING, SHAPES, Action, Rule, Shape
 from llmproxy.core.keys.head_rules import counted_query, counts_header, list_counted_headers, spell_ambiguous_path
 from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
@@ -225,9 +225,9 @@ def apply_rules_to_form(fields: object, rules: Compiled) -> object:
 
 def choose_body_shape(route: Route, tree: dict[str, object]) -> Shape:
     operation = route.operation.partition("/")[0]
-    if (route.family, operation) == ("bedrock", "invoke"):  # each model has its own body format
-        version = tree.get("anthropic_version")
-        on_clouds = isinstance(version, str) and version.startswith(("bedrock-", "vertex-"))
+    if (route.family, operation) == built_in_body_rules.NATIVE:
+        version = tree.get(built_in_body_rules.VERSION_MEMBER)
+        on_clouds = isinstance(version, str) and version.startswith(built_in_body_rules.ON_CLOUDS)
         return MESSAGES if on_clouds else NOTHING
     if operation == "responses" and route.ids:  # a path below one response is not a request to generate
         return NOTHING
