@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from llmproxy.amount_formatting import name_some
 from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.store.reader import KeyedRecording
@@ -38,7 +39,6 @@ class LiveChannels:
     """Patterns of calls that change nothing: names of tools, ``POST api.example.com/search*``."""
 
     def is_user_declared_read_only(self, name: str) -> bool:
-        """Return whether the user declared that a call changes nothing; `name` is from :func:`name_call`."""
         return any(fnmatchcase(name, pattern) for pattern in self.read_only)
 
     def to_json(self) -> dict[str, object]:
@@ -93,7 +93,6 @@ class RecordedCallState(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RecordedToolSequence:
     steps: Mapping[int, RecordedCallState] = field(default_factory=dict)
-    """Calls by interaction."""
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
 
@@ -108,7 +107,6 @@ def may_depend_on_state(channel: Channel, operation: str) -> bool:
 def order_recorded_tool_calls(
     rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]
 ) -> RecordedToolSequence:
-    """Return the path of recordings in request order; `changes` returns whether one may change something."""
     found: list[tuple[RowSummary, bool]] = [
         (row, changes(row))
         for row in rows
@@ -123,16 +121,14 @@ def order_recorded_tool_calls(
     return RecordedToolSequence(steps, tuple(made))
 
 
-def may_change_state(
-    row: RowSummary, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
-) -> bool:
-    """Return whether a recorded call may have changed something; `read_only_tools`: declared by each server."""
+def may_change_state(row: RowSummary, reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
+    """Return whether a recorded call may have changed something; `reading`: read-only tools by server."""
     if row.channel is Channel.HTTP:
         changing = row.method not in SAFE
     else:  # unknown methods count as changes too
         changing = may_depend_on_state(row.channel, row.operation) and row.operation not in _READS
     name = name_call(row.operation, row.provider, row.method, row.target)
-    return changing and name not in read_only_tools.get(row.provider, frozenset()) and not declared(name)
+    return changing and name not in reading.get(row.provider, frozenset()) and not declared(name)
 
 
 def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[str]]:
@@ -166,25 +162,17 @@ def _get_end_time(row: RowSummary) -> float:
 
 
 def is_requested_tool_call(request: bytes, name: str, arguments: str) -> bool:
-    """Return whether a recorded call has a model's tool (maybe behind its server's name) and arguments."""
     try:
         asked = json.loads(request)["params"]
         tool, given = str(asked["name"]), asked.get("arguments") or {}
-        return (name == tool or name.endswith(("_" + tool, "." + tool, "/" + tool))) and given == json.loads(
-            arguments or "{}"
-        )
+        is_named = name == tool or name.endswith(("_" + tool, "." + tool, "/" + tool))
+        return is_named and given == json.loads(arguments or "{}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 
 _NAMED = 3
 MOST_TOLD = 100
-
-
-class RequestedTool(NamedTuple):
-    name: str
-    arguments: str
-    """JSON as the model wrote it."""
 
 
 class ChosenRecording(NamedTuple):
@@ -199,7 +187,6 @@ class LiveSession:
     parent: tuple[str, int]
     """Cassette and sample whose tool results are served."""
     child: str
-    """Cassette that records this run."""
     path: RecordedToolSequence | None = None
     """None until it is first read."""
     done: set[int] = field(default_factory=set)
@@ -210,7 +197,7 @@ class LiveSession:
     """The proxy's own answers to calls without a recording, by number of the call in the session."""
     waiting: deque[Interaction] = field(default_factory=deque)
     """Interactions to be stored in the child together with its next stored answer."""
-    announced: tuple[RequestedTool, ...] = ()
+    announced: tuple[ToolCall, ...] = ()
     served: int = 0
     unknown: list[str] = field(default_factory=list)
     begun: bool = False
@@ -241,8 +228,8 @@ class LiveSession:
     ) -> ChosenRecording:
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
-        `recordings` match the request. `alike` returns whether their answers are equal, `announced` whether the model
-        requested a recorded call in its last answer. `loose`: the answer seldom depends on a state.
+        `alike` returns whether answers are equal, `announced` whether the model requested a recorded call in its last
+        answer. `loose`: the answer seldom depends on a state.
         """
         if loose and recordings and alike(recordings):
             return ChosenRecording(recordings[-1])

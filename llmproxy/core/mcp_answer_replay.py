@@ -26,7 +26,6 @@ _decoder = json.JSONDecoder()
 
 
 def list_messages(response: Response) -> list[BodyPart]:
-    """Return an answer's messages and their positions in its body: a single one, server-sent events, or lines."""
     return list_json_parts(response.mime_type, response.body)
 
 
@@ -38,11 +37,8 @@ def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
     edits = [edit for part in list_messages(response) for edit in _list_edits(response.body, part, was, now)]
     if not edits:
         return response
-    return replace(
-        response,
-        headers=without(response.headers, "content-length"),
-        chunks=apply_edits_to_chunks(response.chunks, edits),
-    )
+    chunks = apply_edits_to_chunks(response.chunks, edits)
+    return replace(response, headers=without(response.headers, "content-length"), chunks=chunks)
 
 
 def answers(response: Response, asked: bytes) -> bool:
@@ -52,7 +48,6 @@ def answers(response: Response, asked: bytes) -> bool:
 
 
 def parse_message(body: bytes) -> dict[str, Any]:
-    """Return the message in a body; empty if it is no object."""
     return value if isinstance(value := parse_json(body), dict) else {}
 
 
@@ -184,7 +179,6 @@ def may_ignore_unrecorded(operation: str) -> bool:
 
 
 def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers, bytes]:
-    """Return status, header fields and body that tell a client `text`."""
     if operation == STREAM:
         return 405, (("allow", "POST"),), b""
     if operation == END:
@@ -223,11 +217,9 @@ def read_call(one: Interaction) -> ToolCallText | None:
             return None
         params = asked["params"]
         messages = [part.value for part in list_messages(one.response)]
-        last: dict[str, Any] = next(
-            (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id")), {}
-        )
+        told = (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id"))
         arguments = json.dumps(params.get("arguments", {}), ensure_ascii=False)
-        return ToolCallText(str(params["name"]), arguments, *_read_result(last))
+        return ToolCallText(str(params["name"]), arguments, *_read_result(next(told, {})))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 

@@ -64,8 +64,6 @@ class CanonicalFrame:
 
 
 class FrameCanon:
-    """Converts one side's messages of a conversation into canonical form, in order; the client's ids get names."""
-
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
         self._walk, self._rules = ShapeWalk(made_by), compile_rules(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
@@ -107,12 +105,10 @@ class FramePlayer:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything was played except the client's own close."""
         return not any(frame.close is None or not frame.client for frame in self._frames[self._at :])
 
     @property
     def server_speaks_first(self) -> bool:
-        """Whether the server sent a message before the client's first one."""
         return bool(self._frames) and not self._frames[0].client
 
     def on_message(self, data: str | bytes) -> list[Due] | FrameMismatch:
@@ -168,13 +164,9 @@ class FrameMiss:
 
 
 def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
-    """Explain a mismatch with recording `recording`, all redacted; `records`: the next conversation is recorded."""
     text = "\n".join(_format_miss_lines(context, recording, mismatch, records=records))
-    nearest = {
-        "id": recording,
-        "message": mismatch.nearest,
-        "differences": [each.to_dict() for each in mismatch.differences],
-    }
+    differences = [each.to_dict() for each in mismatch.differences]
+    nearest = {"id": recording, "message": mismatch.nearest, "differences": differences}
     data = {**asdict(context), "reason": "message", "message": mismatch.number, "nearest": nearest, "text": text}
     return FrameMiss(_format_reason(recording, mismatch), text, data)
 
@@ -184,11 +176,10 @@ def _format_reason(recording: int, mismatch: FrameMismatch) -> str:
     start = f"llmproxy: message {mismatch.number} is not in recording #{recording}"
     if mismatch.nearest is None:
         return clip_reason(f"{start}, which has none{end}", LONGEST_REASON)
+    which = f"{mismatch.nearest} of {mismatch.expected}"
     if not mismatch.differences:
-        return clip_reason(
-            start + f"; equals its message {mismatch.nearest} of {mismatch.expected}" + end, LONGEST_REASON
-        )
-    near = f"; nearest {mismatch.nearest} of {mismatch.expected} differs at "
+        return clip_reason(f"{start}; equals its message {which}{end}", LONGEST_REASON)
+    near = f"; nearest {which} differs at "
     room = LONGEST_REASON - len((start + near + end).encode())
     return start + near + clip_reason(printable(mismatch.differences[0].path), room) + end
 
@@ -228,9 +219,8 @@ def _format_miss_lines(context: MissContext, recording: int, mismatch: FrameMism
     ]
     for each in mismatch.differences[:_SHOWN]:
         old, new = (clip(value, 90) or "(absent)" for value in (each.old, each.new))
-        lines.append(
-            f"  {clip(each.path, 100)}: {old} -> {new}" + (f"  [looks like {each.looks}]" if each.looks else "")
-        )
+        looks = f"  [looks like {each.looks}]" if each.looks else ""
+        lines.append(f"  {clip(each.path, 100)}: {old} -> {new}{looks}")
     if len(mismatch.differences) > _SHOWN:
         lines.append(f"  and {len(mismatch.differences) - _SHOWN} more")
     todo = [
@@ -243,7 +233,6 @@ def _format_miss_lines(context: MissContext, recording: int, mismatch: FrameMism
 
 
 Redact = Callable[[str | bytes], str | bytes]
-"""Removes the secrets from one of the client's messages."""
 
 _NOT_KEPT = ("connection", "upgrade", "content-length", "content-type", "transfer-encoding",
              "sec-websocket-accept", "sec-websocket-extensions")  # fmt: skip
@@ -292,15 +281,8 @@ class FrameRecorder(Recording):
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Build the finished recording. Slow: call it off the event loop."""
         frames = self._redact_frames(list(self._frames))
-        return Response(
-            status=self.status,
-            reason=self._reason,
-            headers=self._headers,
-            chunks=encode_frames(frames),
-            ending=classify_ending(frames),
-            head_offset=self._head_offset,
-            chunked=True,
-        )
+        chunks, ending = encode_frames(frames), classify_ending(frames)
+        return Response(self.status, self._reason, self._headers, chunks, ending, self._head_offset, chunked=True)
 
     def _redact_frames(self, frames: list[Frame]) -> list[Frame]:
         kept, secrets = [], dict[str, None]()
@@ -310,13 +292,9 @@ class FrameRecorder(Recording):
                 secrets.update(dict.fromkeys(_list_redacted_strings(parse_json(frame.data), parse_json(data))))
             kept.append(replace(frame, data=data))
         if secrets:
-            kept = [
-                frame if frame.client else replace(frame, data=_overwrite_secrets(frame.data, secrets))
-                for frame in kept
-            ]
-            self.overwritten = any(
-                old.data != new.data for old, new in zip(frames, kept, strict=True) if not old.client
-            )
+            kept = [one if one.client else replace(one, data=_overwrite_secrets(one.data, secrets)) for one in kept]
+            pairs = zip(frames, kept, strict=True)
+            self.overwritten = any(old.data != new.data for old, new in pairs if not old.client)
         return kept
 
 
@@ -338,7 +316,6 @@ def _list_redacted_strings(plain: object, redacted: object) -> Iterator[str]:
 
 
 def _overwrite_secrets(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
-    """Overwrite secrets with as many bytes, as in any answer."""
     text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
     for secret in secrets:
         for form in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:

@@ -7,7 +7,7 @@ guesses one of two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -214,7 +214,6 @@ class _RecordingRestater(RecordingRewriter):
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
     def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
-        """Return the rewritten candidate: values that fit are no difference; volatile ones are listed apart."""
         table, bound, wanted = self._build_recording_bindings(id_), self._bound, self._wanted
         if not table or bound.scope is not BindScope.ALL or len(wanted.body) > RESTATED:
             return CandidateInRunValues(whole)
@@ -254,9 +253,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def build_report(self) -> Mapping[str, Any]:
         text = self._parts.state.redactor.text
-        declared = [
-            {name: text(said) for name, said in each.to_dict().items()} for each in self.bound.declared.values()
-        ]
+        declared = [{name: text(said) for name, said in one.to_dict().items()} for one in self.bound.declared.values()]
         return {"bind": str(self.bound.scope), "run_variables": declared}
 
     # -- a call
@@ -265,7 +262,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         store = self._parts.state.stores.current
         if found.recordings or store is None:
             return found
-        if (other := self._find_fitting_recording(call, store, found.canonical)) is None:
+        if (other := self._find_fitting_recording(call, store, found)) is None:
             return found
         call.state.put(other)
         return found._replace(key=other.key, recordings=other.slots)
@@ -275,7 +272,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if slot is None or store is None:
             return decided
         if other is None:
-            answer = self._rewrite_exact_hit_answer(call, store, slot, found.canonical)
+            answer = self._rewrite_exact_hit_answer(call, store, slot, found)
         else:
             answer = self._write_bound_answer(store, other, slot)
         if answer is None:
@@ -320,31 +317,25 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     # -- which recording?
 
-    def _find_fitting_recording(
-        self, call: Exchange, store: Store, canonical: Callable[[], Canonical]
-    ) -> BoundRecording | None:
+    def _find_fitting_recording(self, call: Exchange, store: Store, found: Lookup) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Otherwise `_UnboundReason` states why none does."""
         session, bound, compared = call.session, self.bound, _UnboundReason()
         if session.policy.plays is ReplayScope.NOTHING or call.route.row.not_llm:
             return None
         call.state.put(compared)
-        wanted = canonical()
+        wanted = found.canonical()
         fitting: list[BoundRecording] = []
         typed = None if len(bound.known) else read_last_user_text(wanted)
-        for key, ids in self._list_candidates(call, store, wanted):
-            table = bound.build_bindings(self._requests.declared_of(store, ids[0]))
-            if not table or (recorded := self._requests.load_canonical(store, ids[0])) is None:
+        for key, (id_, *_) in self._list_candidates(call, store, wanted):
+            table = bound.build_bindings(self._requests.declared_of(store, id_))
+            if not table or (recorded := self._requests.load_canonical(store, id_)) is None:
                 continue
-            if (
-                compared.why
-                and typed is not None
-                and not bound.may_match_last_user_text(ids[0], recorded, table, typed)
-            ):
+            if compared.why and typed is not None and not bound.may_match_last_user_text(id_, recorded, table, typed):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.get_fitted_messages(table))
             if isinstance(result, Mismatch):
                 if not compared.why:
-                    compared.why = f"recording #{ids[0]}, bound: {result}"
+                    compared.why = f"recording #{id_}, bound: {result}"
                     compared.at = result.path if result.why is MismatchKind.DIFFERENT else ""
                 continue
             slots = store.find_keyed(session.cassette, session.sample, call.party, key)
@@ -377,7 +368,6 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _learn_from_miss(
         self, call: Exchange, store: Store, wanted: Canonical, trial: FieldLearningResults
     ) -> BoundRecording | None:
-        """Learn which values vary, if exactly one unused recording would fit with these as volatile fields."""
         session, bound = call.session, self.bound
         teaching = []
         typed = None if len(bound.known) else read_last_user_text(wanted)
@@ -406,7 +396,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         return BoundRecording(key, slots, result, table)
 
     def _list_candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
-        """Return the recordings that may fit, by their exact key, in the order in which they were requested."""
         session, where = call.session, call.route
         if wanted.kind != "json":
             return []
@@ -454,7 +443,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return self.bound.build_answer(found.table, found.fit, store.response(slot.id))
 
     def _rewrite_exact_hit_answer(
-        self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
+        self, call: Exchange, store: Store, slot: KeyedRecording, found: Lookup
     ) -> BoundAnswer | Mismatch | None:
         """Return an exact hit's rewritten answer if it has a recorded folder or tool value that the request lacks."""
         bound = self.bound
@@ -466,16 +455,14 @@ class BindingInterceptor(Interceptor[Exchange]):
             return None
         recorded = store.response(slot.id)
         named = frozenset(bound.named) if call.channel is Channel.LLM else None
-        result = rewrite_exact_hit_answer(table, canonical().tree, recorded, bound.known, named=named)
+        result = rewrite_exact_hit_answer(table, found.canonical().tree, recorded, bound.known, named=named)
         if isinstance(result, Mismatch):
             return result
         if result is recorded:
             bound.untouched.add(slot.id)
             return None
-        names = {
-            *table.limited_to_run_paths.changed,
-            *(each.name for each in bound.known if each.recorded != each.present),
-        }
+        renamed = (each.name for each in bound.known if each.recorded != each.present)
+        names = {*table.limited_to_run_paths.changed, *renamed}
         return BoundAnswer(result, Fit(tuple(sorted(names)), ()))
 
 
@@ -511,7 +498,6 @@ class BindingFeature(Feature):
         return known.bound
 
     def declare_variables(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
-        """Declare a session's run variables, from its next request on; captured values become volatile fields."""
         if run_variables:
             self._get_or_create_bindings(session).declare_variables(run_variables)
         store = self.parts.state.stores.opened

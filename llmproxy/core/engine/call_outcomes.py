@@ -114,7 +114,6 @@ class AnswerWriter:
         return any(origin is not None and not exchange.session.is_key_newly_recorded(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
-        """Return the usage of an answer that is not stored."""
         if exchange.route.row.not_llm:
             return Usage()
         response = exchange.build_recorded_response(proper=proper)
@@ -164,12 +163,10 @@ class InteractionBuilder:
             if (told := one.find_unstored_call(call.seq)) is not None:
                 return told
         store = self._state.stores.current
-        if store is None or call.interaction is None:
-            return None
-        try:
-            return store.load(call.interaction)
-        except CassetteNotFound:
-            return None
+        if store is not None and call.interaction is not None:
+            with suppress(CassetteNotFound):
+                return store.load(call.interaction)
+        return None
 
 
 def _restore_upstream_host(upstream: str, request: Request) -> Request:
@@ -185,8 +182,6 @@ REMEMBERED_PRICES = 20_000
 
 
 class CallUsageAndCost(NamedTuple):
-    """Usage of a recorded call, and its cost if it were sent again."""
-
     input: int | None
     output: int | None
     cost: Decimal | None
@@ -292,12 +287,10 @@ class CallAccounting:
         return call
 
     def record_call(self, session: Session, call: Call, text: str = "") -> None:
-        """Count the outcome of a call, and keep it; `text` is the text that a refused client got."""
         session.calls.add_ended_call(call, text)
         self._state.journal.record_call(call)
 
     def redact_target(self, target: str) -> str:
-        """Return a request's target, redacted; cached, as few targets repeat often."""
         learned, known = self._state.redactor.epoch, self._targets
         if (seen := known.get(target)) is not None and learned.is_still_valid(seen[1], noted=seen[2]):
             return seen[0]
@@ -316,9 +309,6 @@ class CallAccounting:
         )  # fmt: skip
         self._state.journal.record_call(call)
         text = remove_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
-        self.strays.append(
-            SessionlessRefusal(
-                call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, text[: 2 * LONGEST_STRAY]
-            )
-        )
+        asked = method[:LONGEST_STRAY], call.target[:LONGEST_STRAY]
+        self.strays.append(SessionlessRefusal(call.at, *asked, status, text[: 2 * LONGEST_STRAY]))
         return call

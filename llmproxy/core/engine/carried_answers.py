@@ -86,10 +86,7 @@ class CarriedAndRefusedRequests:
 
 
 class CarryInterceptor(Interceptor[Exchange]):
-    def __init__(
-        self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str = ""
-    ) -> None:
-        """`barred`: reason why this session carries nothing, for its misses."""
+    def __init__(self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str) -> None:
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
         self._places: dict[str, tuple[object, CallPositions]] = {}
         """The store's generation and the recordings, by party."""
@@ -133,7 +130,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
         if looked.bindings is not None and store is not None and decided.recording is not None:
-            answer = _rewrite_carried_answer(call, looked, looked.bindings, store.response(decided.recording.id))
+            answer = _rewrite_carried_answer(call, looked, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
                 call.state.put(looked._replace(refusal=Refusal(RefusalReason.IMPOSSIBLE, f"its answer: {answer}")))
                 if call.session.policy.writes:
@@ -167,24 +164,22 @@ class CarryInterceptor(Interceptor[Exchange]):
         if id_ is None or store is None:
             return UnrecordedTrialCall(*place, changes=looked.changes, refusal=looked.refusal)
         row = read_interaction_summary(store, id_)
+        pending = _list_distinct_names(looked.pending)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return UnrecordedTrialCall(
-            *place, id_, looked.changes, looked.refusal, _list_distinct_names(looked.pending), *used
-        )
+        return UnrecordedTrialCall(*place, id_, looked.changes, looked.refusal, pending, *used)
 
     # -- which answer?
 
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarryOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
-            return _build_carry_refusal(
-                RefusalReason.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
-            )
+            why = f"a call of {call.operation or call.channel} is not part of a conversation"
+            return _refuse(RefusalReason.NO_PLACE, why)
         if self._barred:
-            return _build_carry_refusal(RefusalReason.REQUEST, self._barred)
+            return _refuse(RefusalReason.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
-            return _build_carry_refusal(RefusalReason.REQUEST, "another feature of the session has changed the request")
+            return _refuse(RefusalReason.REQUEST, "another feature of the session has changed the request")
         if (restated := self._restate_with_recorded_values(call, store, found.canonical())) is None:
-            return _build_carry_refusal(RefusalReason.REQUEST, "it names a folder or a day of the recorded run")
+            return _refuse(RefusalReason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._load_model_call_positions(call, store)
         ids = _read_history_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body)
@@ -194,7 +189,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         named = header(call.request.headers, THREAD_FIELD) or ""
         thread = (call.party, named, *request.first_user_texts, request.first_system_text)
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _build_carry_refusal(RefusalReason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+            return _refuse(RefusalReason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose_by_place(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
@@ -227,14 +222,11 @@ class CarryInterceptor(Interceptor[Exchange]):
         for each in placed:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
-                looked = looked or _build_carry_refusal(
-                    RefusalReason.NO_PLACE, "another request had the recording at its place"
-                )
+                looked = looked or _refuse(RefusalReason.NO_PLACE, "another request had the recording at its place")
                 continue
             if bindings is not None and (named := _find_variable_in_answer(bindings, each.recorded.answer)):
-                looked = looked or _build_carry_refusal(
-                    RefusalReason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
-                )
+                why = f"the recorded answer names {named}, which is another one now"
+                looked = looked or _refuse(RefusalReason.IMPOSSIBLE, why)
                 continue
             changes = diff_requests(
                 each, request, client, recorded=places.results, present=self._run.results,
@@ -248,7 +240,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             else:
                 pending = tuple(change for change in changes if self._check_accepted([change], client) is not None)
                 return CarryOutcome(each, tuple(changes), pending, bindings=bindings)
-        return looked or _build_carry_refusal(RefusalReason.NO_PLACE, "no recording has its place in the run")
+        return looked or _refuse(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
     def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
@@ -269,9 +261,8 @@ class CarryInterceptor(Interceptor[Exchange]):
         if known is not None and known[0] == generation:
             return known[1]
         config, session = self._parts.state.config, call.session
-        found = list_recorded_model_calls(
-            store, (session.cassette, session.sample), call.party, config.rules, config.upstreams
-        )
+        place = session.cassette, session.sample
+        found = list_recorded_model_calls(store, place, call.party, config.rules, config.upstreams)
         made = CallPositions(each for each in found if (call.party, each.key) not in session.position.recorded_here)
         self._places[call.party] = generation, made
         return made
@@ -280,7 +271,6 @@ class CarryInterceptor(Interceptor[Exchange]):
 def list_recorded_model_calls(
     store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[RecordedCall]:
-    """Yield the recordings of a party's conversations in a cassette and sample, in the order of the run."""
     for id_, key, _ in list_keys_of_party(store, place, party):
         try:
             each = store.load(id_)
@@ -288,10 +278,8 @@ def list_recorded_model_calls(
         except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
             continue
         if each.operation in CHAT:
-            ids, client = (
-                _read_history_call_ids(canonical, each.request.body),
-                parse_user_agent_client(each.request.headers),
-            )
+            ids = _read_history_call_ids(canonical, each.request.body)
+            client = parse_user_agent_client(each.request.headers)
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
@@ -302,9 +290,8 @@ def find_conflicting_recordings(
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
-            yield from CallPositions(
-                list_recorded_model_calls(store, place, party, rules, upstreams)
-            ).find_conflicts_under_changes(accepted)
+            recorded = list_recorded_model_calls(store, place, party, rules, upstreams)
+            yield from CallPositions(recorded).find_conflicts_under_changes(accepted)
 
 
 def _read_history_call_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -318,11 +305,9 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     return read_response_message(canonical.operation, response)
 
 
-def _rewrite_carried_answer(
-    call: Exchange, looked: CarryOutcome, bindings: Bindings, response: Response
-) -> Response | Mismatch:
-    binding = call.session.find_interceptor(BindingInterceptor)
-    if binding is None or looked.placed is None:
+def _rewrite_carried_answer(call: Exchange, looked: CarryOutcome, response: Response) -> Response | Mismatch:
+    binding, bindings = call.session.find_interceptor(BindingInterceptor), looked.bindings
+    if binding is None or bindings is None or looked.placed is None:
         return response
     recorded = looked.placed.recorded.canonical.tree
     fit = fit_request(bindings, recorded, rewrite_recorded(bindings, recorded), binding.bound.known)
@@ -333,9 +318,8 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
     if (binding := session.find_interceptor(BindingInterceptor)) is None:
         return None
     declared = [*binding.bound.declared.values()]
-    bound = partial(
-        write_arguments_with_placeholders, bindings or Bindings(declared, declared, scope=binding.bound.scope)
-    )
+    bindings = bindings or Bindings(declared, declared, scope=binding.bound.scope)
+    bound = partial(write_arguments_with_placeholders, bindings)
 
     def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
         found = find_volatile_matches(binding.bound.fields, ToolInvocation(tool, arguments), text, (), bound)
@@ -349,13 +333,12 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
 def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
     """Return the name of a changed run variable in an answer, except folders, which are rewritten; empty if none."""
     texts = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
-    found = (
-        form.name for text in texts for spot in bindings.forms_in_system_text.find_matches(text) for form in spot.forms
-    )
+    spots = (spot for text in texts for spot in bindings.forms_in_system_text.find_matches(text))
+    found = (form.name for spot in spots for form in spot.forms)
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _build_carry_refusal(why: RefusalReason, text: str) -> CarryOutcome:
+def _refuse(why: RefusalReason, text: str) -> CarryOutcome:
     return CarryOutcome(None, refusal=Refusal(why, text))
 
 
@@ -374,10 +357,8 @@ class AcceptedChangesFeature(Feature):
 
     @override
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> CarryInterceptor | None:
-        config = self.parts.state.config
-        trial = (
-            config.trial and session.settings.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
-        )
+        config, given = self.parts.state.config, asked.get("trial")
+        trial = config.trial and session.settings.mode in OFFLINE if given is None else bool(given)
         if session.policy.plays is ReplayScope.NOTHING:
             return None
         forking: ForkState | None = asked.get("forking")

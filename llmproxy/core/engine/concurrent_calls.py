@@ -300,7 +300,6 @@ class EndOrder:
         self._skip_ended(group)
 
     def stop_waiting_for(self, recording: int) -> None:
-        """Stop waiting for a call: another request came in its place."""
         if (found := self._by_id.get(recording)) is not None and found[1].asked_at is None:
             found[1].is_over = True
             self._skip_ended(found[0])
@@ -389,9 +388,8 @@ class OrderInterceptor(Interceptor[Exchange]):
         that followed the same request in its thread, else the next one.
         """
         left = [each for each in recordings if each.id in self.order.dealt and each.id not in self._given] or [chosen]
-        fits = [
-            each for each in left if call.kept.after and self._read_preceding_request_key(each.id) == call.kept.after
-        ]
+        after = call.kept.after
+        fits = [each for each in left if after and self._read_preceding_request_key(each.id) == after]
         chosen, *others = fits or left
         self._given.add(chosen.id)
         return chosen, bool(others or not fits)
@@ -458,11 +456,8 @@ class CoalesceInterceptor(Interceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        if (
-            decided.decision is Decision.RECORD
-            and call.method == "POST"
-            and not changes_server_state(call.route, "POST")
-        ):
+        records = decided.decision is Decision.RECORD and call.method == "POST"
+        if records and not changes_server_state(call.route, "POST"):
             with self._lock:
                 crowd = self._open.setdefault(call.party_and_key, [])
                 crowd.append(call)

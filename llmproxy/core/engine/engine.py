@@ -124,10 +124,9 @@ class Engine:
         self.get_feature(BindingFeature).requests.clear()
 
     def begin_exchange(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Exchange:
-        """Find provider and session of a request. `host` is (scheme, host, port) where the client named one itself.
+        """Find provider and session. `host` is (scheme, host, port) where the client named one itself.
 
-        Raises RefusedError: the destination is unknown, or its session or party is invalid; CassetteBusy: another
-        session records this cassette.
+        Raises RefusedError (destination, session or party), CassetteBusy: another session records this cassette.
         """
         return self.stages.begin_exchange(self.dispatcher.place_request(method, target, host, headers))
 
@@ -179,7 +178,6 @@ class Engine:
         return []
 
     def count_unused(self) -> int | None:
-        """Count the live recordings of the sessions' cassettes that no session played or recorded."""
         if self._state.stores.opened is None:
             return None
         served: dict[tuple[str, int], set[int]] = {}

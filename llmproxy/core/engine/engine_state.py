@@ -24,8 +24,6 @@ TEXT = 240
 
 
 class PendingRecordings:
-    """Exchanges of one engine that will be recorded and have not ended."""
-
     def __init__(self) -> None:
         self._places: dict[tuple[str, int], dict[int, Exchange]] = {}
         """Exchanges by cassette and sample, then by `id`."""
@@ -54,9 +52,8 @@ class PendingRecordings:
             so_far = each.recording.body_so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
-            made = list_newly_created_ids(
-                list_server_made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
-            )
+            found = list_server_made_ids(each.family, each.operation, each.recording.mime_type, so_far)
+            made = list_newly_created_ids(found, each.identity.refs)
             if each.key is not None and name in made:
                 return IdOrigin(each.key, each.kept.occurrence, made.index(name))
         return None

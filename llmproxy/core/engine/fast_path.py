@@ -120,16 +120,8 @@ class FastPath:
         laid = state.plans.get(call.interaction, client, now=at, extra=extra, read=store.response)
         # From here on nothing can fail.
         session.served.add(call.interaction)
-        return Hit(
-            laid.data,
-            laid.close,
-            call,
-            session,
-            session.calls.begin(),
-            session.count_request_arrival(party_key),
-            arrived,
-            at,
-        )
+        seq, nth = session.calls.begin(), session.count_request_arrival(party_key)
+        return Hit(laid.data, laid.close, call, session, seq, nth, arrived, at)
 
     def _build_cached_request(
         self, place: RoutedRequestHead, session: Session, store: Store, digest: bytes

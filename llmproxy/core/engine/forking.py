@@ -144,7 +144,6 @@ class ForkState:
         )  # fmt: skip
 
     def learn_tool_calls(self, said: Message | None) -> None:
-        """Record the tool calls of an answer: a later request may name them by id alone."""
         for each in said.tool_calls if said is not None else ():
             self._counts[each.name] += 1
             if each.id:
@@ -303,7 +302,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         miss, now = None, parts.state.now()
         if why is not None:
             wanted = parts.keying.build_canonical(call, call.request.data)
-            miss = parts.misses.build_explained_miss(call, why, recordings, wanted)
+            miss = parts.misses.explain_miss(call, why, recordings, wanted)
         forking.fork = fork = forking.build_fork(call, miss, forking.child or "", now)
         session.superseded.update(session.position.counts)  # shared recordings are not replaced when their keys repeat
         overrides = forking.overrides.redact_texts(parts.state.redactor.text)
@@ -315,11 +314,8 @@ class ForkInterceptor(Interceptor[Exchange]):
         call.note = "; ".join(note for note in (call.note, f"fork: {fork.cassette}") if note)
 
     def on_miss_message(self, call: Exchange, miss: ExplainedMiss, text: str) -> str:
-        return (
-            self.forking.record_stop(call, miss)
-            if self.forking.asked_for and _get_numbered_request(call).number
-            else text
-        )
+        stops = self.forking.asked_for and _get_numbered_request(call).number
+        return self.forking.record_stop(call, miss) if stops else text
 
     def on_end(self, call: Exchange, record: Call) -> Call:
         self.forking.mark_failed_for_retry(call, record.status)
@@ -348,7 +344,6 @@ class ForkFeature(Feature):
             self.parts.state.sessions.require_live_sessions_allowed("that forks")
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
-        """Combine the requested overrides with the cassette's, the former first; reserve the child."""
         forking: ForkState | None = asked.get("forking")
         sessions, inherited = self.parts.state.sessions, Overrides()
         parent = session.cassette, session.sample
@@ -356,9 +351,8 @@ class ForkFeature(Feature):
         if store is not None and (fork := find_fork(store, *parent)) is not None:
             inherited = Overrides(fork.overrides.tools)  # overridden answers are recorded in it
         if forking is None:
-            return (
-                ForkInterceptor(self.parts, session, ForkState(inherited, parent=parent)) if inherited.tools else None
-            )
+            forking = ForkState(inherited, parent=parent)
+            return ForkInterceptor(self.parts, session, forking) if inherited.tools else None
         forking.overrides = forking.given.with_fallback(inherited)
         forking.asked_for, forking.parent = not forking.mocks, parent
         if forking.live:

@@ -46,8 +46,6 @@ MOST_COMPARED = 200
 
 
 class InterchangeablePair(NamedTuple):
-    """Two recordings of which one would be served for the other's request."""
-
     volatile: tuple[str, ...]
     first: int
     second: int
@@ -86,13 +84,14 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 def find_interchangeable_recordings(
     store: Store, cassette: str, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[InterchangeablePair]:
-    """Return the recordings that volatile fields would merge: `fields`, the cassette's own, and the built-in ones."""
     fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *list_builtin())))
     names = {field.name for field in fields}
+    anywhere = any(field.tool in (BLOCK, OUTSIDE, SYSTEM) for field in fields)
+    tools = {json.dumps(field.tool).encode() for field in fields}
     tables: dict[tuple[str, str], tuple[Bindings, FittedMessageCache]] = {}
     found = []
     for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
-        held = [each for each in group if _may_hold_fields(fields, each.canonical.body)]
+        held = [each for each in group if anywhere or any(tool in each.canonical.body for tool in tools)]
         for n, present in enumerate(held):
             for recorded in held[:n]:
                 if recorded.row.key == present.row.key:
@@ -113,11 +112,6 @@ def find_interchangeable_recordings(
     return found
 
 
-def _may_hold_fields(fields: Sequence[VolatileField], body: bytes) -> bool:
-    """Return by a cheap check whether a request may contain volatile fields: in tool results or other places."""
-    return any(field.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(field.tool).encode() in body for field in fields)
-
-
 def _group_comparable_recordings(
     store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> dict[tuple[object, ...], list[_RecordingWithCanonical]]:
@@ -129,14 +123,8 @@ def _group_comparable_recordings(
         except (CassetteError, RefusedError):
             continue
         if canonical.kind == "json":
-            key = (
-                one.sample,
-                one.party,
-                one.provider,
-                one.operation,
-                one.stream,
-                build_value_independent_key(canonical),
-            )
+            bound_key = build_value_independent_key(canonical)
+            key = (one.sample, one.party, one.provider, one.operation, one.stream, bound_key)
             groups[key].append(_RecordingWithCanonical(one, canonical))
     return groups
 
@@ -182,10 +170,9 @@ def restate_run(
             if n in used or canonical is None:
                 continue
             fit = fit_request(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
-            if (
-                isinstance(fit, Fit)
-                and (found := _rewrite_recording_as_newer(one, other, fields, fit, known)) is not None
-            ):
+            if not isinstance(fit, Fit):
+                continue
+            if (found := _rewrite_recording_as_newer(one, other, fields, fit, known)) is not None:
                 used.add(n)
                 names |= set(fit.names)
                 made = found

@@ -8,6 +8,7 @@ recorded answer (`RecordedAnswerPlayback.take_ready_parts`).
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -68,15 +69,10 @@ def _read_request_id(body: bytes | None) -> str:
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 
-def _was_answered_during_call(answer: RowSummary, call: RowSummary) -> bool:
-    return call.started_at <= answer.started_at <= call.started_at + (call.duration_ms or 0) / 1000 + SLACK
-
-
 class RecordedAnswerPlayback:
     def __init__(
         self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, ClientReply | None]
     ) -> None:
-        """Adapt `response`, the chosen recorded answer, to the exchange's request."""
         self._store, self._exchange, self._questions = store, exchange, questions
         self._replies: dict[Asked, ClientReply] = {}
         """Replies to its questions, kept because a part may be checked more than once if something else holds it."""
@@ -94,9 +90,8 @@ class RecordedAnswerPlayback:
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
                 return None
-            messages = [
-                (row.started_at, row.id) for row in self._list_server_recordings() if row.operation not in (STREAM, END)
-            ]
+            rows = self._list_server_recordings()
+            messages = [(row.started_at, row.id) for row in rows if row.operation not in (STREAM, END)]
             return split_standalone_stream(response, self._recorded.started_at, messages)
         turns = split_at_server_requests(response)
         told = turns or [AnswerPart(SendCondition.NOTHING, None, response.body)]
@@ -146,25 +141,22 @@ class RecordedAnswerPlayback:
                 if which not in self._replies and (reply := self._questions.get(which)) is not None:
                     del self._questions[which]
                     self._replies[which] = reply
-                return which in self._replies and self._check_client_reply(which[1], self._replies[which])
-
-    def _check_client_reply(self, asked: str, reply: ClientReply) -> bool | str:
-        if not (expected := self._find_client_reply_keys(asked)):
-            return NEVER_ANSWERED
-        return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
+                if (given := self._replies.get(which)) is None:
+                    return False
+                if not (expected := self._find_client_reply_keys(which[1])):
+                    return NEVER_ANSWERED
+                return True if {given.key} == expected else f"{OTHER_ANSWER}\n{given.text}".rstrip()
 
     def _find_client_reply_keys(self, asked: str) -> set[Key]:
         """Return keys of the recorded replies to a call's question, by time and by order: clocks may be changed."""
         rows, here = list(self._list_server_recordings()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
-        last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
+        last, begin, end = max((id_ for id_ in calls if id_ < here), default=0), math.inf, -math.inf
+        if (call := calls.get(here)) is not None:
+            begin, end = call.started_at, call.started_at + (call.duration_ms or 0) / 1000 + SLACK
         answers = (row for row in rows if row.operation == ANSWER)
         answers = (row for row in answers if _read_request_id(self._store.load(row.id).request.body) == asked)
-        return {
-            row.key
-            for row in answers
-            if last < row.id < here or (call is not None and _was_answered_during_call(row, call))
-        }
+        return {row.key for row in answers if last < row.id < here or begin <= row.started_at <= end}
 
     def _build_refusal(self, text: str) -> bytes:
         message = build_error_message(self._exchange.request.data, text)
@@ -206,7 +198,6 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         return call.state.get(RecordedAnswerPlayback)
 
     def before_store(self, call: Exchange, response: Response) -> Response:
-        """Mark as complete an answer with its result, and a stream that only its client can end and has ended."""
         if response.ending is Ending.COMPLETE:
             return response
         over = call.operation == STREAM and response.ending is Ending.LEFT

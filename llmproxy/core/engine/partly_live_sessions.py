@@ -20,7 +20,6 @@ from llmproxy.core.live_or_recorded import (
     LiveChannels,
     LiveSession,
     RecordedToolSequence,
-    RequestedTool,
     is_model_request,
     is_requested_tool_call,
     may_change_state,
@@ -44,8 +43,6 @@ from llmproxy.proxy_calls import Call
 
 
 class NoRecordingsToServe(RefusedError):
-    """Some channels are live, but the cassette has no recordings for the others."""
-
     code = "llmproxy_nothing_to_serve"
     status = 404
 
@@ -113,7 +110,6 @@ class LiveInterceptor(Interceptor[Exchange]):
         return not self.live_session.is_channel_live(channel)
 
     def _store_waiting(self, store: Store) -> None:
-        """Store the calls that were answered here, in their order; what cannot be stored waits on."""
         if not (waiting := self.live_session.take_unstored_interactions()):
             return
         try:
@@ -182,9 +178,8 @@ class LiveInterceptor(Interceptor[Exchange]):
             live_session.parted = live_session.parted or (name if self._may_change_state(call) else "")
             self._send_live(call)
             return True
-        refused = (call.state.get(_NoMatch) or _NoMatch())._replace(
-            is_error=live_session.asked.unknown is UnknownToolPolicy.ERROR
-        )
+        is_error = live_session.asked.unknown is UnknownToolPolicy.ERROR
+        refused = (call.state.get(_NoMatch) or _NoMatch())._replace(is_error=is_error)
         call.state.put(refused)
         call.error = self._parts.misses.record_miss(call, why, recordings, to_model=refused.is_error)
         call.note = call.note or f"no recording of {name} holds here"
@@ -198,9 +193,8 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _may_change_state(self, call: Exchange) -> bool:
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
-        return may_depend_on_state(
-            call.channel, call.operation
-        ) and not self.live_session.asked.is_user_declared_read_only(_name_call(call))
+        declared = self.live_session.asked.is_user_declared_read_only(_name_call(call))
+        return may_depend_on_state(call.channel, call.operation) and not declared
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         refused, named = call.state.get(_NoMatch) or _NoMatch(), "" if call.channel is Channel.LLM else _name_call(call)
@@ -233,7 +227,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
         if (message := read_response_message(call.operation, response)) is not None:
-            self.live_session.announced = tuple(RequestedTool(each.name, each.arguments) for each in message.tool_calls)
+            self.live_session.announced = message.tool_calls
 
 
 class LiveFeature(Feature):
@@ -255,9 +249,8 @@ class LiveFeature(Feature):
             raise RefusedError(f"llmproxy: {named} and injected faults exclude each other.", hint="Give either.")
         if chosen != config.live and config.mode in OFFLINE and not config.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session with {named} reaches the network."
-            raise LiveSessionForbidden(
-                msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it."
-            )
+            hint = "Start the proxy with --allow-live, or with --live itself, to permit it."
+            raise LiveSessionForbidden(msg, hint=hint)
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
         chosen = self._choose_channels(session.settings.mode, asked)
@@ -296,9 +289,8 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
     found: dict[str, frozenset[str]] = {}
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
-        found[provider] = frozenset(
-            split_tools_by_read_only(each for id_ in listed for each in _read_recorded_mcp_answer(store, id_))[0]
-        )
+        messages = (each for id_ in listed for each in _read_recorded_mcp_answer(store, id_))
+        found[provider] = frozenset(split_tools_by_read_only(messages)[0])
     return found
 
 
@@ -309,12 +301,10 @@ def _read_recorded_mcp_answer(store: Store, id_: int) -> Iterator[object]:
 
 def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
     response = store.response(id_)
-    messages = list(_read_recorded_mcp_answer(store, id_))
-    if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
+    found = list(_read_recorded_mcp_answer(store, id_))
+    if not found or not all(isinstance(each, dict) and "jsonrpc" in each for each in found):
         return f"{response.status} {response.body!r}"
-    bare = [
-        {name: value for name, value in each.items() if name != "id"} for each in messages if isinstance(each, dict)
-    ]
+    bare = [{name: value for name, value in each.items() if name != "id"} for each in found if isinstance(each, dict)]
     return json.dumps([response.status, bare], sort_keys=True)
 
 

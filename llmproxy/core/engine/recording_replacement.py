@@ -159,9 +159,8 @@ class BudgetInterceptor(Interceptor[Exchange]):
             return decided
         if stale is not None:
             return Decided(Decision.REPLAY, stale.recording)
-        call.mark_refused(
-            RefusedError(f"llmproxy: not asked: {why}.", hint="What is recorded is replayed all the same.")
-        )
+        error = RefusedError(f"llmproxy: not asked: {why}.", hint="What is recorded is replayed all the same.")
+        call.mark_refused(error)
         return Decided(Decision.REFUSE)
 
     @override
@@ -271,8 +270,6 @@ STAGED = "@new"
 
 
 class ReplacementInterceptor(Interceptor[Exchange]):
-    """Stages a session's recordings, and replaces its cassette's recordings with them when it is closed."""
-
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]]) -> None:
         """Begin with an empty stage; `ours`: recordings that this proxy put in place before. Raises CassetteBusy."""
         self._state, self._session, self._ours = parts.state, session, ours
@@ -373,17 +370,15 @@ class ReaskInterceptor(ReplacementInterceptor):
         at = placed.recorded if again is None and placed is not None else again
         recorded = store.load(at.id) if at is not None and store else None
         body = self._keying.redact(call, call.request.body or b"").body
-        if why := self._spending.reserve_cost_or_explain(
-            call, body, _compute_maximum_prompt_tokens(body, recorded, looked)
-        ):
+        prompt = _compute_maximum_prompt_tokens(body, recorded, looked)
+        if why := self._spending.reserve_cost_or_explain(call, body, prompt):
             self._stopped = True
             hint = "What was recorded before stays as it was."
             call.mark_refused(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=hint))
             return found
         if recorded is not None and store is not None:
-            slots = store.find_keyed(
-                *self.old_cassette_place, call.party, found.key if again is not None else recorded.key
-            )
+            key = found.key if again is not None else recorded.key
+            slots = store.find_keyed(*self.old_cassette_place, call.party, key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
         call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_message(recorded)))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -112,10 +113,7 @@ class RequestHeadRouter:
         own = self._get_session_upstreams(name)
         where, in_scope = self._route_request(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn_request(headers, where.target, where.provider.credentials)
-        kept, stubs = (
-            self._strip_and_fingerprint_headers(headers, where),
-            self._find_stubs_for_head(where, method, headers),
-        )
+        kept = self._strip_and_fingerprint_headers(headers, where)
         return RoutedRequestHead(
             party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
@@ -124,11 +122,10 @@ class RequestHeadRouter:
             learned=self._redactor.epoch.count, upstreams=own,
             channel=get_service_kind(where.provider.name, where.operation), attempt=read_retry_count_if_sent(kept),
             prefix=find_client_path_prefix(target, where.target) if host is None else "",
-            changes=changes_server_state(where, method), stubs=stubs,
+            changes=changes_server_state(where, method), stubs=self._find_stubs_for_head(where, method, headers),
         )  # fmt: skip
 
     def is_still_valid(self, place: RoutedRequestHead) -> bool:
-        """Return whether the same head would get the same result: no new credential, equal upstreams and speaker."""
         same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_session_upstreams(
             place.name
         )
@@ -146,7 +143,6 @@ class RequestHeadRouter:
             return "openai"
 
     def is_host_in_scope(self, host: str, port: int) -> bool:
-        """Return whether a host is a provider's, or of --upstream or --record-host, whatever the path."""
         named = (urlsplit(url) for url in self._config.upstreams.values())
         if any(parts.hostname == host and get_port_or_default(parts.scheme, parts.port) == port for parts in named):
             return True
@@ -168,7 +164,6 @@ class RequestHeadRouter:
         return known.settings.mode if known is not None else self._config.mode
 
     def _strip_and_fingerprint_headers(self, headers: Headers, where: Route) -> Headers:
-        """Return the headers without our own, with fingerprints of values that count but are never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
         if not where.known and (said := fingerprint_unstored_fields(kept, FingerprintCache().digest)):
             kept = (*kept, (SAID_HEADER, said))
@@ -231,10 +226,8 @@ _PLACEHOLDER_HINT = (
 
 
 def refuse_if_unsendable(exchange: Exchange) -> None:
-    """Refuse a request that must not be sent upstream.
-
-    Its upstream is unknown (Azure without an endpoint), or it is signed for our own address. Or it has a recording's
-    placeholder in place of a credential: the provider's 401 would be recorded.
+    """Refuse a request whose upstream is unknown (Azure without an endpoint), or that is signed for our own address, or
+    that has a recording's placeholder in place of a credential: the provider's 401 would be recorded.
     """
     if exchange.decision not in (Decision.RECORD, Decision.PASS):
         return
@@ -271,13 +264,10 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
         )
         if found:
             return _digest_secret("\n".join(found), secret)
-    for name in CREDENTIALS:
-        if value := header(headers, name):
-            return _digest_secret(_extract_key_from_authorization(value), secret)
-    for name, value in parse_qsl(target.partition("?")[2]):
-        if name == "key" and value:
-            return _digest_secret(value, secret)
-    return "none"
+    sent = (_extract_key_from_authorization(value) for name in CREDENTIALS if (value := header(headers, name)))
+    keys = (value for name, value in parse_qsl(target.partition("?")[2]) if name == "key")
+    found_key = next(chain(sent, keys), None)
+    return "none" if found_key is None else _digest_secret(found_key, secret)
 
 
 def fingerprint_body_credentials(body: bytes, store: Path) -> str:
@@ -317,10 +307,8 @@ def read_store_secret(store: Path) -> bytes:
         msg = f"cannot read or make {path}, which --match-credential needs: {error.strerror or error}"
         raise MachineError(msg) from error
     if len(found) != _SECRET_LENGTH:
-        raise MachineError(
-            f"{path} is damaged: it has {len(found)} bytes, not {_SECRET_LENGTH}.",
-            hint="Restore it, or record anew without it.",
-        )
+        msg = f"{path} is damaged: it has {len(found)} bytes, not {_SECRET_LENGTH}."
+        raise MachineError(msg, hint="Restore it, or record anew without it.")
     return found
 
 
@@ -350,19 +338,16 @@ class KeyDeriver:
             canonical, noted = self._state.redactor.run_and_record_searches(derive, exchange.place.counted)
         else:
             canonical, noted = self.build_canonical(exchange, body), False
-        model = canonical.model or find_model_in_body(canonical)
-        known = CachedKeyEntry(
-            build_key(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted
-        )
+        key, model = build_key(canonical), canonical.model or find_model_in_body(canonical)
+        known = CachedKeyEntry(key, model, canonical.stream, canonical.refs, canonical.operation, noted)
         self._state.memory.remember(digest, known, learned)
         return known, canonical
 
     def _find_key_by_recorded_body(self, exchange: Exchange, body: bytes) -> CachedKeyEntry | None:
         """Return the identity of a request whose bytes equal a recording in all that counts; None for any other.
 
-        Nothing was redacted in the stored request, and it contains no current credential: so the same bytes need no
-        redaction now, and their key is the recording's. If the key depends on more than the request, or is to be
-        stored, it is derived.
+        Stored bytes that contain no current credential need no redaction, and their key is the recording's. If the key
+        depends on more than the request, or is to be stored, it is derived.
         """
         place, session, state, received = exchange.place, exchange.session, self._state, exchange.request
         where, store, at = place.route, state.stores.opened, (session.cassette, session.sample)
@@ -391,7 +376,6 @@ class KeyDeriver:
     def add_server_state(
         self, exchange: Exchange, body: bytes, known: CachedKeyEntry, seen: Canonical | None
     ) -> tuple[CachedKeyEntry, Canonical | None]:
-        """Add this session's earlier changes of objects that a request names, and find its own change."""
         where, changes = exchange.route, exchange.session.position.changes
         tree = parse_json(exchange.request.data) if where.row.changes and known.refs else None
         change = None
@@ -407,7 +391,6 @@ class KeyDeriver:
         return known, seen
 
     def is_slow_to_prepare(self, exchange: Exchange, body: bytes) -> bool:
-        """Return whether to prepare a request on a thread: it is large and not cached."""
         let_through = exchange.decision is Decision.PASS and exchange.route.row.not_llm
         if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
@@ -425,9 +408,8 @@ class KeyDeriver:
         learned, received = self._state.redactor.epoch.count, exchange.request
         if received.redacted is not None and received.redacted[0] == learned and body is received.body:
             return received.redacted[1]
-        request = self._decode_and_redact_request(
-            exchange, body, _set_content_length(received.headers, len(received.data))
-        )
+        headers = _set_content_length(received.headers, len(received.data))
+        request = self._decode_and_redact_request(exchange, body, headers)
         received.redacted = (learned, request)
         return request
 
@@ -439,10 +421,8 @@ class KeyDeriver:
                 headers = without(headers, "content-encoding")
             except ValueError as why:
                 exchange.note = f"request body is not {coding}: {why}"
-        where = exchange.route
-        return self._state.redactor.request(
-            Request(exchange.method, where.target, headers, body), where.provider.credentials
-        )
+        request = Request(exchange.method, exchange.route.target, headers, body)
+        return self._state.redactor.request(request, exchange.route.provider.credentials)
 
     def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         request, made_by = self.redact(exchange, body), self.build_id_origin_finder(exchange.session)
@@ -462,7 +442,6 @@ class KeyDeriver:
 
 @lru_cache(256)
 def _encode_head_of_recording(provider: str, method: str, target: str, headers: str) -> bytes:
-    """Return the counting part of a recorded request's head, in stored form; empty if it is damaged."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         return KeyCache.encode_request_head(provider, method, target, parse_headers(headers), known=True)
     return b""

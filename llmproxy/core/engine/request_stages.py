@@ -78,20 +78,26 @@ def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
 def decide(
     policy: ModePolicy, recordings: Sequence[KeyedRecording], nth: int, exhausted: Exhausted, *, recorded_here: bool
 ) -> Decided:
-    """Decide on a request, the `nth` arrival of its key in the session, counted from 1.
+    """Decide on the `nth` arrival of a key, from 1; `recordings` are its live ones in order of occurrence.
 
-    `policy` is the session's, `recordings` are the key's live ones in its cassette, in order of occurrence.
-    `recorded_here`: the key was first recorded in this session: it is recorded again, so a first run in `auto` equals
-    `record`.
+    `recorded_here`: it was first recorded in this session, so it is again: a first run in `auto` equals `record`.
     """
     if policy.plays is ReplayScope.NOTHING:
         return Decided(policy.on_miss)
-    tape = list_playable(policy, recordings)
-    if policy.on_miss is Decision.REFUSE:
-        return _decide_replay(tape, nth, exhausted)
-    if recorded_here or nth > len(tape):
+    tape, replays_only = list_playable(policy, recordings), policy.on_miss is Decision.REFUSE
+    if nth <= len(tape) and (replays_only or not recorded_here):
+        return Decided(Decision.REPLAY, tape[nth - 1])
+    if not replays_only:
         return Decided(policy.on_miss)
-    return Decided(Decision.REPLAY, tape[nth - 1])
+    if not tape:
+        return Decided(Decision.REFUSE, reason=MissReason.NEVER)
+    match exhausted:
+        case Exhausted.MISS:
+            return Decided(Decision.REFUSE, reason=MissReason.EXHAUSTED)
+        case Exhausted.CYCLE:
+            return Decided(Decision.REPLAY, tape[(nth - 1) % len(tape)])
+        case Exhausted.LAST:
+            return Decided(Decision.REPLAY, next((each for each in reversed(tape) if each.is_good_answer), tape[-1]))
 
 
 def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
@@ -106,10 +112,8 @@ def decide_exhausted(
 ) -> Exhausted:
     """Return how to answer a request that comes more often than it was recorded; `chosen` is the session's setting.
 
-    `changes`: its provider's row states that it creates or changes something.
-
-    A request that changes something is not answered with the last recording again: a second invoice would have the
-    first one's number.
+    What changes something is not answered with the last recording again: a second invoice would have the first's
+    number.
     """
     tells = channel is Channel.HTTP and method not in SAFE
     # It is unknown whether a tool changes something.
@@ -129,20 +133,6 @@ def describe_recorded_failure(recording: KeyedRecording) -> str:
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
     return "" if is_replayable_status(recording.status) else f"a recorded failure: {recording.status}"
-
-
-def _decide_replay(tape: Sequence[KeyedRecording], nth: int, exhausted: Exhausted) -> Decided:
-    if not tape:
-        return Decided(Decision.REFUSE, reason=MissReason.NEVER)
-    if nth <= len(tape):
-        return Decided(Decision.REPLAY, tape[nth - 1])
-    match exhausted:
-        case Exhausted.MISS:
-            return Decided(Decision.REFUSE, reason=MissReason.EXHAUSTED)
-        case Exhausted.CYCLE:
-            return Decided(Decision.REPLAY, tape[(nth - 1) % len(tape)])
-        case Exhausted.LAST:
-            return Decided(Decision.REPLAY, next((each for each in reversed(tape) if each.is_good_answer), tape[-1]))
 
 
 CANDIDATES = 50
@@ -171,7 +161,6 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 def _list_candidates(
     exchange: Exchange, config: Config, store: Store, wording: RecordingRewriter
 ) -> list[tuple[int, Canonical]]:
-    """Return its party's recordings that the request could match, with the canonical form of today's rules."""
     place, found = (exchange.session.cassette, exchange.party), list[tuple[int, Canonical]]()
     for id_ in store.list_candidate_ids(*place, exchange.route.provider.name, exchange.operation, CANDIDATES):
         if (recorded := wording.find_cached_request(id_)) is None:
@@ -208,7 +197,7 @@ class MissExplainer:
     def record_miss(self, exchange: Exchange, why: MissReason, recordings: int, *, to_model: bool = False) -> MissError:
         """Explain a miss in the error to the client (or `to_model` alone), and in the journal for `llmproxy why`."""
         wanted = self._keying.build_canonical(exchange, exchange.request.data)
-        miss = self.build_explained_miss(exchange, why, recordings, wanted)
+        miss = self.explain_miss(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
         question = build_question_identity(exchange, wanted, miss.context.last_user)
         this = MissedCall(wanted, question, exchange.progress.arrived)
@@ -228,10 +217,7 @@ class MissExplainer:
         this.error = error
         return error
 
-    def build_explained_miss(
-        self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical
-    ) -> ExplainedMiss:
-        """Explain why an exchange is refused; `recordings` is the number of recordings of its key."""
+    def explain_miss(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         config, store = self._state.config, self._state.stores.current
         request = self._keying.redact(exchange, exchange.request.data)
         session, where = exchange.session, exchange.route
@@ -282,7 +268,6 @@ class RequestStages:
         return exchange
 
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
-        """Derive the key, count the arrival and, unless the head determined the decision, decide."""
         self._run_stages(exchange, body)
         if exchange.change is not None:
             slot = exchange.slot
@@ -361,7 +346,6 @@ class RequestStages:
             self._state.pending.reserve_occurrence(exchange, slots)
 
     def _begins_new_run(self, exchange: Exchange, key: Key) -> bool:
-        """Return whether this is the first request of another run of the agent, and not its repetition."""
         session, store = exchange.session, self._state.stores.current
         party_key = (exchange.party, key)
         if party_key != session.first or store is None or session.position.stateless == party_key:
@@ -370,15 +354,13 @@ class RequestStages:
         return session.is_new_run(party_key, len(list_playable(session.policy, slots)))
 
     def _keep_question_for_audit(self, exchange: Exchange, slot: KeyedRecording) -> None:
-        """Store a request whose key was derived with its recording, for `llmproxy audit`."""
         redacted = exchange.request.redacted
         if self._state.journal.asks <= 0 or redacted is None or exchange.answer.made is not None:
             return
         request = redacted[1]
         same = slot.asked == hashlib.sha256(request.body).digest()
-        self._state.journal.record_replayed_request(
-            ReplayedRequest(exchange.progress.started_at, slot.id, request, same)
-        )
+        replayed = ReplayedRequest(exchange.progress.started_at, slot.id, request, same)
+        self._state.journal.record_replayed_request(replayed)
 
 
 class AnswerPlanner:
@@ -407,10 +389,8 @@ class AnswerPlanner:
             answer = self.serve_recorded(exchange)
             if (host := find_redirect_host(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
-            timed = exchange.answer.held and answer.chunked
-            laid = plan_response(
-                answer, client, speed=speed, now=now, extra=extra, prefix=exchange.place.prefix, timed=timed
-            )
+            prefix, timed = exchange.place.prefix, exchange.answer.held and answer.chunked
+            laid = plan_response(answer, client, speed=speed, now=now, extra=extra, prefix=prefix, timed=timed)
             return self._apply_plan_hooks(exchange, laid)
         sent = self._state.plans.get(slot.id, client, now=now, extra=extra, read=store.response)
         self._record_served(exchange, slot)
@@ -425,11 +405,7 @@ class AnswerPlanner:
     def get_send_delay(
         self, exchange: Exchange, offset: int | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
-        """Return seconds until the next check of whether a piece of an answer may be sent; 0 if it may now.
-
-        `offset` is its time in the plan, microseconds; None for the answer's last piece. `ends` are those of the
-        client's connection, `has_read` as in `EndOrder`.
-        """
+        """Return seconds as `EndOrder.get_send_delay`; `offset` is in the plan, microseconds; None: the last piece."""
         if not exchange.answer.held:
             return 0.0
         recorded = None if offset is None else offset * (exchange.session.settings.speed or 1) / MICROSECONDS

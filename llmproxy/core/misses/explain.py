@@ -90,10 +90,7 @@ class ExplainedMiss:
 
     @cached_property
     def text(self) -> str:
-        """Text for the client: at most 2,000 characters, mostly 12 lines, beginning with ``llmproxy:``.
-
-        Differences precede cause and commands.
-        """
+        """Text for the client: at most 2,000 characters, mostly 12 lines; differences precede cause and commands."""
         text = ""
         for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
             text = "\n".join(_format_miss_lines(self, shown, width))
@@ -108,9 +105,8 @@ class ExplainedMiss:
     @property
     def steps(self) -> tuple[dict[str, object], ...]:
         """Advice, ``{"about": why, "commands": [to type]}``; the likeliest first."""
-        return tuple(
-            {"about": each.about + each.more, "commands": list(each.commands)} for each in _list_advice_steps(self)
-        )
+        found = _list_advice_steps(self)
+        return tuple({"about": each.about + each.more, "commands": list(each.commands)} for each in found)
 
     def to_dict(self) -> dict[str, object]:
         context = asdict(self.context)
@@ -129,7 +125,6 @@ class ExplainedMiss:
 
     @property
     def record_command(self) -> str:
-        """The command that records the request, if the advice is to record it; else empty."""
         return _build_start_command(self, "auto") if _match_reason(self).steps is _advise_record else ""
 
     @property
@@ -299,12 +294,9 @@ def _advise_other_recording(miss: ExplainedMiss) -> list[_Advice]:
 
 def _advise_declaring_day(miss: ExplainedMiss) -> _Advice:
     """Advise that `run`, the pytest plugin and suites declare a day in system text, and bind it."""
-    context = miss.context
-    by_run = (
-        context.again
-        if context.again.is_begun_anew
-        else context.again.for_other_command("llmproxy run", " -- YOUR COMMAND")
-    )
+    context, by_run = miss.context, miss.context.again
+    if not by_run.is_begun_anew:
+        by_run = by_run.for_other_command("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     return _Advice("or record again with the day declared; it then replays on any other day", [typed])
 

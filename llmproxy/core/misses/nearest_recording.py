@@ -125,9 +125,7 @@ def find_nearest(
     """Return the candidate most like `wanted`, None without candidates; `wording` rewrites them with this run's values.
 
     Order: same provider and operation; fewest differences among the candidates with the most equal messages from the
-    start (except for volatile places), or with more from the end; most similar last text; of equals the first. Bounded:
-    only candidates of the first 32 MiB of bodies are used, all of these are ranked by comparisons in C, 8 by either end
-    are compared in full, each within the bounds of `core.traffic.json_diff`.
+    start (except for volatile places), or with more from the end; most similar last text; of equals the first.
     """
     if not candidates:
         return None
@@ -169,9 +167,8 @@ def find_nearest(
 
 
 def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
-    pairs = zip(
-        reversed(find_messages_member(candidate.tree)[1]), reversed(find_messages_member(wanted.tree)[1]), strict=False
-    )
+    old, new = (find_messages_member(each.tree)[1] for each in (candidate, wanted))
+    pairs = zip(reversed(old), reversed(new), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
@@ -219,7 +216,6 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
 def _count_common_by_candidate(
     wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter
 ) -> dict[int, int]:
-    """Return by candidate the number of equal first messages: message by message, each compared once."""
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()
     alive, looked_at = list(candidates), 0
@@ -246,15 +242,13 @@ def _count_common_by_candidate(
     return common
 
 
-def _rank_candidate(
-    wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: RecordingRewriter
-) -> _Rank:
-    said = find_messages_member(candidate.tree)[1]
-    last = wording.restate_message(id_, candidate, len(said) - 1) if said else candidate.tree
+def _rank_candidate(wanted: Canonical, id_: int, recorded: Canonical, common: int, wording: RecordingRewriter) -> _Rank:
+    said = find_messages_member(recorded.tree)[1]
+    last = wording.restate_message(id_, recorded, len(said) - 1) if said else recorded.tree
     texts = _find_last_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:]
-    same_model = (wanted.model or find_model_in_body(wanted)) == (candidate.model or find_model_in_body(candidate))
+    same_model = (wanted.model or find_model_in_body(wanted)) == (recorded.model or find_model_in_body(recorded))
     alike = SequenceMatcher(None, *texts, autojunk=False).quick_ratio()
-    return _same_operation(wanted, candidate), common, same_model, alike
+    return _same_operation(wanted, recorded), common, same_model, alike
 
 
 def _differs_only_in_volatile(old: object, new: object) -> bool:
@@ -312,12 +306,8 @@ def _is_question(place: ChangedPlace) -> bool:
 
 
 def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
-    """Return the differences of canonical requests: provider, operation, model, body as edited, query, headers."""
-    found = [
-        ChangedPlace(name, name, left, right)
-        for name in _OUTSIDE
-        if (left := getattr(old, name)) != (right := getattr(new, name))
-    ]
+    outside = ((name, getattr(old, name), getattr(new, name)) for name in _OUTSIDE)
+    found = [ChangedPlace(name, name, left, right) for name, left, right in outside if left != right]
     if old.tree is not None and new.tree is not None:
         found += compare_requests(new.operation, old.tree, new.tree, COUNTED)
     elif old.body != new.body:
@@ -335,7 +325,6 @@ def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
 
 
 def _read_grpc_texts(canonical: Canonical) -> list[tuple[str, str]]:
-    """Return the readable texts in gRPC messages: (numbers of fields, text)."""
     if not is_grpc(canonical.headers):
         return []
     return [text for _, data in split_messages(canonical.body) for text in find_texts(data)]
@@ -427,7 +416,6 @@ class NormalizeRulesSuggestion:
 
 
 def suggest_rules(old: Canonical, new: Canonical) -> NormalizeRulesSuggestion | None:
-    """Return rules for volatile-looking differences of two requests, or None if no rule helps."""
     if old.tree is None or new.tree is None or max(len(old.body), len(new.body)) > _LARGEST:
         return None
     rules, left, tried = Rules(), _count_remaining_differences(old, new, Rules()), 0
@@ -441,11 +429,9 @@ def suggest_rules(old: Canonical, new: Canonical) -> NormalizeRulesSuggestion | 
             if now < left:
                 rules, left = merged, now
                 break
-    return (
-        NormalizeRulesSuggestion(_write_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs))
-        if rules != Rules()
-        else None
-    )
+    if rules == Rules():
+        return None
+    return NormalizeRulesSuggestion(_write_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs))
 
 
 def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rules]:
@@ -459,7 +445,6 @@ def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rul
 
 
 def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
-    """Return rules that make two texts equal, preferably packs, or None."""
     rules = Rules()
     for _ in range(_ROUNDS):
         kind = classify_volatile(old, new) or ""
@@ -476,7 +461,6 @@ def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]
 def _list_helpful_rules(
     kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[Rules, str, str]]:
-    """Yield each rule for a kind that reduces the difference, with the resulting texts."""
     word = f"[{kind.split('/', maxsplit=1)[0].replace(' ', '-')}]"
     rules = [(Rules(packs=(pack,)), PACKS[pack]) for pack in packs.get(kind, ())]
     scrubs_of_kind = (TextScrub(each, word) for each in _PATTERNS.get(kind, ()))
