@@ -25,13 +25,13 @@ def run() -> int:
 
 def _try_mcp_shim(words: list[str]) -> int | None:
     """Run the MCP shim if the arguments ask for it, without further imports; None: parse the command line instead."""
-    from llmproxy.client.tools.mcp_shim import parse_shim_words, run_shim
+    from llmproxy.client.tools.mcp_shim import parse_mcp_shim_arguments, run_mcp_shim
     from llmproxy.errors import print_final_error
 
-    if (asked := parse_shim_words(words)) is None:
+    if (asked := parse_mcp_shim_arguments(words)) is None:
         return None
     try:
-        return run_shim(asked, os.environ)
+        return run_mcp_shim(asked, os.environ)
     except Exception as error:  # noqa: BLE001 (it becomes a message)
         return print_final_error(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.errors import MachineError, printable
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 
 NAME = "llmproxy-replay"
 LONGEST = 700
@@ -132,7 +132,7 @@ def format_command(command: str, store: str | Path) -> str:
 
 def format_store_option(store: str | Path) -> str:
     """Return `` --store PATH``; empty for the default store, however its path is written."""
-    said = show_store(store)
+    said = format_store_place(store)
     return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quote_word(said)}"
 
 

@@ -60,13 +60,13 @@ OURS = "llmproxy: "
 """Prefix of our messages in the output of others: a client's exception, pytest's report, a terminal."""
 
 
-def ensure_prefix(text: object) -> str:
+def ensure_program_prefix(text: object) -> str:
     """Add the prefix once: a message that came from the proxy over HTTP already has it."""
     said = str(text)
     return said if said.startswith(OURS) else OURS + said
 
 
-def remove_prefix(text: object) -> str:
+def remove_program_prefix(text: object) -> str:
     return str(text).removeprefix(OURS)
 
 
@@ -77,7 +77,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
-def without_passwords(text: str) -> str:
+def redact_url_passwords(text: str) -> str:
     """Return a text without the passwords of its URLs; a URL parsed as a path may have lost a slash."""
     return _PASSWORD.sub(r"\1***@", text)
 
@@ -193,6 +193,6 @@ def print_final_error(error: Exception, *, debug: bool) -> Exit:
     else:
         how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
         text, code = f"internal error: {type(error).__name__}: {error}{how}", Exit.ENVIRONMENT
-    sys.stderr.write(f"{without_passwords(ensure_prefix(text))}\n")
+    sys.stderr.write(f"{redact_url_passwords(ensure_program_prefix(text))}\n")
     sys.stderr.flush()
     return code

@@ -51,7 +51,7 @@ def replace_file(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
         temporary.unlink(missing_ok=True)
 
 
-def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def build_dict_without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object, as `object_pairs_hook`. Raises ValueError for duplicate names."""
     made: dict[str, Any] = {}
     for name, value in pairs:
@@ -61,7 +61,7 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def make_ignored(folder: Path) -> Path:
+def create_gitignored_folder(folder: Path) -> Path:
     """Create a folder with a .gitignore that excludes all of it, and return it. Raises OSError."""
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"

@@ -48,11 +48,11 @@ def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
     return convert
 
 
-def member_of[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
+def create_enum_converter[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
     return one_of({each.value: each for each in kind} | more)
 
 
-def text_matching[T](
+def create_pattern_converter[T](
     pattern: str, said: str, make: Callable[[re.Match[str]], T | None], *, of: type = object
 ) -> Callable[[object], T]:
     """Return a converter of texts that match a pattern; `make` may still return None for an invalid one."""
@@ -68,17 +68,17 @@ def text_matching[T](
     return convert
 
 
-def optional_of[T](convert: Callable[[object], T]) -> Callable[[object], T | None]:
+def create_optional_converter[T](convert: Callable[[object], T]) -> Callable[[object], T | None]:
     """Return a converter that keeps None; an empty text is None."""
     return lambda value: None if value in (None, "") else convert(value)
 
 
-def list_of[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:
+def create_list_converter[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:
     """Return a converter of lists; in the environment, commas or white space separate the items."""
     return lambda value: tuple(convert(word) for word in _split_words(value))
 
 
-def table_of(
+def create_table_converter(
     name: Callable[[object], str], convert: Callable[[object], str], part: Callable[[str], tuple[str, str]]
 ) -> Callable[[object], dict[str, str]]:
     """Return a converter of tables, or of words that `part` splits into name and value."""
@@ -98,34 +98,40 @@ def _split_words(value: object) -> list[str]:
     raise ValueError(f"{value!r} is not a list of texts")
 
 
-read_mode = member_of(Mode, **VCR_MODES)
-read_exhausted = member_of(Exhausted)
-read_scope = member_of(BindScope)
-read_unknown_tool = member_of(UnknownToolPolicy)
-read_update = member_of(Update)
-_dollars = text_matching(r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1]))
-read_cost = optional_of(_dollars)
+read_mode = create_enum_converter(Mode, **VCR_MODES)
+read_exhausted = create_enum_converter(Exhausted)
+read_scope = create_enum_converter(BindScope)
+read_unknown_tool = create_enum_converter(UnknownToolPolicy)
+read_update = create_enum_converter(Update)
+_dollars = create_pattern_converter(
+    r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1])
+)
+read_cost = create_optional_converter(_dollars)
 read_truth = one_of(_TRUTH)
-read_status = optional_of(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
-read_seed = optional_of(text_matching(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0])))
-read_port = text_matching(
+read_status = create_optional_converter(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
+read_seed = create_optional_converter(
+    create_pattern_converter(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0]))
+)
+read_port = create_pattern_converter(
     r"\d{1,5}",
     "a port: 1 to 65535, or 0 for any free one",
     lambda found: int(found[0]) if int(found[0]) <= _LAST_PORT else None,
 )
-read_size = text_matching(
+read_size = create_pattern_converter(
     r"(\d{1,18})\s*([a-z]*)",
     "a size: bytes, or a number with KiB, MiB or GiB, as 64MiB",
     lambda found: int(found[1]) << _POWERS[unit] if (unit := found[2].lower()) in _POWERS and int(found[1]) else None,
 )
-read_name = text_matching(
+read_name = create_pattern_converter(
     "[^#]+",
     "a cassette name: printable text without '#'",
     lambda found: found[0] if found.string.isprintable() else None,
     of=str,
 )
 """Read a name. SDKs cut a URL at ``#``, which would merge sessions."""
-read_host = text_matching(r"\[?[a-z0-9_.:%-]+\]?", "a host name or address", lambda found: found[0].lower(), of=str)
+read_host = create_pattern_converter(
+    r"\[?[a-z0-9_.:%-]+\]?", "a host name or address", lambda found: found[0].lower(), of=str
+)
 
 
 def number_up_to(most: float, said: str) -> Callable[[object], float]:
@@ -167,13 +173,13 @@ def read_text(value: object) -> str:
     return value
 
 
-def read_optional_path(value: object) -> Path | None:
+def parse_optional_path_setting(value: object) -> Path | None:
     if value is not None and not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")
     return None if value is None else Path(value)
 
 
-def read_path(value: object) -> Path:
+def parse_path_setting(value: object) -> Path:
     """Read a path. A URL is refused, also with a slash lost, and not repeated: it may hold a password."""
     if not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")
@@ -203,17 +209,17 @@ def _read_origin(word: str) -> str:
     return found
 
 
-read_hosts = list_of(lambda word: word if word == "*" else _read_portless_host(word))
+read_hosts = create_list_converter(lambda word: word if word == "*" else _read_portless_host(word))
 """Read host patterns: ``*.example.com`` matches every name below that one, ``*`` every host."""
-read_names = list_of(lambda word: _read_portless_host(word, patterns=False).removesuffix("."))
-read_origins = list_of(_read_origin)
+read_names = create_list_converter(lambda word: _read_portless_host(word, patterns=False).removesuffix("."))
+read_origins = create_list_converter(_read_origin)
 """Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
 
 
 def read_channels(value: object) -> tuple[Channel, ...]:
     """Read channels without duplicates, from a list or separated by commas."""
     words = [part for word in _split_words(value) for part in word.split(",") if part]
-    return tuple(dict.fromkeys(map(member_of(Channel), words)))
+    return tuple(dict.fromkeys(map(create_enum_converter(Channel), words)))
 
 
 def read_name_patterns(value: object) -> tuple[str, ...]:
@@ -230,13 +236,13 @@ def host_matches(patterns: Iterable[str], host: str) -> bool:
     )
 
 
-_upstream_name = text_matching(
+_upstream_name = create_pattern_converter(
     _PROVIDER,
     "an upstream's name: letters, digits, '.', '_', '-', ':' (not 's')",
     lambda found: None if found[0].lower() in _RESERVED else found[0].lower(),
 )
-_rate_name = text_matching(rf"\*|{_PROVIDER}", "a provider's name", lambda found: found[0].lower())
-_stub_place = text_matching(
+_rate_name = create_pattern_converter(rf"\*|{_PROVIDER}", "a provider's name", lambda found: found[0].lower())
+_stub_place = create_pattern_converter(
     r"([a-z0-9*.-]+)(/\S*)", "HOST/PATH, as in auth.example.com/oauth/token", lambda found: found[1].lower() + found[2]
 )
 _stub_kind = one_of({each: each for each in ("token", "empty", "issuer")})
@@ -286,10 +292,12 @@ def parse_calls_and_period(rate: str) -> tuple[int, float]:
     return int(calls), _SECONDS[unit]
 
 
-_read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2]))
+_read_stubs = create_table_converter(
+    _stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2])
+)
 
 
-def read_stub_kind_by_place(value: object) -> dict[str, str]:
+def parse_stub_kinds_by_url(value: object) -> dict[str, str]:
     """Read host and path -> kind of stub; typed as ``HOST/PATH=KIND``."""
     made = _read_stubs(value)
     if wild := [place for place, kind in made.items() if kind == "issuer" and "*" in place]:
@@ -297,7 +305,7 @@ def read_stub_kind_by_place(value: object) -> dict[str, str]:
     return made
 
 
-read_upstreams = table_of(_upstream_name, _read_url, _split_upstream)
+read_upstreams = create_table_converter(_upstream_name, _read_url, _split_upstream)
 """Read name -> base URL; typed as ``NAME=URL``."""
-read_rates = table_of(_rate_name, _validate_call_rate, _split_provider_rate)
+read_rates = create_table_converter(_rate_name, _validate_call_rate, _split_provider_rate)
 """Read provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""

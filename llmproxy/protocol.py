@@ -24,7 +24,7 @@ class ReplayScope(Enum):
     """All recordings in their order, including failures and cut answers; after the last one `Exhausted` applies."""
 
 
-class ToolLineReply(NamedTuple):
+class McpStdioLineOutcome(NamedTuple):
     """The outcome of a line that a client sends to an MCP server over stdio."""
 
     out: bytes = b""

@@ -18,11 +18,11 @@ from llmproxy.errors import SettingsError
 SCHEMES = ("postgresql", "postgres")
 _SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
 """Members of a URL's query that may be shown; others may be passwords or file names."""
-_known: dict[Path, RemoteStore] = {}
+_known: dict[Path, ServerStoreAddress] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteStore:
+class ServerStoreAddress:
     url: str = field(repr=False)
     """URL in libpq's format; may contain a password."""
     shown: str
@@ -35,11 +35,11 @@ class RemoteStore:
         return tuple(dict.fromkeys(each for text in given for each in (text, unquote(text)) if each))
 
 
-def is_server(typed: str) -> bool:
+def is_server_url(typed: str) -> bool:
     return typed.strip().partition("://")[0].lower() in SCHEMES and "://" in typed
 
 
-def without_secrets(url: str) -> str:
+def strip_secrets_from_url(url: str) -> str:
     """Return a server's URL for display. Raises ValueError without repeating the URL."""
     try:
         parts = urlsplit(url.strip())
@@ -54,21 +54,21 @@ def without_secrets(url: str) -> str:
     return f"postgresql://{user}{where}{parts.path}" + (f"?{query}" if query else "")
 
 
-def register_server(url: str, env: Mapping[str, str]) -> Path:
+def register_store_server(url: str, env: Mapping[str, str]) -> Path:
     """Register a server and return its copy's path; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError."""
-    said = without_secrets(url)
+    said = strip_secrets_from_url(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
     copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"
-    _known[copy] = RemoteStore(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
+    _known[copy] = ServerStoreAddress(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
     return copy
 
 
-def find_server_of_copy(path: Path | str) -> RemoteStore | None:
+def find_server_of_copy(path: Path | str) -> ServerStoreAddress | None:
     """Return the server whose copy is at a path; None for a file or a server that is not registered."""
     return _known.get(Path(path))
 
 
-def show_store(path: Path | str) -> str:
+def format_store_place(path: Path | str) -> str:
     server = find_server_of_copy(path)
     return str(path) if server is None else server.shown
 
@@ -79,10 +79,10 @@ def ensure_copy_folder(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def refuse_server(option: str, path: Path) -> None:
+def require_store_in_file(option: str, path: Path) -> None:
     """Raise SettingsError if an operation that needs a store in a file gets a server's store."""
     if find_server_of_copy(path) is not None:
-        msg = f"{option} needs a store in a file; this one is {show_store(path)}."
+        msg = f"{option} needs a store in a file; this one is {format_store_place(path)}."
         raise SettingsError(msg, hint="llmproxy pull NAME brings a cassette of it into a file.")
 
 

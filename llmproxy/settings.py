@@ -24,7 +24,7 @@ from llmproxy import parsers, protocol
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownToolPolicy, Update
-from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server
+from llmproxy.server_store_copies import find_server_of_copy, is_server_url, register_store_server
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -54,7 +54,7 @@ class Normalize:
     packs: tuple[str, ...] = ()
 
 
-def read_normalize(value: object) -> Normalize:
+def parse_normalize_rules(value: object) -> Normalize:
     """Read the user's rules. Raises ValueError with the place in the table."""
     if isinstance(value, Normalize):
         return value
@@ -177,10 +177,10 @@ class Settings:
     port: int = Option(parsers.read_port, protocol.DEFAULT_PORT, "PORT").explain(
         "Port to listen on; 0 takes any free port."
     )
-    store: Path = Option(parsers.read_optional_path, Path(protocol.DEFAULT_STORE), "PATH", again=False).explain(
-        "The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team."
-    )
-    cassette_dir: Path | None = Option(parsers.read_optional_path, None, "DIR").explain(
+    store: Path = Option(
+        parsers.parse_optional_path_setting, Path(protocol.DEFAULT_STORE), "PATH", again=False
+    ).explain("The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team.")
+    cassette_dir: Path | None = Option(parsers.parse_optional_path_setting, None, "DIR").explain(
         "Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
         "the store), written when a session that recorded ends."
     )
@@ -253,7 +253,7 @@ class Settings:
         "Origin of web pages that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
         "others are refused."
     )
-    client_cert: Path | None = Option(parsers.read_optional_path, None, "PATH").explain(
+    client_cert: Path | None = Option(parsers.parse_optional_path_setting, None, "PATH").explain(
         "PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files."
     )
     allow_live: bool = _declare_switch("Let clients of a replay proxy open sessions in modes that use the network.")
@@ -281,7 +281,7 @@ class Settings:
         "With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
         "so its calls may come in any order; * stands for any characters."
     )
-    stub: Mapping[str, str] = Option(parsers.read_stub_kind_by_place, {}, "HOST/PATH=KIND").explain(
+    stub: Mapping[str, str] = Option(parsers.parse_stub_kinds_by_url, {}, "HOST/PATH=KIND").explain(
         "Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
         "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters."
     )
@@ -317,7 +317,7 @@ class Settings:
     )
     quiet: bool = _declare_switch("Print misses and the summary only.", again=False, of_session=True)
     verbose: bool = _declare_switch("Log each step.", again=False, of_session=True)
-    normalize: Normalize = Option(read_normalize, Normalize(), has_flag=False).explain(
+    normalize: Normalize = Option(parse_normalize_rules, Normalize(), has_flag=False).explain(
         "Your own rules for parts of requests that do not count: ignore, scrub, packs."
     )
 
@@ -337,7 +337,7 @@ class Settings:
 FORMS: Mapping[str, Option] = {each.name: replace(each.metadata["option"], name=each.name) for each in fields(Settings)}
 
 
-def list_options() -> tuple[Option, ...]:
+def list_setting_options() -> tuple[Option, ...]:
     return tuple(FORMS.values())
 
 
@@ -369,13 +369,13 @@ class Source:
         return self.origin is Origin.FLAG or (environment and ours)
 
 
-def find_reachable_host(host: str) -> str:
+def convert_listen_to_connect_host(host: str) -> str:
     """Return the host that clients use for a proxy listening at `host`, such as loopback for 0.0.0.0."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - read, not bound
     return f"[{host}]" if ":" in host else host
 
 
-def shown_path(path: Path) -> str:
+def format_shown_path(path: Path) -> str:
     """Return a path as typed in the current folder."""
     if (server := find_server_of_copy(path)) is not None:
         return server.shown
@@ -385,7 +385,7 @@ def shown_path(path: Path) -> str:
 
 def shareable_path(path: Path) -> str:
     """Return a path for a file that leaves the machine: only the name of a path outside this folder."""
-    said = shown_path(path)
+    said = format_shown_path(path)
     return path.name if Path(said).is_absolute() else said
 
 
@@ -396,7 +396,7 @@ def _spell_pairs(value: Mapping[str, str]) -> list[str]:
 def _spell_value(value: object) -> str:
     """Return a value as typed: paths relative to here, numbers without needless zeros."""
     if isinstance(value, Path):
-        return shown_path(value)
+        return format_shown_path(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -420,7 +420,7 @@ class Loaded:
         Without mode, cassette and store, which a suggested command sets itself, options of one run, and the token.
         """
         given: list[tuple[str, str | bool]] = []
-        for option in list_options():
+        for option in list_setting_options():
             value, source = getattr(self.settings, option.name), self.sources[option.name]
             if not option.again or option.secret or not option.has_flag:
                 continue
@@ -461,7 +461,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     An unset flag is None or an empty list, an unset variable missing or empty. pyproject.toml is searched from `cwd`
     upwards; relative paths in flags start there.
     """
-    file = next((_read_table(*each) for each in find_project_tables(cwd)), {})
+    file = next((_read_table(*each) for each in find_pyproject_tables(cwd)), {})
     layers = [file, _read_env(env, cwd), _read_command_line_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / protocol.DEFAULT_STORE}
     sources = dict.fromkeys(FORMS, Source())
@@ -491,7 +491,11 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
     try:
         if name == "store":
             typed = str(given.value)
-            return register_server(typed, env) if is_server(typed) else given.folder / parsers.read_path(given.value)
+            return (
+                register_store_server(typed, env)
+                if is_server_url(typed)
+                else given.folder / parsers.parse_path_setting(given.value)
+            )
         value = FORMS[name].read(given.value)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error
@@ -506,7 +510,7 @@ def _check_option_name(name: str, spelt: str, source: str, spellings: Iterable[s
 
 
 def _read_command_line_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _GivenValue]:
-    names = {option.name: option.flag or option.name for option in list_options()}
+    names = {option.name: option.flag or option.name for option in list_setting_options()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     for name in given:
         _check_option_name(name, name, "the flags", names)
@@ -517,13 +521,13 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
     found = {}
     for variable in sorted(env):
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
-            spellings = [option.env for option in list_options()]
+            spellings = [option.env for option in list_setting_options()]
             name = _check_option_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
             found[name] = _GivenValue(env[variable], Source(Origin.ENVIRONMENT, variable), cwd)
     return found
 
 
-def find_project_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Path]]:
+def find_pyproject_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Path]]:
     """Yield each ``[tool.llmproxy]`` of a pyproject.toml at or above a folder, with its folder, nearest first."""
     for folder in (cwd, *cwd.parents):
         table = _tool_table(folder / "pyproject.toml")
@@ -537,7 +541,7 @@ def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenVa
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:
             continue
-        spellings = [option.key for option in list_options()]
+        spellings = [option.key for option in list_setting_options()]
         name = _check_option_name(spelt.replace("-", "_"), spelt, str(source), spellings)
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")

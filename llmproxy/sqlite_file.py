@@ -1,10 +1,10 @@
 """The one place that opens SQLite files: the store, the journal and the cache of scenarios.
 
-A POSIX lock belongs to a process and a file. Closing *any* descriptor of a file releases every lock that the
-process holds on it, SQLite's too. Another process then sees no writer, checkpoints and removes the write-ahead log,
-and the live writer commits to an unlinked file: acknowledged, and lost (https://www.sqlite.org/howtocorrupt.html,
-2.2). So databases are read through SQLite alone, which tracks its own descriptors, and the one function that must
-read raw bytes (`copy_raw`) keeps its descriptor until the last connection of this process to that file is closed.
+A POSIX lock belongs to a process and a file. Closing *any* descriptor of a file releases every lock that the process
+holds on it, SQLite's too. Another process then sees no writer, checkpoints and removes the write-ahead log, and the
+live writer commits to an unlinked file: acknowledged, and lost (https://www.sqlite.org/howtocorrupt.html, 2.2). So
+databases are read through SQLite alone, which tracks its own descriptors, and the one function that must read raw bytes
+(`copy_database_bytes`) keeps its descriptor until the last connection of this process to that file is closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMMIT_SECONDS = 5.0
 READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
 
 
-class FileState(Enum):
+class DatabaseFileState(Enum):
     ABSENT = auto()
     FOLDER = auto()
     EMPTY = auto()
@@ -98,7 +98,7 @@ class OverwriteAwareConnection(sqlite3.Connection):
         try:
             self.execute("PRAGMA journal_mode=WAL").fetchone()
         except sqlite3.OperationalError as error:
-            if primary_code(error) not in BUSY:
+            if get_sqlite_primary_code(error) not in BUSY:
                 raise
         # The identity of the log, if any, so that `is_current` notices its removal.
         self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens it, or makes it
@@ -149,17 +149,17 @@ def open_connection(path: Path, query: str, *, timeout: float) -> OverwriteAware
     return made
 
 
-def read_state(path: Path) -> FileState:
+def read_state(path: Path) -> DatabaseFileState:
     """Return the state of `path` without changing or creating anything. Raises sqlite3.Error: unreadable or damaged.
 
     It takes no lock, unless the file looks invalid: it may be in the middle of its first commit.
     """
     if path.is_dir():
-        return FileState.FOLDER
+        return DatabaseFileState.FOLDER
     if not path.exists():
-        return FileState.ABSENT
+        return DatabaseFileState.ABSENT
     if not path.is_file():  # a pipe would be waited for, for ever
-        return FileState.FOREIGN
+        return DatabaseFileState.FOREIGN
     size = path.stat().st_size  # before the look: what somebody makes of an empty file meanwhile is no stranger's
     try:
         # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it
@@ -167,21 +167,21 @@ def read_state(path: Path) -> FileState:
         try:
             pages = _query_page_count(path, "mode=ro&nolock=1", timeout=0)
         except sqlite3.DatabaseError as error:
-            if primary_code(error) not in DAMAGED:
+            if get_sqlite_primary_code(error) not in DAMAGED:
                 raise
             pages = _query_page_count(path, "mode=ro", timeout=_COMMIT_SECONDS)
     except sqlite3.DatabaseError as error:
-        code = primary_code(error)
+        code = get_sqlite_primary_code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
-            return FileState.WAL
+            return DatabaseFileState.WAL
         if code == sqlite3.SQLITE_NOTADB:
-            return FileState.FOREIGN
+            return DatabaseFileState.FOREIGN
         if code == sqlite3.SQLITE_READONLY:  # somebody was killed while he wrote
-            return FileState.ROLLBACK
+            return DatabaseFileState.ROLLBACK
         raise
     if not pages:
-        return FileState.FOREIGN if size else FileState.EMPTY  # too few bytes for a page count as none
-    return FileState.ROLLBACK
+        return DatabaseFileState.FOREIGN if size else DatabaseFileState.EMPTY  # too few bytes for a page count as none
+    return DatabaseFileState.ROLLBACK
 
 
 def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
@@ -197,9 +197,9 @@ def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
 def is_database(path: Path) -> bool:
     """Return whether a file is an SQLite database, damaged or not: it must not be opened with `open`. Never raises."""
     try:
-        return read_state(path) in (FileState.ROLLBACK, FileState.WAL)
+        return read_state(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
     except sqlite3.Error as error:
-        return primary_code(error) in DAMAGED
+        return get_sqlite_primary_code(error) in DAMAGED
 
 
 def passes_quick_check(path: Path) -> bool:
@@ -210,8 +210,8 @@ def passes_quick_check(path: Path) -> bool:
         return False
 
 
-def read_foreign_start(path: Path, count: int = 16) -> bytes:
-    """Return the first bytes of a file that is no database (`FileState.FOREIGN`), for a message; b"" if unreadable."""
+def read_start_of_foreign_file(path: Path, count: int = 16) -> bytes:
+    """Return the first bytes of a file that is no database, for a message; b"" if unreadable."""
     if not path.is_file():
         return b""
     try:
@@ -224,7 +224,7 @@ def read_foreign_start(path: Path, count: int = 16) -> bytes:
         _close_descriptor_when_unused(descriptor)
 
 
-def copy_raw(source: Path, target: Path) -> None:
+def copy_database_bytes(source: Path, target: Path) -> None:
     """Copy a database's bytes to a new file, for one that SQLite cannot read in place. Raises OSError."""
     descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -260,7 +260,7 @@ def sidecar_path(path: Path, suffix: str) -> Path:
 
 
 @contextmanager
-def in_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
+def hold_read_transaction(conn: sqlite3.Connection) -> Iterator[None]:
     conn.execute("BEGIN")
     try:
         yield
@@ -282,7 +282,7 @@ def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorTexts:
+class DatabaseErrorTexts:
     """Words for errors of one kind of database; hints may use {path}, and {typed} for the path quoted for a shell."""
 
     name: str
@@ -295,14 +295,16 @@ class ErrorTexts:
     corrupt: type[CassetteCorrupt] = CassetteCorrupt
 
 
-def primary_code(error: sqlite3.Error) -> int:
+def get_sqlite_primary_code(error: sqlite3.Error) -> int:
     """Return SQLite's primary result code; SQLITE_ERROR if the driver gives none."""
     code: Any = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return int(code) & 0xFF
 
 
-def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writing: bool) -> LLMProxyError:
-    code, what = primary_code(error), f"The {words.name} {path}"
+def translate_sqlite_error(
+    error: sqlite3.Error, path: Path, words: DatabaseErrorTexts, *, writing: bool
+) -> LLMProxyError:
+    code, what = get_sqlite_primary_code(error), f"The {words.name} {path}"
     places = {"path": path, "typed": shlex.quote(str(path))}
     if code in BUSY:
         hint = f"Close the program that holds it (sqlite3, a database browser), or {words.elsewhere}."
@@ -320,8 +322,8 @@ def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writ
 
 
 @contextmanager
-def translate_errors(path: Path, words: ErrorTexts, *, writing: bool) -> Iterator[None]:
+def translate_errors(path: Path, words: DatabaseErrorTexts, *, writing: bool) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise translate_error(error, path, words, writing=writing) from error
+        raise translate_sqlite_error(error, path, words, writing=writing) from error

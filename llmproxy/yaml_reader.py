@@ -140,7 +140,7 @@ class List(list[Any]):
         self.items_at.append(at)
 
 
-def place_of(node: object, member: Hashable = None, *, key: bool = False) -> YamlPlace | None:
+def get_yaml_place(node: object, member: Hashable = None, *, key: bool = False) -> YamlPlace | None:
     """Return the place of a mapping or list, or of a member (of its key with `key`); None if unknown."""
     if isinstance(node, Map):
         if isinstance(member, str) and member in node.values_at:
@@ -151,15 +151,15 @@ def place_of(node: object, member: Hashable = None, *, key: bool = False) -> Yam
     return None
 
 
-def locate_path(root: object, path: Iterable[object]) -> YamlPlace | None:
+def find_yaml_place_of_path(root: object, path: Iterable[object]) -> YamlPlace | None:
     """Return the place of the value at `path`; unknown steps are skipped."""
-    node, found = root, place_of(root)
+    node, found = root, get_yaml_place(root)
     for step in path:
         if isinstance(node, dict) and step in node:
-            found = place_of(node, str(step)) or found
+            found = get_yaml_place(node, str(step)) or found
             node = node[step]
         elif isinstance(node, list) and isinstance(step, int) and 0 <= step < len(node):
-            found = place_of(node, step) or found
+            found = get_yaml_place(node, step) or found
             node = node[step]
     return found
 
@@ -236,7 +236,7 @@ def read_documents(
     return documents
 
 
-def read_plain_document(content: bytes | str, name: str, *, empty_hint: str = "", limits: Limits = SUITE) -> Any:
+def parse_single_yaml_document(content: bytes | str, name: str, *, empty_hint: str = "", limits: Limits = SUITE) -> Any:
     """Return the only document of a YAML text as plain values. Raises SuiteProblems."""
     problems = Problems()
     documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits)

@@ -122,11 +122,11 @@ SECRET = """\
     "acme": "acme_<hex32>",
 """
 CODING_AGENT = """\
-def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcpServers | None:
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-        return (*command, "--servers", write_config_copy(made, folder))
+        return (*command, "--servers", write_mcp_config_copy(made, folder))
 
-    return FoundTools(build_config_from_servers(_get_table_or_empty(_read_json_or_empty(cwd / ".acme.json"), "servers")), place)
+    return FoundMcpServers(build_mcp_config_from_servers(_get_table_or_empty(_read_json_or_empty(cwd / ".acme.json"), "servers")), place)
 
 
 """
@@ -198,7 +198,7 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "an interceptor": [
         Change("core/engine/engine.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"),
-        Change("core/engine/engine.py", "    StampFeature,\n", "LiveFeature,"),
+        Change("core/engine/engine.py", "    StampFeature,\n", "PartlyLiveFeature,"),
         Change("core/engine/stamping.py", INTERCEPTOR),
     ],
     "a report of tests": [

@@ -36,7 +36,7 @@ from llmproxy.advice import (
 from llmproxy.cli import COMMANDS
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.mitm.serve import build_start_command
-from llmproxy.settings import Loaded, list_options, load
+from llmproxy.settings import Loaded, list_setting_options, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
 NOTHING_TO_KEEP = frozenset(
@@ -214,7 +214,7 @@ FLAGS: dict[str, object] = {
 
 def parse(words: list[str]) -> dict[str, object]:
     """Read a command's flags back."""
-    known, found = {option.flag: option for option in list_options()}, dict[str, object]()
+    known, found = {option.flag: option for option in list_setting_options()}, dict[str, object]()
     rest = iter(words)
     for word in rest:
         if word.startswith("--no-") and word not in known:
@@ -230,7 +230,7 @@ def parse(words: list[str]) -> dict[str, object]:
 
 def same(one: Loaded, other: Loaded, *but: str) -> None:
     """See that settings agree in all that a command keeps."""
-    for option in list_options():
+    for option in list_setting_options():
         kept = (option.again and option.name not in but) or option.name in ("cassette", "store")
         if kept and not option.secret:
             assert getattr(one.settings, option.name) == getattr(other.settings, option.name), option.name
@@ -240,12 +240,12 @@ def test_every_option_is_known_here() -> None:
     """A new option has a value in the table above, so that it is kept or left out on purpose; a choice or a switch needs none."""
     choices = {
         each.name: True if each.boolean else each.metavar.split("|")[-1]
-        for each in list_options()
+        for each in list_setting_options()
         if "|" in each.metavar or each.boolean
     }
     for name, value in choices.items():
         FLAGS.setdefault(name, value)
-    assert {option.name for option in list_options() if option.has_flag} <= set(FLAGS)
+    assert {option.name for option in list_setting_options() if option.has_flag} <= set(FLAGS)
 
 
 @pytest.mark.parametrize("name", [None, *FLAGS])

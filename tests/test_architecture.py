@@ -212,7 +212,7 @@ def test_one_engine_plays_scripts_and_suites() -> None:
     assert every["RunLifecycle"] == {f"{running}/executor.py", "suite/run/case_runner.py"}
     assert every["kind.open"] == {f"{running}/run_lifecycle.py"}
     assert "RunSession.open" not in every
-    assert "RecordedCallsSession.open" not in every
+    assert "RejudgingSession.open" not in every
     assert every["name_late_calls"] == every["session.close"] == {f"{running}/run_lifecycle.py"}
     assert every["Finished"] == {f"{running}/run_lifecycle.py"}
     assert every["Started"] == {f"{running}/executor.py", "suite/run/case_runner.py"}  # what is known before

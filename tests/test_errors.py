@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy import errors
 from llmproxy.cli import main
-from llmproxy.errors import Exit, LLMProxyError, MachineError, ensure_prefix, without_passwords
+from llmproxy.errors import Exit, LLMProxyError, MachineError, ensure_program_prefix, redact_url_passwords
 
 ALL = sorted(
     (found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, LLMProxyError)),
@@ -62,13 +62,13 @@ def test_exit_codes_are_those_of_the_readme() -> None:
 )
 def test_no_message_has_a_password_of_a_url(said: str, shown: str) -> None:
     """Also of one that lost a slash when it was taken for a path."""
-    assert without_passwords(said) == shown
+    assert redact_url_passwords(said) == shown
 
 
 def test_who_speaks_is_said_once() -> None:
     """What the proxy says over HTTP begins with its name already."""
-    assert ensure_prefix("no store") == "llmproxy: no store"
-    assert ensure_prefix(MachineError("llmproxy: no store", hint="x")) == "llmproxy: no store\nx"
+    assert ensure_program_prefix("no store") == "llmproxy: no store"
+    assert ensure_program_prefix(MachineError("llmproxy: no store", hint="x")) == "llmproxy: no store\nx"
 
 
 @pytest.mark.parametrize("command", ["test", "show", "ui", "verify", "import", "scan", "diff"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.files import read_bounded_bytes, read_bounded_text, replace_file, unique_members
+from llmproxy.files import build_dict_without_duplicates, read_bounded_bytes, read_bounded_text, replace_file
 
 
 def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_what_has_no_size_is_read_up_to_the_same_bound(tmp_path: Path) -> None:
 def test_a_member_that_stands_twice_is_refused(text: str) -> None:
     """The last one would win, and nobody would see it."""
     with pytest.raises(ValueError, match="'a' stands twice in one object"):
-        json.loads(text, object_pairs_hook=unique_members)
+        json.loads(text, object_pairs_hook=build_dict_without_duplicates)
 
 
 def test_a_replaced_file_is_never_open_to_more_than_before_it_was(tmp_path: Path) -> None:

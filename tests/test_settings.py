@@ -14,7 +14,16 @@ import pytest
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.settings import KeyScrubPattern, Normalize, Origin, Settings, Source, format_value, list_options, load
+from llmproxy.settings import (
+    KeyScrubPattern,
+    Normalize,
+    Origin,
+    Settings,
+    Source,
+    format_value,
+    list_setting_options,
+    load,
+)
 from tests.support.doc_tables import options_table
 
 
@@ -205,8 +214,8 @@ def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> Non
 def test_every_option_has_help_and_stands_in_the_table() -> None:
     """The table of docs/options.md is drawn from the fields."""
     table = options_table()
-    assert [option.name for option in list_options()] == [each.name for each in fields(Settings)]
-    for option in list_options():
+    assert [option.name for option in list_setting_options()] == [each.name for each in fields(Settings)]
+    for option in list_setting_options():
         assert option.help
         assert f"`{option.env}`" in table
         assert option.flag in table

@@ -19,7 +19,7 @@ import pytest
 import llmproxy
 from llmproxy import sqlite_file
 from llmproxy.cli import COMMANDS, main
-from llmproxy.cli.ui import make_page_query_function
+from llmproxy.cli.ui import make_viewer_query_function
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
@@ -31,7 +31,14 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
-from llmproxy.sqlite_file import FileState, copy_raw, open_connection, read_foreign_start, read_state, sidecar_path
+from llmproxy.sqlite_file import (
+    DatabaseFileState,
+    copy_database_bytes,
+    open_connection,
+    read_start_of_foreign_file,
+    read_state,
+    sidecar_path,
+)
 from llmproxy.trace import Cassette
 from tests.support.chats import chat
 from tests.support.recordings import NOW, interaction, look, reopened
@@ -71,16 +78,16 @@ def killed_while_writing(path: Path) -> None:
     assert sidecar_path(path, "-journal").stat().st_size
 
 
-FOUND: dict[str, tuple[Callable[[Path], object], FileState]] = {
-    "nothing": (lambda _: None, FileState.ABSENT),
-    "a folder": (Path.mkdir, FileState.FOLDER),
-    "no bytes": (Path.touch, FileState.EMPTY),
-    "a database": (rest, FileState.ROLLBACK),
-    "write-ahead": (in_write_ahead, FileState.WAL),
-    "a crash": (killed_while_writing, FileState.ROLLBACK),
-    "a byte": (lambda path: path.write_bytes(b"x"), FileState.FOREIGN),
-    "yaml": (lambda path: path.write_text("a: b\n" * 200), FileState.FOREIGN),
-    "a cut head": (lambda path: path.write_bytes(b"SQLite format 3\0"), FileState.FOREIGN),
+FOUND: dict[str, tuple[Callable[[Path], object], DatabaseFileState]] = {
+    "nothing": (lambda _: None, DatabaseFileState.ABSENT),
+    "a folder": (Path.mkdir, DatabaseFileState.FOLDER),
+    "no bytes": (Path.touch, DatabaseFileState.EMPTY),
+    "a database": (rest, DatabaseFileState.ROLLBACK),
+    "write-ahead": (in_write_ahead, DatabaseFileState.WAL),
+    "a crash": (killed_while_writing, DatabaseFileState.ROLLBACK),
+    "a byte": (lambda path: path.write_bytes(b"x"), DatabaseFileState.FOREIGN),
+    "yaml": (lambda path: path.write_text("a: b\n" * 200), DatabaseFileState.FOREIGN),
+    "a cut head": (lambda path: path.write_bytes(b"SQLite format 3\0"), DatabaseFileState.FOREIGN),
 }
 
 
@@ -90,7 +97,7 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
     make, state = FOUND[name]
     path = tmp_path / "a b%20?#ü.db"
     make(path)
-    before = look(tmp_path) if state is not FileState.FOLDER else None
+    before = look(tmp_path) if state is not DatabaseFileState.FOLDER else None
     assert read_state(path) is state
     assert before is None or look(tmp_path) == before
 
@@ -263,8 +270,8 @@ def cassettes(path: Path) -> None:
 
 
 def crashed_copy(path: Path) -> None:
-    copy_raw(path, path.with_name("copied.db"))
-    read_foreign_start(path)
+    copy_database_bytes(path, path.with_name("copied.db"))
+    read_start_of_foreign_file(path)
 
 
 OPENERS: dict[str, Callable[[Path], object]] = {
@@ -280,7 +287,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
-    "viewer": lambda path: make_page_query_function(path)("steps", {"cassette": "default"}),
+    "viewer": lambda path: make_viewer_query_function(path)("steps", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},
 }
 
@@ -399,5 +406,5 @@ def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
     """A pipe gives its reader nothing until somebody writes: a start would hang."""
     pipe = tmp_path / "pipe.db"
     os.mkfifo(pipe)
-    assert read_state(pipe) is FileState.FOREIGN
-    assert read_foreign_start(pipe) == b""
+    assert read_state(pipe) is DatabaseFileState.FOREIGN
+    assert read_start_of_foreign_file(pipe) == b""

@@ -9,18 +9,24 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start
-from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server, show_store, without_secrets
-from llmproxy.settings import load, shown_path
+from llmproxy.server_store_copies import (
+    find_server_of_copy,
+    format_store_place,
+    is_server_url,
+    register_store_server,
+    strip_secrets_from_url,
+)
+from llmproxy.settings import format_shown_path, load
 
 URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"
 
 
 def test_what_is_shown_holds_no_secret() -> None:
     """User, host, port, database and sslmode are said; every other member of the query is not."""
-    assert without_secrets(URL) == "postgresql://me@db.example:5433/team?sslmode=require"
-    assert without_secrets("postgres://[::1]/x?host=/tmp/y") == "postgresql://[::1]/x?host=/tmp/y"
+    assert strip_secrets_from_url(URL) == "postgresql://me@db.example:5433/team?sslmode=require"
+    assert strip_secrets_from_url("postgres://[::1]/x?host=/tmp/y") == "postgresql://[::1]/x?host=/tmp/y"
     with pytest.raises(ValueError, match="not repeated") as caught:
-        without_secrets("postgresql://me:s3/cret@db:x/y")
+        strip_secrets_from_url("postgresql://me:s3/cret@db:x/y")
     assert "cret" not in str(caught.value)
 
 
@@ -29,10 +35,10 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path), "LLMPROXY_STORE": URL}
     store = load({}, env, tmp_path).settings.store
     assert store.is_relative_to(tmp_path)
-    assert store == register_server(URL.replace("s3cret%21", "other"), env)
-    assert show_store(store) == shown_path(store) == without_secrets(URL)
+    assert store == register_store_server(URL.replace("s3cret%21", "other"), env)
+    assert format_store_place(store) == format_shown_path(store) == strip_secrets_from_url(URL)
     assert find_server_of_copy(tmp_path / "llmproxy.db") is None
-    register_server(URL, env)
+    register_store_server(URL, env)
     server = find_server_of_copy(store)
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}
@@ -41,7 +47,7 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
 
 def test_a_file_is_no_server() -> None:
     """Only PostgreSQL's schemes are."""
-    found = [is_server(each) for each in ("x.db", "postgres.db", "mysql://h/x", "POSTGRESQL://h/x")]
+    found = [is_server_url(each) for each in ("x.db", "postgres.db", "mysql://h/x", "POSTGRESQL://h/x")]
     assert found == [False, False, False, True]
 
 

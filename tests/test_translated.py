@@ -89,8 +89,8 @@ _query_forks = lambda *asked: (replace(fork, why=translate(fork.why)) for fork i
 """,
     "client/fault_sweep_judging.py": """
 from llmproxy.translated import translate
-_judge = judge_trial
-judge_trial = lambda *given: (found := _judge(*given))._replace(detail=translate(found.detail))
+_judge = judge_fault_trial
+judge_fault_trial = lambda *given: (found := _judge(*given))._replace(detail=translate(found.detail))
 """,
     "trace/comparing/recording_diff.py": """
 from dataclasses import replace

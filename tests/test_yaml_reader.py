@@ -16,8 +16,8 @@ from llmproxy.yaml_reader import (
     Problems,
     SuiteProblems,
     YamlPlace,
-    locate_path,
-    place_of,
+    find_yaml_place_of_path,
+    get_yaml_place,
     read_documents,
     read_file,
 )
@@ -88,14 +88,14 @@ def test_everything_knows_its_place() -> None:
     """File, line and column of mapping, key, value and item."""
     made = one("a: 1\nb:\n  - x\n  - {c: d}\n")
     assert isinstance(made, Map)
-    assert str(place_of(made, "b", key=True)) == "f.yaml:2:1"
-    assert str(place_of(made["b"], 0)) == "f.yaml:3:5"
-    assert str(place_of(made["b"][1], "c")) == "f.yaml:4:9"
+    assert str(get_yaml_place(made, "b", key=True)) == "f.yaml:2:1"
+    assert str(get_yaml_place(made["b"], 0)) == "f.yaml:3:5"
+    assert str(get_yaml_place(made["b"][1], "c")) == "f.yaml:4:9"
 
 
 def test_a_column_is_a_character() -> None:
     made = one("{ä: x, ö: y}")
-    assert str(place_of(made, "ö", key=True)) == "f.yaml:1:8"
+    assert str(get_yaml_place(made, "ö", key=True)) == "f.yaml:1:8"
 
 
 def test_equal_keys_are_refused_with_both_places() -> None:
@@ -113,7 +113,7 @@ def test_anchors_and_merges_work() -> None:
     assert isinstance(made, Map)
     assert made["z"] == {"a": 0, "b": 1, "c": 2}
     assert made["w"] is made["x"]
-    assert str(place_of(made["z"], "c")) == "f.yaml:2:17"
+    assert str(get_yaml_place(made["z"], "c")) == "f.yaml:2:17"
 
 
 def test_a_quoted_merge_key_is_a_key() -> None:
@@ -269,17 +269,17 @@ def test_many_problems_are_cut() -> None:
 def test_places_of_members_and_keys_are_known() -> None:
     """A mapping knows where each key and value stands, a list each item, and itself for what it does not have."""
     root = tree()
-    assert place_of(root, "tags", key=True) == at(2, 1)
-    assert place_of(root, "tags") == at(2, 7)
-    assert place_of(root["tags"], 0) == at(3, 4)
-    assert place_of(root, "nothing") == root.place
-    assert place_of({"plain": 1}) is None
+    assert get_yaml_place(root, "tags", key=True) == at(2, 1)
+    assert get_yaml_place(root, "tags") == at(2, 7)
+    assert get_yaml_place(root["tags"], 0) == at(3, 4)
+    assert get_yaml_place(root, "nothing") == root.place
+    assert get_yaml_place({"plain": 1}) is None
 
 
 def test_a_path_is_located_past_names_that_are_no_keys() -> None:
     """Branches of unions stand in pydantic's paths and not in files."""
-    assert locate_path(tree(), ("(branch)", "tags", 0)) == at(3, 4)
-    assert locate_path(tree(), ("tags", 7)) == at(2, 7)
+    assert find_yaml_place_of_path(tree(), ("(branch)", "tags", 0)) == at(3, 4)
+    assert find_yaml_place_of_path(tree(), ("tags", 7)) == at(2, 7)
 
 
 def test_a_twin_is_changed_alone() -> None:
@@ -288,7 +288,7 @@ def test_a_twin_is_changed_alone() -> None:
     twin = root.copy_with_places()
     twin.put("id", "x", at(5), at(5))
     assert "id" not in root
-    assert place_of(twin, "tags") == at(2, 7)
+    assert get_yaml_place(twin, "tags") == at(2, 7)
 
 
 def test_utf_16_and_byte_order_marks_are_read() -> None:

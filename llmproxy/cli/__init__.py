@@ -23,8 +23,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import llmproxy
-from llmproxy.cli.parts.completion import adapt_to_bash
-from llmproxy.errors import Exit, print_final_error, without_passwords
+from llmproxy.cli.parts.completion import adapt_completion_to_bash
+from llmproxy.errors import Exit, print_final_error, redact_url_passwords
 
 
 class CommandEntry(NamedTuple):
@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with contextlib.suppress(OSError):  # what lies beneath was exchanged meanwhile
                 stream.reconfigure(errors="llmproxy")
     try:
-        with adapt_to_bash(os.environ):
+        with adapt_completion_to_bash(os.environ):
             code = get_command(build_app())(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
     except SystemExit as done:
@@ -302,6 +302,6 @@ def _print_usage_error(error: Any) -> Exit:
     if possible := getattr(error, "possibilities", None):
         error.possibilities = None
         error.message = f"{error.message}. Did you mean {possible[0]!r}?"
-    error.message = without_passwords(error.message)
+    error.message = redact_url_passwords(error.message)
     error.show()
     return Exit.USAGE

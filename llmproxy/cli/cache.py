@@ -14,7 +14,14 @@ import typer
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.cli import make_default_typer
-from llmproxy.cli.parts.printing import format_size, format_table_lines, get_width, print_json, print_line, to_line
+from llmproxy.cli.parts.printing import (
+    format_size,
+    format_table_lines,
+    get_terminal_width,
+    print_json,
+    print_line,
+    to_safe_line,
+)
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cache_store import CacheStore
 
@@ -46,7 +53,7 @@ def stats(as_json: bool = _JSON) -> None:
     if store.mode != "auto":
         print_line(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
     for name, count in names.items():
-        print_line(f"  {count:>6}  {to_line(name)}")
+        print_line(f"  {count:>6}  {to_safe_line(name)}")
 
 
 def entries(
@@ -63,7 +70,7 @@ def entries(
         print_json([{name: each for name, each in row.items() if values or name != "value"} for row in plain])
         return
     if not found:
-        print_line(f"{store.path}: nothing is kept" + (f" of {to_line(name)}." if name else "."))
+        print_line(f"{store.path}: nothing is kept" + (f" of {to_safe_line(name)}." if name else "."))
         return
     rows = [
         [
@@ -77,13 +84,15 @@ def entries(
         ]
         for each in found
     ]
-    for text in format_table_lines(["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows, get_width()):
+    for text in format_table_lines(
+        ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows, get_terminal_width()
+    ):
         print_line(text)
     for each in found if values else ():
         shown = each.value
         with suppress(ValueError):
             shown = json.dumps(json.loads(shown), ensure_ascii=False)
-        print_line(f"\n{each.key}\n{to_line(shown)}")
+        print_line(f"\n{each.key}\n{to_safe_line(shown)}")
 
 
 def clear(

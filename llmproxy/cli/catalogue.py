@@ -14,7 +14,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.settings import HIDDEN, format_value, list_options
+from llmproxy.settings import HIDDEN, format_value, list_setting_options
 
 
 def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
@@ -22,15 +22,15 @@ def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) 
     loaded = load_settings({})
     if as_json:
         values, sources = asdict(loaded.settings), loaded.sources
-        values |= {o.name: HIDDEN for o in list_options() if o.secret and values[o.name]}
+        values |= {o.name: HIDDEN for o in list_setting_options() if o.secret and values[o.name]}
         facts = [
             {"name": o.key, "value": values[o.name], "source": str(sources[o.name]), "env": o.env, "flag": o.flag}
-            for o in list_options()
+            for o in list_setting_options()
         ]
         typer.echo(json.dumps(facts, indent=2, default=str))
         return
     rows = [("option", "value", "source", "environment")]
-    for o in list_options():
+    for o in list_setting_options():
         value = format_value(getattr(loaded.settings, o.name))
         rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", str(loaded.sources[o.name]), o.env))
     typer.echo("\n".join(align_rows(rows)))

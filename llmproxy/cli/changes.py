@@ -18,9 +18,15 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import format_count, name_some
-from llmproxy.cli.parts.options import LAST_REPORT, ReplayCommand, RunArguments, format_record_command, load_settings
-from llmproxy.cli.parts.printing import print_line, to_line
-from llmproxy.cli.parts.store_arguments import STORE, open_given
+from llmproxy.cli.parts.options import (
+    LAST_REPORT,
+    CommandWithoutLiveChannels,
+    RunArguments,
+    format_record_command,
+    load_settings,
+)
+from llmproxy.cli.parts.printing import print_line, to_safe_line
+from llmproxy.cli.parts.store_arguments import STORE, open_given_store
 from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import (
@@ -43,7 +49,7 @@ from llmproxy.server_store_copies import find_server_of_copy, store_exists
 from llmproxy.settings import Loaded
 
 
-class _ChangesArgumentParser(ReplayCommand):
+class _ChangesArgumentParser(CommandWithoutLiveChannels):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = args[:1] in (["list"], ["drop"])
         return super().parse_args(ctx, args)
@@ -133,7 +139,7 @@ def print_changes_and_choose_exit(
 def read_accepted_changes_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
     if not store_exists(loaded.settings.store):
         return {}
-    with open_given(loaded.settings.store) as store:
+    with open_given_store(loaded.settings.store) as store:
         names = dict.fromkeys(info.name for info in store.cassettes())
         found = {name: read_accepted_changes(store, name) for name in names}
     return {name: each for name, each in found.items() if each}
@@ -143,10 +149,10 @@ def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) ->
     """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would lack the change."""
     settings = loaded.settings
     if settings.cassette_dir is None and find_server_of_copy(settings.store) is None:
-        with open_given(settings.store) as store:
+        with open_given_store(settings.store) as store:
             filed = next(filter(store.read_synced_file, cassettes), "")
         if filed:
-            msg = f"cassette {to_line(filed)} is also in a file that must be updated; its folder is unknown."
+            msg = f"cassette {to_safe_line(filed)} is also in a file that must be updated; its folder is unknown."
             raise SettingsError(msg, hint="Add --cassette-dir DIR, as in your tests. Nothing was written.")
 
 
@@ -179,8 +185,8 @@ def _print_accepted_changes(loaded: Loaded) -> None:
     for each, cassettes in rows.items():
         until = f", until {each.until}" if each.until else ""
         when = f", for {each.when.client} {each.when.since}".rstrip() if each.when else ""
-        where = to_line(name_some(cassettes, " "))
-        print_line(f"{each.name}  {to_line(each.segment)}  accepted {each.accepted}{until}{when}  {where}")
+        where = to_safe_line(name_some(cassettes, " "))
+        print_line(f"{each.name}  {to_safe_line(each.segment)}  accepted {each.accepted}{until}{when}  {where}")
         for text in each.difference.splitlines():
             print_line(f"    {printable(text)}")
 
@@ -199,7 +205,9 @@ def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
     }
     require_dir_for_filed_cassettes(loaded, left)
     write_accepted_changes(loaded, left)
-    print_line(f"dropped: {', '.join(names)}, in {to_line(name_some(left, ' '))}; what it covered is a miss again.")
+    print_line(
+        f"dropped: {', '.join(names)}, in {to_safe_line(name_some(left, ' '))}; what it covered is a miss again."
+    )
 
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")
@@ -222,9 +230,9 @@ def review(
     for group in pending:
         if group.origin != origin:
             origin = group.origin
-            print_line(f"\n{to_line(origin)}")
-        calls = f"{format_count(group.calls, 'call')} in {to_line(name_some(group.cassettes, ' '))}"
-        print_line(f"{group.name}  {to_line(group.text)}\n    {calls}")
+            print_line(f"\n{to_safe_line(origin)}")
+        calls = f"{format_count(group.calls, 'call')} in {to_safe_line(name_some(group.cassettes, ' '))}"
+        print_line(f"{group.name}  {to_safe_line(group.text)}\n    {calls}")
         key = _ask_decision(group)
         if key == "q":
             break
@@ -253,12 +261,12 @@ def accept(
     known = {group.name: group for group in pending}
     if unknown := [name for name in names or () if name not in known]:
         hint = f"Pending: {', '.join(known)}. Nothing was written."
-        raise SettingsError(f"no change {to_line(unknown[0])} is pending.", hint=hint)
+        raise SettingsError(f"no change {to_safe_line(unknown[0])} is pending.", hint=hint)
     chosen = [known[name] for name in names or ()] or _select_changes_by_client(pending, client)
     if client:
         texts = [f"{each.name}  {each.text}" for each in chosen] if whole else _format_change_counts_by_kind(chosen)
         for text in texts:
-            print_line(f"  {to_line(text)}")
+            print_line(f"  {to_safe_line(text)}")
     _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_client_condition(when))
 
 
@@ -294,7 +302,9 @@ def _select_changes_by_client(pending: Sequence[ChangeGroup], client: str) -> li
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
     if not found:
         names = ", ".join(dict.fromkeys(client_slug(group.change.origin.name) for group in ours)) or "none"
-        raise SettingsError(f"nothing is pending that {to_line(client)} itself changed.", hint=f"Clients: {names}.")
+        raise SettingsError(
+            f"nothing is pending that {to_safe_line(client)} itself changed.", hint=f"Clients: {names}."
+        )
     return found
 
 
@@ -317,7 +327,7 @@ def _write_accepted_changes(
             known = made.get(cassette, before.get(cassette, ()))
             made[cassette] = merge_accepted(known, [taken._replace(exactly=frozenset(seen))])
     write_accepted_changes(loaded, made)
-    print_line(f"accepted: {name_some(group.name for group in chosen)}, in {to_line(name_some(made, ' '))}")
+    print_line(f"accepted: {name_some(group.name for group in chosen)}, in {to_safe_line(name_some(made, ' '))}")
     print_line("Answers are carried from now on, and every run says so; under --strict it ends with 4.")
 
 

@@ -17,15 +17,15 @@ import typer
 from llmproxy.advice import StartCommand
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.env import find_configured_proxy_url, open_control
-from llmproxy.cli.parts.options import FreePortCommand, RunArguments, load_settings
-from llmproxy.cli.parts.printing import print_line, to_line
+from llmproxy.cli.parts.options import CommandWithFreePortProxy, RunArguments, load_settings
+from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.client import bypass_monitor, child_env
-from llmproxy.client.bypass_monitor import OTHER, find_runtime
+from llmproxy.client.bypass_monitor import OTHER, find_runtime_advice
 from llmproxy.client.child_env import BASE_URLS, LOOPBACK, NO_PROXIES, find_upstreams, is_proxy_url
 from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, run_child
-from llmproxy.client.session_reports import Report, format_counts, sum_reports
+from llmproxy.client.session_reports import Report, format_session_counts, sum_session_reports
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, DEFAULT_PORT, NODE_CA, NODE_PROXY, PROXIES
 
@@ -33,7 +33,7 @@ _WATCHED = 3.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor", cls=FreePortCommand, context_settings={"allow_interspersed_args": False})(doctor)
+    app.command("doctor", cls=CommandWithFreePortProxy, context_settings={"allow_interspersed_args": False})(doctor)
 
 
 def doctor(
@@ -47,9 +47,9 @@ def doctor(
     asked = RunArguments.from_context(ctx, command)
     findings = _run_and_watch_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     for each in findings:
-        print_line(f"{each.verdict:<4}  {to_line(each.text)}")
+        print_line(f"{each.verdict:<4}  {to_safe_line(each.text)}")
         for advice in each.advice:
-            print_line(f"        {to_line(advice)}")
+            print_line(f"        {to_safe_line(advice)}")
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
 
 
@@ -69,7 +69,7 @@ class Diagnosis:
     advice: tuple[str, ...] = ()
 
 
-def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
+def check_proxy_env_variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
     given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
     ours = [name for name, value in given.items() if is_proxy_url(value, url)]
     others = {name: value for name, value in given.items() if name not in ours}
@@ -139,10 +139,10 @@ def _read_certificate_body(path: Path) -> str:
 
 
 def diagnose_traffic_arrival(reports: Iterable[Report]) -> Diagnosis:
-    total = sum_reports(reports)
+    total = sum_session_reports(reports)
     if not total.calls:
         return Diagnosis(BAD, "no request arrived at the proxy")
-    return Diagnosis(OK, f"traffic arrived: {format_counts(total)}")
+    return Diagnosis(OK, f"traffic arrived: {format_session_counts(total)}")
 
 
 def check_bypassing_programs(
@@ -183,7 +183,7 @@ def _describe_connections(addresses: Sequence[bypass_monitor.Address]) -> str:
 
 def _list_runtime_advice(who: Iterable[bypass_monitor.MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
     """Return advice for the runtimes of these programs; for shells and the like only without other advice."""
-    runtimes = list(dict.fromkeys(find_runtime(each.program) for each in who))
+    runtimes = list(dict.fromkeys(find_runtime_advice(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]
     lines = []
     for runtime in known:
@@ -218,7 +218,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         start = StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
         advice = (start, "or say where it is: export LLMPROXY_URL=http://...")
         found.append(Diagnosis(BAD, error.message, advice))
-    found += [*check_variables(env, url), *check_own_address_exempt(env, url)]
+    found += [*check_proxy_env_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
         past = monitor.find_bypasses(parse_url_address(url))
         found += check_bypassing_programs(monitor.seen, past, url, intercepted=False, arrived=arrived)
@@ -252,14 +252,16 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         opened = open_session(proxy, loaded, env)
         given = plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env)
         found.append(Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"))
-        found += check_variables(given, proxy.url, intercepted=asked.options.intercept)
+        found += check_proxy_env_variables(given, proxy.url, intercepted=asked.options.intercept)
         found += check_own_address_exempt(given, proxy.url)
         if asked.options.intercept:
             found += check_certificates(given, proxy.control.health().ca, time.time())
         given |= bypass_monitor.make_lookup_reporting_env(given, Path(folder))
         code = run_child(asked.command, given, monitor.start if monitor.is_supported else lambda _pid: None)
         monitor.stop()
-        by_name = bypass_monitor.find_lookup_bypasses(bypass_monitor.read_lookups(Path(folder)), socket.gethostname())
+        by_name = bypass_monitor.find_lookup_bypasses(
+            bypass_monitor.read_host_lookups(Path(folder)), socket.gethostname()
+        )
         reports = proxy.control.sessions()
         proxy.control.close_session(opened.name)
     upstreams = frozenset(map(parse_url_address, find_upstreams(env, proxy.url).values()))

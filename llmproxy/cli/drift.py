@@ -26,20 +26,20 @@ import typer
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars
 from llmproxy.cli.parts.options import format_record_command, load_settings
-from llmproxy.cli.parts.printing import print_json, print_line, to_line
-from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.cli.rerecord import LiveRequest, build_live_request, start_recorder
+from llmproxy.cli.parts.printing import print_json, print_line, to_safe_line
+from llmproxy.cli.parts.store_arguments import STORE, open_given_store
+from llmproxy.cli.rerecord import LiveRequest, build_live_request, start_recording_proxy
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
 from llmproxy.core.providers.routing import get_dialect_family
 from llmproxy.core.secrets.redact import is_redacted_request
-from llmproxy.core.store.rows import RowSummary, get_answer_unix_time
+from llmproxy.core.store.rows import StoredCallSummary, get_answer_unix_time
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.server_store_copies import store_exists
 from llmproxy.trace.comparing import drift as stats
-from llmproxy.trace.comparing.drift import ALPHA, AnswerContract, describe_answer_behavior, extract_answer_properties
+from llmproxy.trace.comparing.drift import ALPHA, AnswerProperties, describe_answer_behavior, extract_answer_properties
 
 if TYPE_CHECKING:
     import httpx
@@ -85,7 +85,7 @@ def drift(
     limit, there = loaded.settings.max_cost, kept.exists()
     plan = _DriftPlan(runs, 0)
     if store_exists(loaded.settings.store):
-        with open_given(store) as database:
+        with open_given_store(store) as database:
             plan = _choose_calls_to_ask(database, loaded, cassettes, calls, runs, limit)
     old = _read_earlier_night_answers(kept, plan)
     keys = [_request_key(each.recorded) for each in plan.chosen]
@@ -118,7 +118,7 @@ def drift(
     drifted = any(each.has_drifted for each in verdicts)
     code = Exit.DRIFTED if drifted else Exit.UNTOLD if any(each.p is None for each in verdicts) else Exit.OK
     if code is Exit.OK:
-        with open_given(kept, writable=True) as database:
+        with open_given_store(kept, writable=True) as database:
             database.rename_cassette(night, night.replace(_ASKED, _BEFORE))
     if as_json:
         print_json(_to_json(verdicts, plan, spending, code))
@@ -131,7 +131,7 @@ def drift(
 def _make_last_answers_baseline(kept: Path, first: str) -> None:
     if not kept.exists():
         raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
-    with open_given(kept, writable=True) as database:
+    with open_given_store(kept, writable=True) as database:
         nights = sorted({each.name for each in database.cassettes()}, key=lambda name: name.partition(" ")[2])
         if not nights:
             raise SettingsError(f"nothing was asked yet: {kept} is empty.", hint=f"First: {first}")
@@ -151,7 +151,7 @@ class _DriftPlan:
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
         for reason, count in self.left_out.most_common():
-            yield f"left out: {count} of {self.recorded}: {to_line(reason)}"
+            yield f"left out: {count} of {self.recorded}: {to_safe_line(reason)}"
         if not self.chosen:
             why = "there is no call that can be asked again" if self.recorded else "nothing is recorded there"
             yield f"Could not tell: {why}. Nothing was sent."
@@ -199,7 +199,7 @@ def _choose_calls_to_ask(
     return plan
 
 
-def _explain_exclusion(row: RowSummary) -> str:
+def _explain_exclusion(row: StoredCallSummary) -> str:
     if row.superseded:
         return "replaced by a newer recording"
     if row.operation not in CHAT or row.method != "POST":
@@ -207,9 +207,9 @@ def _explain_exclusion(row: RowSummary) -> str:
     return "" if row.status in range(200, 300) and row.ending is Ending.COMPLETE else "was not answered"
 
 
-def _draw_rows_round_robin(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[RowSummary]:
+def _draw_rows_round_robin(groups: Mapping[tuple[Any, ...], list[StoredCallSummary]]) -> Iterator[StoredCallSummary]:
     """Yield rows round-robin over models, and over cassettes within a model; each key once."""
-    models: dict[object, list[list[RowSummary]]] = defaultdict(list)
+    models: dict[object, list[list[StoredCallSummary]]] = defaultdict(list)
     for name in sorted(groups, key=str):
         models[name[0]].append(sorted(groups[name], key=lambda row: sha256(row.key.encode()).digest()))
     queues = [[rows.pop(0) for _ in range(max(map(len, kinds))) for rows in kinds if rows] for kinds in models.values()]
@@ -293,7 +293,7 @@ def _send_and_record_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, n
     work = [each for _ in range(plan.runs) for each in plan.chosen]
     with (
         ThreadPoolExecutor(_AT_ONCE) as pool,  # is left last: what waits for the proxy ends with it
-        start_recorder(plan.chosen, kept, night) as proxy,
+        start_recording_proxy(plan.chosen, kept, night) as proxy,
         httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
     ):
         try:
@@ -338,10 +338,10 @@ def _request_key(each: Interaction) -> tuple[str, str, bytes]:
 
 def _read_nightly_answers(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
-) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
-    found: dict[tuple[str, str, bytes], list[AnswerContract]] = defaultdict(list)
+) -> dict[tuple[str, str, bytes], list[AnswerProperties]]:
+    found: dict[tuple[str, str, bytes], list[AnswerProperties]] = defaultdict(list)
     if kept.exists():
-        with open_given(kept) as database:
+        with open_given_store(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
                 for each in database.iter_interactions(name):
                     if since is None or each.started_at >= since.get(_request_key(each), 0):
@@ -349,7 +349,7 @@ def _read_nightly_answers(
     return found
 
 
-def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
+def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerProperties]]:
     """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): get_answer_unix_time(each.started_at, each.response.headers) for each in asked}
@@ -360,15 +360,15 @@ def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str,
 @dataclass(frozen=True)
 class _AnswerDrift:
     sampled: LiveRequest
-    earlier: Sequence[AnswerContract]
-    new: Sequence[AnswerContract]
+    earlier: Sequence[AnswerProperties]
+    new: Sequence[AnswerProperties]
 
     @cached_property
-    def recorded_answer(self) -> AnswerContract:
+    def recorded_answer(self) -> AnswerProperties:
         return extract_answer_properties(self.sampled.recorded)
 
     @property
-    def baseline(self) -> Sequence[AnswerContract]:
+    def baseline(self) -> Sequence[AnswerProperties]:
         return self.earlier or [self.recorded_answer]
 
     @cached_property
@@ -377,10 +377,10 @@ class _AnswerDrift:
 
     @cached_property
     def shape(self) -> list[str]:
-        return stats.compare_shapes(self.baseline, self.new)
+        return stats.compare_answer_formats(self.baseline, self.new)
 
     @property
-    def successful_answers(self) -> list[AnswerContract]:
+    def successful_answers(self) -> list[AnswerProperties]:
         return [each for each in self.new if each.is_success]
 
     @property
@@ -436,24 +436,24 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         was = sorted({call.recorded_answer.model for call in each.calls if call.recorded_answer.model})
         yield ""
         old, new = ", ".join(was) or "nobody knows", ", ".join(models) or "none"
-        yield to_line(f"{each.model}: recorded from {old}, now {new}")
+        yield to_safe_line(f"{each.model}: recorded from {old}, now {new}")
         for name, attribute in (("gone", "refusals"), ("shape", "shape")):
             for call in each.calls:
                 texts = (f"{call.sampled.label}: {text}" for text in getattr(call, attribute))
-                yield from (f"  {name:10}{to_line(text)}" for text in texts)
+                yield from (f"  {name:10}{to_safe_line(text)}" for text in texts)
         yield f"  behavior  {_describe_verdict(each)}"
         for call in each.calls:
             if call.behaves_differently:
                 did = Counter(describe_answer_behavior(new) for new in call.successful_answers).most_common(1)[0][0]
-                before = to_line(f" (before: {describe_answer_behavior(call.baseline[0])})")
-                yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + before
+                before = to_safe_line(f" (before: {describe_answer_behavior(call.baseline[0])})")
+                yield to_safe_line(f"  answered otherwise: {call.sampled.label}: {did}") + before
         words = sum(call.shares_no_text_with_baseline for call in each.calls)
         yield f"  words     {words} of {len(each.comparisons_with_answers)} calls answered in other words"
         unusable = (new for call in each.calls for new in call.new if not (new.is_success or new.refusal))
         for text, count in Counter(f"status {new.status}" for new in unusable).items():
-            yield f"  no answer {count} times: {to_line(text)}"
+            yield f"  no answer {count} times: {to_safe_line(text)}"
     yield ""
-    yield from (f"no answer {count} times: {to_line(text)}" for text, count in spending.lost.items())
+    yield from (f"no answer {count} times: {to_safe_line(text)}" for text, count in spending.lost.items())
     if spending.refused:
         yield f"{spending.refused} answers were not asked for: they might have cost more than --max-cost leaves."
     said = {Exit.OK: "No drift was seen", Exit.DRIFTED: "Drift", Exit.UNTOLD: "Could not tell"}[code]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.client.child_env import list_preset_bundles, make_ca_files, plan_env
+from llmproxy.client.child_env import list_env_ca_bundles, make_ca_files, plan_env
 from llmproxy.client.control import Control, ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
-from llmproxy.client.session_reports import format_counts
+from llmproxy.client.session_reports import format_session_counts
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import OFFLINE
-from llmproxy.settings import find_reachable_host, load
+from llmproxy.settings import convert_listen_to_connect_host, load
 
 _BUNDLE = "llmproxy-bundle.pem"
 
@@ -42,7 +42,7 @@ def env(
     url, health = control.url, control.health()
     interception = None
     if intercept:
-        ours = [path for path in list_preset_bundles(os.environ) if path.name != _BUNDLE]
+        ours = [path for path in list_env_ca_bundles(os.environ) if path.name != _BUNDLE]
         # Beside the proxy's certificate, with the same lifetime.
         interception = make_ca_files(url, health.ca, ours, Path(health.ca or "").parent / _BUNDLE)
     aws = (Path.home() / ".aws").is_dir()
@@ -50,7 +50,7 @@ def env(
     made = plan_env(url, session or None, os.environ, replay=replay, interception=interception, aws_files=aws)
     for note in made.notes:
         typer.echo(f"llmproxy: {note}", err=True)
-    typer.echo(render_assignments(made.changes, form))
+    typer.echo(format_env_assignments(made.changes, form))
     if form == "sh" and sys.stdout.isatty():
         typer.echo('# to set them in this shell: eval "$(llmproxy env)"', err=True)
 
@@ -69,7 +69,7 @@ def find_configured_proxy_url(environ: Mapping[str, str]) -> str:
         msg = f"with port = 0 ({loaded.sources['port']}) the proxy takes any free port, so its port is unknown."
         hint = "The proxy printed its address at its start: export LLMPROXY_URL=http://127.0.0.1:PORT"
         raise SettingsError(msg, hint=hint)
-    return f"http://{find_reachable_host(settings.host)}:{settings.port}"
+    return f"http://{convert_listen_to_connect_host(settings.host)}:{settings.port}"
 
 
 def _quote_dotenv(value: str) -> str:
@@ -88,7 +88,7 @@ _SET: Mapping[str, Callable[[str, str], str]] = {
 FORMATS = (*_SET, "json")
 
 
-def render_assignments(values: Mapping[str, str], form: str) -> str:
+def format_env_assignments(values: Mapping[str, str], form: str) -> str:
     if form == "json":
         return json.dumps(dict(values), indent=2)
     return "\n".join(_SET[form](name, value) for name, value in values.items())
@@ -106,7 +106,7 @@ def status(url: str = _URL) -> None:
     typer.echo(f"{control.url}  mode {health.mode}  llmproxy {health.version}")
     for report in control.sessions():
         mode = "" if report.mode == health.mode else f" ({report.mode})"
-        typer.echo(f"  session {report.name}{mode}: {format_counts(report)}")
+        typer.echo(f"  session {report.name}{mode}: {format_session_counts(report)}")
 
 
 def stop(url: str = _URL) -> None:

@@ -13,27 +13,27 @@ import typer
 
 from llmproxy.advice import format_store_option, quote_word
 from llmproxy.amount_formatting import format_count
-from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.import_files import Importer, group_files
+from llmproxy.cli.parts.completion import complete_cassette_names
+from llmproxy.cli.parts.import_files import Importer, group_files_by_cassette
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import ProgressLine, format_size, to_line
-from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url, resolve_store_path
+from llmproxy.cli.parts.printing import ProgressLine, format_size, to_safe_line
+from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url_as_file, resolve_store_path
 from llmproxy.core.bindings import load_run_variables
-from llmproxy.core.cassettes.anonymized_export import describe_remaining_names, to_anonymized_records
+from llmproxy.core.cassettes.anonymized_export import describe_remaining_personal_names, to_anonymized_records
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, review_yaml, write_text
 from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
-from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_prefix
+from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_notes, read_volatile_fields
+from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_program_prefix
 from llmproxy.protocol import DEFAULT_STORE, format_sample_name
-from llmproxy.server_store_copies import find_server_of_copy, show_store
+from llmproxy.server_store_copies import find_server_of_copy, format_store_place
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
-from llmproxy.ui.html_file import choose_cassettes, page_data
-from llmproxy.ui.page import is_exported_page, render_page
+from llmproxy.ui.html_file import build_viewer_page_data, choose_cassettes
+from llmproxy.ui.page import is_exported_page, render_viewer_page
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -85,9 +85,11 @@ def import_(
     Importing a file again replaces its earlier recordings. A file is imported completely or not at all.
     """
     for file in files:
-        refuse_url(file)
+        refuse_url_as_file(file)
     loaded = load_settings({"store": store, "upstream": upstream, "cassette": cassette})
-    work = group_files(files, loaded.settings.cassette if cassette else None, get_format(form) if form else None)
+    work = group_files_by_cassette(
+        files, loaded.settings.cassette if cassette else None, get_format(form) if form else None
+    )
     importer = Importer(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
@@ -103,7 +105,7 @@ def import_(
         raise typer.Exit(int(Exit.USAGE))
     if importer.failed:
         for error in importer.failed:
-            typer.echo(ensure_prefix(error), err=True)
+            typer.echo(ensure_program_prefix(error), err=True)
         raise typer.Exit(int(Exit.ENVIRONMENT))
 
 
@@ -112,7 +114,7 @@ def export(
         ..., metavar="FILE", help="The file to write (- for standard output); with --all, the folder."
     ),
     cassette: str | None = typer.Option(
-        None, "--cassette", metavar="NAME", autocompletion=complete_cassettes, help="Name of the cassette."
+        None, "--cassette", metavar="NAME", autocompletion=complete_cassette_names, help="Name of the cassette."
     ),
     sample: int | None = typer.Option(None, "--sample", metavar="N", help="Only this sample; default: all."),
     store: Path | None = STORE,
@@ -135,7 +137,7 @@ def export(
         _export_trace(file, settings.store, settings.cassette, sample or 1, form)
         return
     if form == "html" or (form is None and Path(file).suffix.lower() in _PAGES):
-        export_page(file, settings.store, None if everything else settings.cassette, sample, force=force)
+        export_viewer_page(file, settings.store, None if everything else settings.cassette, sample, force=force)
         return
     written = _choose_format(file, form, everything=everything)
     if everything and (cassette or sample or file == "-"):
@@ -154,13 +156,13 @@ def export(
         if not found:
             raise build_no_cassette_error(database, format_sample_name(settings.cassette, sample or 1))
         fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
-        fields = read_notes(database, settings.cassette)
+        fields = read_cassette_notes(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_serialize_recordings((found, fields), settings.cassette, written, fork))
         return
     _write_export_file(Path(file), (found, fields), settings.cassette, written, fork, force=force)
     declared = (each.run_variables for each in found)
-    for said in describe_remaining_names(file, Path(file).read_text(encoding="utf-8"), declared):
+    for said in describe_remaining_personal_names(file, Path(file).read_text(encoding="utf-8"), declared):
         typer.echo(said, err=True)
     typer.echo(f"Wrote {format_count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 
@@ -187,7 +189,7 @@ def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
     return " and ".join(f"{what} ({each})" for what, each in found.items() if each)
 
 
-def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
+def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     path = Path(file)
     if file != "-" and path.exists() and not force and not is_exported_page(path):
         hint = "Write to another file, or replace it with --force."
@@ -196,9 +198,9 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
             raise build_no_cassette_error(database, format_sample_name(cassette or "any name", sample or 1))
-        made = page_data(database, wanted, cassette or store.name)
+        made = build_viewer_page_data(database, wanted, cassette or store.name)
         made["store_words"] = format_store_option(shareable_path(store))
-        text = render_page(made, title=cassette or store.name)
+        text = render_viewer_page(made, title=cassette or store.name)
     if file == "-":
         sys.stdout.write(text)
         return
@@ -214,10 +216,10 @@ def textconv(
     file: Path = typer.Argument(..., metavar="STORE", help="A store; git passes the path of one version."),
 ) -> None:
     """Print all current recordings of a store as text, for `git diff` on llmproxy.db."""
-    refuse_url(file)
+    refuse_url_as_file(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = to_anonymized_records(database.iter_interactions(name), read_notes(database, name))
+            recorded = to_anonymized_records(database.iter_interactions(name), read_cassette_notes(database, name))
             sys.stdout.write(review_yaml.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
 
 
@@ -243,7 +245,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     else:
         for name in names:
             path = folder / f"{build_slug(name)}{written.suffixes[0]}"
-            found = list(database.iter_interactions(name)), read_notes(database, name)
+            found = list(database.iter_interactions(name)), read_cassette_notes(database, name)
             fork = _find_fork_or_warn_of_loss(database, name, written)
             _write_export_file(path, found, name, written, fork, force=force)
     return len(names)
@@ -291,10 +293,10 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
         new: str | None = _AS,
         instead: bool = _REPLACE,
     ) -> None:
-        refuse_url(file)
+        refuse_url_as_file(file)
         path = resolve_store_path(store)
         if find_server_of_copy(path) is None:
-            msg = f"{show_store(path)} is a file; this command brings cassettes to a server, or from one."
+            msg = f"{format_store_place(path)} is a file; this command brings cassettes to a server, or from one."
             raise SettingsError(msg, hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE")
         if new is not None and len(names) > 1:
             raise SettingsError("--as names one cassette.")
@@ -307,9 +309,13 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
             for cassette in names:
                 one.refresh_cassette(cassette)
                 other.refresh_cassette(new or cassette)
-                with ProgressLine(f"bringing {to_line(cassette)} to {show_store(target)}"):
+                with ProgressLine(f"bringing {to_safe_line(cassette)} to {format_store_place(target)}"):
                     done = copy_cassette(one, other, cassette, new or cassette, instead=instead, holder=holder)
                 many = format_count(done.interactions, "interaction")
-                said = f"there already, the same {many}" if done.same else f"{many} brought to {show_store(target)}"
+                said = (
+                    f"there already, the same {many}"
+                    if done.same
+                    else f"{many} brought to {format_store_place(target)}"
+                )
                 before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
                 typer.echo(f"{new or cassette}: {said}{before}.")

@@ -14,9 +14,9 @@ import typer
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.cli import make_default_typer
-from llmproxy.cli.parts.completion import complete_models
+from llmproxy.cli.parts.completion import complete_model_names
 from llmproxy.cli.parts.options import LAST_REPORT
-from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_line
+from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_safe_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.scenario.config import UNSET_ZERO
@@ -42,7 +42,7 @@ def calibrate(
         ...,
         "--model",
         "-m",
-        autocompletion=complete_models,
+        autocompletion=complete_model_names,
         help="The judge's model, as litellm names it: openai/gpt-4.1-mini.",
     ),
     repeats: int = typer.Option(3, "--repeats", "-r", min=1, help="Verdicts per conversation."),
@@ -63,7 +63,7 @@ def calibrate(
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
     if min_kappa is not None and math.isnan(min_kappa):
         raise SettingsError("--min-kappa nan is no number.", hint="It takes one from -1 to 1, like 0.6.")
-    labelled = human_labels.read_labels(labels)
+    labelled = human_labels.read_human_labels(labels)
     prompt = _read_system_prompt_file(system_prompt)
 
     def make(criteria: Sequence[str]) -> JudgeAgent:
@@ -79,7 +79,7 @@ def calibrate(
     if not as_json:
         asked = count_judge_calls(labelled, repeats, order=order)
         count = format_count(len(labelled), "conversation")
-        print_line(f"{labels}: {count}, {format_count(asked, 'look')} of {to_line(model)}")
+        print_line(f"{labels}: {count}, {format_count(asked, 'look')} of {to_safe_line(model)}")
     found = asyncio.run(
         measured(
             labelled,
@@ -116,8 +116,8 @@ def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:
     if found.missed:
         print_line("  to record what is missing, type the same with --mode auto")
     for each in found.disagreements[:_SHOWN]:
-        about = f"{to_line(each.id)}: {to_line(each.criterion)}"
-        print_line(f"  {about}: human {each.human}, judge {each.judge}. {to_line(each.reason)}")
+        about = f"{to_safe_line(each.id)}: {to_safe_line(each.criterion)}"
+        print_line(f"  {about}: human {each.human}, judge {each.judge}. {to_safe_line(each.reason)}")
     if len(found.disagreements) > _SHOWN:
         print_line(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
 
@@ -154,8 +154,8 @@ def label(
     """
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
-    known = human_labels.list_labelled_ids(out)
-    runs = human_labels.list_judged_runs(report, run, criterion)
+    known = human_labels.read_labelled_conversation_ids(out)
+    runs = human_labels.list_conversations_to_label(report, run, criterion)
     left = [each for each in runs if each.id not in known]
     print_line(
         f"{format_count(len(left), 'conversation')} to label"

@@ -17,15 +17,15 @@ from pathlib import Path
 import typer
 
 from llmproxy.amount_formatting import align_rows, format_count
-from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import ReplayCommand, RunArguments, load_settings, refuse_live
+from llmproxy.cli.parts.completion import complete_cassette_names
+from llmproxy.cli.parts.options import CommandWithoutLiveChannels, RunArguments, load_settings, refuse_live_channels
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.cli.parts.store_arguments import (
     LearningTrialResult,
     build_not_recorded_error,
-    learn_from_recorded_runs,
-    open_given,
+    learn_fields_from_recorded_runs,
+    open_given_store,
 )
 from llmproxy.client.child_env import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
@@ -36,7 +36,7 @@ from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
+from llmproxy.core.store.queries import read_newest_run_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.proxy_calls import Miss
 from llmproxy.server_store_copies import store_exists
@@ -50,13 +50,13 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("learn", cls=ReplayCommand, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
     ctx: typer.Context,
     recording: str = typer.Argument(
-        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The cassette to learn from."
+        ..., metavar="CASSETTE", autocompletion=complete_cassette_names, help="The cassette to learn from."
     ),
     command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent's command, as it was recorded."),
     accept: bool = typer.Option(
@@ -76,7 +76,7 @@ def learn(
         raise SettingsError(msg, hint="Learn on your machine; the volatile fields are part of the cassette.")
     asked = RunArguments.from_context(ctx, command, cassette=recording, mode="replay")
     loaded = load_settings(asked.flags)
-    refuse_live(loaded, "llmproxy learn")
+    refuse_live_channels(loaded, "llmproxy learn")
     if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)
     if drop:
@@ -90,7 +90,7 @@ def learn(
     if asked.command:
         tried = _run_learn_trial(loaded, asked, keep_timezone=keep_timezone)
     else:
-        tried = learn_from_recorded_runs(loaded)
+        tried = learn_fields_from_recorded_runs(loaded)
     raise typer.Exit(_ask_and_save_fields(loaded, tried, accept=accept, take=take))
 
 
@@ -126,8 +126,8 @@ def _choose_zone_of_other_date(loaded: Loaded) -> str:
     """Return a time zone with another date if the recording is of today; else empty."""
     if not store_exists(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
-    with open_given(loaded.settings.store) as store:
-        newest = read_newest_variables(store, loaded.settings.cassette)
+    with open_given_store(loaded.settings.store) as store:
+        newest = read_newest_run_variables(store, loaded.settings.cassette)
     recorded = next((each.value for each in load_run_variables(newest) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = find_zone_with_other_date(recorded) if recorded == here else ""
@@ -221,7 +221,7 @@ def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField
         return []
     settings = loaded.settings
     rules = Rules.from_settings(settings.normalize)
-    with open_given(settings.store) as store:
+    with open_given_store(settings.store) as store:
         fields = [each.field for each in lessons]
         merges = find_interchangeable_recordings(store, settings.cassette, fields, rules, settings.upstream)
     new = {each.field.name for each in lessons}
@@ -239,7 +239,7 @@ def _add_fields_to_cassette(loaded: Loaded, fields: Sequence[VolatileField]) -> 
 
 
 def _read_cassette_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
-    with open_given(loaded.settings.store) as store:
+    with open_given_store(loaded.settings.store) as store:
         return read_volatile_fields(store, loaded.settings.cassette)
 
 

@@ -13,10 +13,17 @@ import typer
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import number, when
 from llmproxy.cli.parts import binding_texts as bindings
-from llmproxy.cli.parts.completion import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import escape_lines, format_table_lines, get_width, print_json, print_line, to_line
-from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given, resolve_store_path
+from llmproxy.cli.parts.printing import (
+    escape_lines,
+    format_table_lines,
+    get_terminal_width,
+    print_json,
+    print_line,
+    to_safe_line,
+)
+from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given_store, resolve_store_path
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses, read_replayed_requests
@@ -24,11 +31,11 @@ from llmproxy.core.store import integrity_checks
 from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import CassetteInfo
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Channel, format_sample_name
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 
 _FAILED = 400
 _JSON = typer.Option(False, "--json", help="Print JSON.")
@@ -36,11 +43,11 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 def ls(
     what: str | None = typer.Argument(
-        None, metavar="CASSETTE", autocompletion=complete_cassettes, help="Only this cassette, like --cassette."
+        None, metavar="CASSETTE", autocompletion=complete_cassette_names, help="Only this cassette, like --cassette."
     ),
     store: Path | None = STORE,
     cassette: str | None = typer.Option(
-        None, "--cassette", metavar="NAME", autocompletion=complete_cassettes, help="Only this cassette."
+        None, "--cassette", metavar="NAME", autocompletion=complete_cassette_names, help="Only this cassette."
     ),
     channel: Channel | None = typer.Option(
         None, "--channel", help="Only calls to models (llm), MCP servers (mcp), or other services (http)."
@@ -51,9 +58,9 @@ def ls(
 ) -> None:
     """List cassettes and the interactions recorded in them."""
     if what is not None and cassette not in (None, what):
-        raise SettingsError(f"one cassette at a time: {to_line(what)} or {to_line(cassette or '')}.")
+        raise SettingsError(f"one cassette at a time: {to_safe_line(what)} or {to_safe_line(cassette or '')}.")
     cassette = what if what is not None else cassette
-    with open_given(store) as database:
+    with open_given_store(store) as database:
         few = limit if limit and cassette is None and not as_json else None
         infos = database.cassettes(cassette, latest=few)
         total = database.count_interactions(cassette, superseded=superseded)
@@ -83,13 +90,13 @@ def ls(
         print_json(plain | {"forks": forks})
         return
     if not infos:
-        print_line(f"Nothing is recorded in cassette {to_line(cassette)}." if cassette else "Nothing is recorded.")
+        print_line(f"Nothing is recorded in cassette {to_safe_line(cassette)}." if cassette else "Nothing is recorded.")
         if there:
             print_line(there)
         return
     _print_cassettes(infos, children, failed)
     for (name, sample), (_, fields) in bound.items():
-        for text in bindings.format_volatile_fields(to_line(name), fields if sample == 1 else ()):
+        for text in bindings.format_volatile_fields(to_safe_line(name), fields if sample == 1 else ()):
             print_line(text)
     print_line()
     _print_columns(INTERACTION_COLUMNS, rows)
@@ -119,7 +126,7 @@ def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
     lines = format_table_lines(
         [each.head for each in shown],
         [[each.cell(row) for each in shown] for row in rows],
-        get_width(),
+        get_terminal_width(),
         alike=[each.head for each in shown if each.alike],
         measures=[each.head for each in shown if each.measure],
         breaks={each.head: each.narrowest for each in shown if each.narrowest},
@@ -152,13 +159,13 @@ CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
 )
 
 
-def _format_operation(row: RowSummary) -> str:
+def _format_operation(row: StoredCallSummary) -> str:
     if row.channel is Channel.HTTP:
         return f"{row.method} {row.provider.removeprefix('http:')}{row.target}"
     return row.operation
 
 
-def _format_http_status(row: RowSummary) -> str:
+def _format_http_status(row: StoredCallSummary) -> str:
     status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
     return f"{status} replaced" if row.superseded else status
 
@@ -167,7 +174,7 @@ def _format_optional(value: int | None) -> str:
     return "" if value is None else number(value)
 
 
-INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
+INTERACTION_COLUMNS: Sequence[Column[StoredCallSummary]] = (
     Column("id", lambda row: str(row.id)),
     Column("recorded", lambda row: when(row.recorded_at), narrowest=len("2027-01-15 ")),
     Column("cassette", lambda row: format_sample_name(row.cassette, row.sample)),
@@ -228,9 +235,9 @@ def audit(
     """List recordings that count as one request, and how served requests differed from recorded ones, with reasons."""
     settings = load_settings({"store": store}).settings
     rules = Rules.from_settings(settings.normalize)
-    with open_given(store) as database:
+    with open_given_store(store) as database:
         path, total = database.path, len(database.list_summaries())
-        pairs = list(integrity_checks.find_merged(database, rules, settings.upstream))
+        pairs = list(integrity_checks.find_equal_keys(database, rules, settings.upstream))
         merges = bindings.find_recordings_merged_by_fields(database, rules, settings.upstream)
         services = integrity_checks.list_ignored_fields_by_service(database, rules, settings.upstream)
         answers = list(
@@ -245,7 +252,7 @@ def audit(
         volatile = {name: [each._asdict() for each in some] for name, some in merges.items()}
         print_json({"recordings": total, **found, "services": others, "volatile": volatile})
     else:
-        print_line(f"{show_store(path)}: {total} live recordings.")
+        print_line(f"{format_store_place(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
         _print_ignore_reason_counts(pairs)
         differed = [pair for pair in answers if pair.differences]
@@ -254,14 +261,14 @@ def audit(
         _print_ignore_reason_counts(differed)
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
-            print_line(f"  unexplained: recording {pair.recording} ({to_line(pair.operation)}) and {other}:")
+            print_line(f"  unexplained: recording {pair.recording} ({to_safe_line(pair.operation)}) and {other}:")
             for each in pair.unexplained_differences[:_SHOWN]:
-                print_line(f"    {to_line(each.place)}: {to_line(each.old)} -> {to_line(each.new)}")
+                print_line(f"    {to_safe_line(each.place)}: {to_safe_line(each.old)} -> {to_safe_line(each.new)}")
         for service in services:
             if service.fields:
-                print_line(f"{to_line(service.provider)}: these fields of its requests did not count:")
+                print_line(f"{to_safe_line(service.provider)}: these fields of its requests did not count:")
             for name, why in service.fields.items():
-                print_line(f"  {to_line(name)}: {to_line(why)}")
+                print_line(f"  {to_safe_line(name)}: {to_safe_line(why)}")
             for one, two in service.alike[:_SHOWN]:
                 answers_differ = f"recordings {one} and {two} have other answers"
                 print_line(f"  {answers_differ}, and their requests differ in nothing that counts")
@@ -276,7 +283,7 @@ def _print_ignore_reason_counts(pairs: list[integrity_checks.SameKeyPair]) -> No
     for pair in pairs:
         count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})
     for (place, why), times in count.most_common():
-        print_line(f"  {times:>5} x  {to_line(place)}: {to_line(why)}")
+        print_line(f"  {times:>5} x  {to_safe_line(place)}: {to_safe_line(why)}")
 
 
 def _pair_to_json(pair: integrity_checks.SameKeyPair) -> dict[str, object]:

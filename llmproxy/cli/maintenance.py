@@ -16,10 +16,10 @@ from llmproxy import sqlite_file
 from llmproxy.advice import format_command, format_store_option
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.binding_texts import find_recordings_merged_by_fields, print_merged_recordings
-from llmproxy.cli.parts.completion import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.import_files import ImportFile, read_exchanges
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import ProgressLine, format_size, print_line, to_line
+from llmproxy.cli.parts.printing import ProgressLine, format_size, print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import (
     STORE,
     copy_server_store,
@@ -28,14 +28,14 @@ from llmproxy.cli.parts.store_arguments import (
     is_sqlite_file,
     is_store_file,
     list_stores_and_cassette_files,
-    open_given,
-    refuse_url,
+    open_given_store,
+    refuse_url_as_file,
     resolve_store_path,
     suggest_numeric_cassette,
     validate_cassette_name,
 )
 from llmproxy.core.bindings.text_alignment import find_git_user_positions
-from llmproxy.core.cassettes.anonymized_export import read_head_notes
+from llmproxy.core.cassettes.anonymized_export import read_cassette_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
@@ -46,7 +46,7 @@ from llmproxy.core.store import queries
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
 from llmproxy.core.store.queries import RekeyedRecording, find_merged_keys, find_split_keys, read_accepted_changes
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import (
     CassetteError,
@@ -55,10 +55,10 @@ from llmproxy.errors import (
     LLMProxyError,
     MachineError,
     SettingsError,
-    ensure_prefix,
+    ensure_program_prefix,
 )
 from llmproxy.files import read_bounded_bytes
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 
 _DAY = 86_400
 
@@ -79,7 +79,10 @@ class _Verifier:
         if path.is_file() and not path.stat().st_size:
             print_line(f"damaged: {path} is empty (0 bytes). Restore it from version control, or remove it.")
             return 1
-        with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
+        with (
+            open_given_store(path) as database,
+            ProgressLine(f"verifying {format_store_place(path)}", "interaction") as working,
+        ):
             if self.cassette is not None and not self._is_cassette_stored(database, path):
                 return 0
             checked = database, self.rules, self.upstreams, self.cassette
@@ -93,30 +96,30 @@ class _Verifier:
             told = [] if damaged else list(self._describe_accepted_conflicts(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
-            print_line(f"damaged: {where}{to_line(each.what)}")
+            print_line(f"damaged: {where}{to_safe_line(each.what)}")
         for key in (each for each in found if each.has_unexplained_key):
             keys = f"its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
             print_line(f"damaged: interaction {key.id}: {keys}")
         self._print_outdated_keys(path, found)
         if self.rekey and not damaged:
-            with open_given(path, writable=True) as database:
-                count = queries.derive_and_write_keys(database, self.rules, self.upstreams)
+            with open_given_store(path, writable=True) as database:
+                count = queries.rewrite_keys_under_current_rules(database, self.rules, self.upstreams)
             print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
         print_merged_recordings(merged)
         for text in told:
             print_line(text)
         wrong = len(damaged) + sum(each.has_unexplained_key for each in found) + len(told)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
-        print_line(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
+        print_line(f"{format_store_place(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
 
     def count_file_errors(self, path: Path) -> int:
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
-        read_head_notes(recorded, path)
+        read_cassette_head_notes(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
-            print_line(f"{path}: exchange {each.recorded.number} is no recording: {to_line(each.why)}")
+            print_line(f"{path}: exchange {each.recorded.number} is no recording: {to_safe_line(each.why)}")
         state = "nothing is wrong." if not skipped else f"{len(skipped)} are not as they should be."
         print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
@@ -128,15 +131,15 @@ class _Verifier:
             for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
-                    f"cassette {to_line(name)}: recordings #{one} and #{other} answer differently, and would be one "
-                    f"request under its accepted changes ({to_line(name_some(names))}); take one back: "
-                    f"{format_command(f'changes drop {to_line(names[0])}', database.path)}"
+                    f"cassette {to_safe_line(name)}: recordings #{one} and #{other} answer differently, and would be "
+                    f"one request under its accepted changes ({to_safe_line(name_some(names))}); take one back: "
+                    f"{format_command(f'changes drop {to_safe_line(names[0])}', database.path)}"
                 )
 
     def _is_cassette_stored(self, database: Store, path: Path) -> bool:
         try:
             if find_cassette(database, str(self.cassette)).sample is not None:
-                named = to_line(str(self.cassette))
+                named = to_safe_line(str(self.cassette))
                 raise SettingsError(f"{named} is a sample; a cassette is verified with all of them.")
         except CassetteNotFound as error:
             self.lacking.append(error)
@@ -186,7 +189,7 @@ def verify(
             if len(paths or ()) <= 1:
                 raise
             failed = True
-            typer.echo(ensure_prefix(error), err=True)
+            typer.echo(ensure_program_prefix(error), err=True)
     if not looked:
         where = ", ".join(map(str, paths or ()))
         raise CassetteNotFound(f"there is nothing to verify in {where}: no store, and no file of recordings.")
@@ -205,7 +208,7 @@ def prune(
         None,
         "--cassette",
         metavar="NAME",
-        autocompletion=complete_cassettes,
+        autocompletion=complete_cassette_names,
         help="Only this cassette; without other options: all of it.",
     ),
     older_than: float | None = typer.Option(
@@ -220,7 +223,7 @@ def prune(
         _require_cassette(places, cassette)
     done = []
     for path in places:
-        with open_given(path, writable=True) as database:
+        with open_given_store(path, writable=True) as database:
             rows = database.list_summaries(cassette, superseded=True)
             if older_than is not None:
                 until = time.time() - older_than * _DAY
@@ -235,7 +238,7 @@ def prune(
 def _require_cassette(places: Collection[Path], cassette: str) -> None:
     lacking = []
     for path in places:
-        with open_given(path) as database:
+        with open_given_store(path) as database:
             try:
                 named = find_cassette(database, cassette)
             except CassetteNotFound as error:
@@ -243,20 +246,24 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
                 continue
         if named.sample is not None:
             again = format_command(f"rm {shlex.quote(cassette)}", path)
-            raise SettingsError(f"{to_line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}")
+            raise SettingsError(
+                f"{to_safe_line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}"
+            )
     if len(lacking) == len(places):
         raise lacking[0]
 
 
-def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
+def _confirm_and_delete(database: Store, chosen: Collection[StoredCallSummary], *, yes: bool) -> bool:
     if not chosen:
-        print_line(f"There is nothing to delete in {show_store(database.path)}.")
+        print_line(f"There is nothing to delete in {format_store_place(database.path)}.")
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
     what = f"{format_count(len(ids), 'interaction')} of {_format_cassette_names(chosen)}"
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    print_line(f"about {format_size(count_bytes_freed_by_deletion(database, ids))} of {show_store(database.path)}.")
+    print_line(
+        f"about {format_size(count_bytes_freed_by_deletion(database, ids))} of {format_store_place(database.path)}."
+    )
     if not yes and not _ask_confirmation():
         print_line("Nothing was deleted." + ("" if sys.stdin.isatty() else " --yes deletes without asking."))
         return False
@@ -269,7 +276,7 @@ def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes:
 def rm(
     what: list[str] = typer.Argument(
         ...,
-        autocompletion=complete_cassettes,
+        autocompletion=complete_cassette_names,
         metavar="CASSETTE|ID",
         help="Cassettes, samples of them (NAME~2), numbers of interactions.",
     ),
@@ -278,12 +285,12 @@ def rm(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete cassettes or single interactions, after showing them and asking."""
-    with open_given(store, writable=True) as database:
+    with open_given_store(store, writable=True) as database:
         numbers = [] if cassette else [typed for typed in what if is_id(typed)]
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
             hint = suggest_numeric_cassette(database, lacking, "rm")
-            msg = f"There is no interaction {lacking} in {show_store(database.path)}."
+            msg = f"There is no interaction {lacking} in {format_store_place(database.path)}."
             raise CassetteNotFound(msg, hint=hint or f"Their numbers: {format_command('ls', database.path)}")
         wanted = {int(typed): rows[int(typed)] for typed in numbers}
         whole = []
@@ -302,17 +309,20 @@ def rm(
 
 def rename(
     old: str = typer.Argument(
-        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The current name; all samples are renamed."
+        ...,
+        metavar="CASSETTE",
+        autocompletion=complete_cassette_names,
+        help="The current name; all samples are renamed.",
     ),
     new: str = typer.Argument(..., metavar="NAME", help="The new name."),
     store: Path | None = STORE,
 ) -> None:
     """Rename a cassette."""
-    with open_given(store, writable=True) as database:
+    with open_given_store(store, writable=True) as database:
         if find_cassette(database, old).sample is not None:
-            raise SettingsError(f"{to_line(old)} is a sample; a cassette is renamed with all of them.")
+            raise SettingsError(f"{to_safe_line(old)} is a sample; a cassette is renamed with all of them.")
         database.rename_cassette(old, validate_cassette_name(new))
-        print_line(f"{to_line(old)} is now {to_line(new)}.")
+        print_line(f"{to_safe_line(old)} is now {to_safe_line(new)}.")
         _warn_files_keep_deleted(store, [old])
 
 
@@ -337,8 +347,8 @@ def _ask_confirmation() -> bool:
 
 
 def _select_superseded_or_unused(
-    database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool
-) -> list[RowSummary]:
+    database: Store, rows: Collection[StoredCallSummary], *, superseded: bool, unused: bool
+) -> list[StoredCallSummary]:
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
         journal = Path(f"{database.path}.state.db")
@@ -353,9 +363,9 @@ def _select_superseded_or_unused(
     return chosen
 
 
-def _format_cassette_names(rows: Collection[RowSummary]) -> str:
+def _format_cassette_names(rows: Collection[StoredCallSummary]) -> str:
     names = sorted({row.cassette for row in rows})
-    shown = ", ".join(to_line(name) for name in names[:5])
+    shown = ", ".join(to_safe_line(name) for name in names[:5])
     more = ", ..." if len(names) > 5 else ""
     return f"cassette {shown}" if len(names) == 1 else f"{len(names)} cassettes ({shown}{more})"
 
@@ -401,9 +411,9 @@ def scan(
                 if is_store := path.is_file() and is_store_file(path):
                     stores.append(path)
                 secrets, people = _scan_file(path, redactor, is_store=is_store)
-                found += [to_line(f"{path}: {where}: {what}") for where, what in secrets]
+                found += [to_safe_line(f"{path}: {where}: {what}") for where, what in secrets]
                 for where, who in people:
-                    named.setdefault(who, []).append(to_line(f"{path}: {where}: git names {who}"))
+                    named.setdefault(who, []).append(to_safe_line(f"{path}: {where}: git names {who}"))
             except LLMProxyError as error:
                 failed.append(f"{path}: {error.message}")
             except OSError as error:
@@ -411,7 +421,7 @@ def scan(
     for each in (*found, *(each for lines in named.values() for each in lines)):
         print_line(each)
     for each in failed:
-        typer.echo(ensure_prefix(to_line(each)), err=True)
+        typer.echo(ensure_program_prefix(to_safe_line(each)), err=True)
     if failed:  # what was not read is not clean
         raise typer.Exit(int(Exit.ENVIRONMENT))
     if not found:
@@ -427,7 +437,7 @@ def scan(
 def _list_files(given: list[Path]) -> Iterator[Path]:
     seen: set[Path] = set()
     for path in given:
-        refuse_url(path)
+        refuse_url_as_file(path)
         if not path.exists():
             raise MachineError(f"There is no {path}.", hint="llmproxy scan PATHS takes files and folders.")
         inside = [path]
@@ -447,7 +457,7 @@ def _read_file_or_store_copy(path: Path) -> bytes:
         return read_bounded_bytes(path)
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
-        sqlite_file.copy_raw(path, copied)
+        sqlite_file.copy_database_bytes(path, copied)
         return copied.read_bytes()
 
 

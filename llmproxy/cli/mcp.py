@@ -13,12 +13,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_given_run_options, load_settings
+from llmproxy.cli.parts.options import STORE as SUITES, CommandWithSettingsFlags, get_given_run_options, load_settings
 from llmproxy.cli.parts.store_arguments import STORE
-from llmproxy.client.tools.mcp_shim import ShimOptions, run_shim
+from llmproxy.client.tools.mcp_shim import McpShimOptions, run_mcp_shim
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
-from llmproxy.server_store_copies import is_server
+from llmproxy.server_store_copies import is_server_url
 
 _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
 _BEHIND = "llmproxy.behind"
@@ -39,7 +39,7 @@ class DoubleDashCommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class CommandWithoutProxyOptions(SettingsCommand):
+class CommandWithoutProxyOptions(CommandWithSettingsFlags):
     with_settings = False
     run_options = "mcp serve"
 
@@ -74,7 +74,9 @@ def mcp(
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)
     path = None if store is None else str(store)
-    raise typer.Exit(run_shim(ShimOptions(command, name, proxy, session, mode, cassette, path, faults), os.environ))
+    raise typer.Exit(
+        run_mcp_shim(McpShimOptions(command, name, proxy, session, mode, cassette, path, faults), os.environ)
+    )
 
 
 def serve(
@@ -88,9 +90,9 @@ def serve(
     """Serve recordings to a coding agent, as an MCP server over stdio. The tool `replay` may run the agent's command
     after --.
     """
-    from llmproxy.client.tools.mcp_server import McpServeOptions, serve_stdio as serve_tools
+    from llmproxy.client.tools.mcp_server import McpServeOptions, serve_mcp_on_stdio as serve_tools
 
-    is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
+    is_store = is_server_url(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")

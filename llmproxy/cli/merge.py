@@ -10,9 +10,9 @@ from pathlib import Path
 import typer
 
 from llmproxy.amount_formatting import format_count
-from llmproxy.cli.parts.store_arguments import JOURNAL, is_sqlite_file, refuse_url
+from llmproxy.cli.parts.store_arguments import JOURNAL, is_sqlite_file, refuse_url_as_file
 from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
-from llmproxy.core.cassettes.formats import read_source_file, review_yaml
+from llmproxy.core.cassettes.formats import read_file_of_recordings, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_into_new_store
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
@@ -45,7 +45,7 @@ def merge(
         hint = "llmproxy merge parts --report html=report.html   (or --store merged.db, or --cassette-dir DIR)"
         raise SettingsError("merge was not told what to write.", hint=hint)
     for each in (*inputs, store, cassette_dir):
-        refuse_url(each or "", _OF_SERVERS)
+        refuse_url_as_file(each or "", _OF_SERVERS)
     found = find_mergeable_inputs(inputs)
     if cassette_dir is not None:
         _merge_folders(found.folders, cassette_dir)
@@ -73,7 +73,9 @@ def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
                 for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
                     _add_file_if_mergeable(each, found)
                 kept = (each for each in path.rglob("*") if each.suffix in _YAML and each.is_file())
-                if path not in found.folders and any(review_yaml.recognises(read_source_file(each)) for each in kept):
+                if path not in found.folders and any(
+                    review_yaml.recognises(read_file_of_recordings(each)) for each in kept
+                ):
                     found.folders.append(path)
             elif not _add_file_if_mergeable(path, found):
                 hint = f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}"

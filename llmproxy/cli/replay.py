@@ -22,30 +22,41 @@ import typer
 
 from llmproxy.advice import StartCommand, format_command
 from llmproxy.amount_formatting import duration, format_count
-from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import ReplayCommand, RunArguments, format_record_command, load_settings, refuse_live
-from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
+from llmproxy.cli.parts.completion import complete_cassette_names
+from llmproxy.cli.parts.options import (
+    CommandWithoutLiveChannels,
+    RunArguments,
+    format_record_command,
+    load_settings,
+    refuse_live_channels,
+)
+from llmproxy.cli.parts.printing import print_line, to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
-from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
-from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, open_given, validate_cassette_name
+from llmproxy.cli.parts.session_setup import (
+    build_start_flags,
+    find_command_mcp_servers,
+    plan_environment,
+    redirect_mcp_servers,
+)
+from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, open_given_store, validate_cassette_name
 from llmproxy.client.child_env import gather_run_variables
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_env_proxy_url, run_child
-from llmproxy.client.session_reports import Report, format_counts
+from llmproxy.client.session_reports import Report, format_session_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.proxy_calls import Call
-from llmproxy.server_store_copies import refuse_server, store_exists
-from llmproxy.settings import Loaded, shown_path
+from llmproxy.server_store_copies import require_store_in_file, store_exists
+from llmproxy.settings import Loaded, format_shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import build_trace_from_calls
 
 
 def register(app: typer.Typer) -> None:
-    app.command("replay", cls=ReplayCommand, context_settings={"allow_interspersed_args": False})(replay)
+    app.command("replay", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": False})(replay)
     app.command("fork")(fork)
 
 
@@ -102,13 +113,13 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     if asked.live and not read_env_proxy_url(env):
         run = replace(run, flags={**run.flags, "allow_live": True})
     loaded = load_settings(run.flags)
-    refuse_live(loaded, "llmproxy replay")
+    refuse_live_channels(loaded, "llmproxy replay")
     find_command_path(run.command, env)
     if asked.live and not read_env_proxy_url(env):
-        refuse_server("--live", loaded.settings.store)
+        require_store_in_file("--live", loaded.settings.store)
     if not read_env_proxy_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)  # before anything is made
-    tools = find_agent_tools(run, env)
+    tools = find_command_mcp_servers(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = build_start_flags(run.flags, forward=run.options.intercept, tools=tools)
@@ -116,14 +127,14 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
         with ensure_proxy(options, env, log=log, started_by=run.run_command_prefix) as proxy:
             upstreams = tools.config.upstreams if tools and proxy.process is None else {}
             session = _open_session(proxy, loaded, asked, upstreams)
-            run, told = redirect_tools(run, tools, proxy.url, session.name, Path(folder))
+            run, told = redirect_mcp_servers(run, tools, proxy.url, session.name, Path(folder))
             write_stderr_lines(*told)
             plan = plan_environment(proxy, session, env, run, Path(folder))
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = run_child(run.command, plan.apply_to(env))
             start = run.append_flags_to_command("llmproxy replay")
-            end = ReplayEnding(proxy, session.name, loaded, asked.run.command, live=asked.live, start=start)
+            end = ReplayFinisher(proxy, session.name, loaded, asked.run.command, live=asked.live, start=start)
             end.close_session()
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
@@ -160,7 +171,7 @@ def fork(
     parent: str = typer.Argument(
         ...,
         metavar="CASSETTE",
-        autocompletion=complete_cassettes,
+        autocompletion=complete_cassette_names,
         help="The cassette to copy from; NAME~2 for its second sample.",
     ),
     at: int | None = typer.Option(
@@ -174,19 +185,19 @@ def fork(
     """Make a new cassette that begins like another one."""
     if as_ is not None:
         validate_cassette_name(as_)
-    with open_given(store, writable=True) as database:
+    with open_given_store(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = fork_cassette(database, split_cassette_sample(parent), at, as_, holder, time.time())
-    print_line(f"{to_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_line(parent)}")
+    print_line(f"{to_safe_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_safe_line(parent)}")
     again = StartCommand("llmproxy run", " -- COMMAND")
-    print_line(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")
+    print_line(f"Go on with it: {again.command('auto', made.cassette, store=format_shown_path(database.path))}")
 
 
 SHOWN_RESULT = 60
 
 
 @dataclass(slots=True)
-class ReplayEnding:
+class ReplayFinisher:
     proxy: ProxyHandle
     session: str
     loaded: Loaded
@@ -212,9 +223,9 @@ class ReplayEnding:
             return code or Exit.ENVIRONMENT
         said = report.overrides
         long = duration(seconds * 1000)
-        write_stderr_lines(f"llmproxy: {format_counts(report)}  (replay of {said['parent']}, {long})")
-        write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_overrides(said)))
-        write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_fork(said, report)))
+        write_stderr_lines(f"llmproxy: {format_session_counts(report)}  (replay of {said['parent']}, {long})")
+        write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_overrides(said)))
+        write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unused_overrides(said))
         write_stderr_lines(*unmatched)
         if report.failed or self.proxy.exit_code == Exit.ENVIRONMENT:
@@ -246,7 +257,7 @@ class ReplayEnding:
         if fork["cassette"] is None:
             return []  # the miss says it
         path = f", first at {fork['path']}" if fork["path"] else ""
-        store = shown_path(self.loaded.settings.store)
+        store = format_shown_path(self.loaded.settings.store)
         typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
         again = StartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
         compared = format_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
@@ -284,7 +295,7 @@ class ReplayEnding:
             return []
         diff = ReplayDiff.compute(parent, run)
         if not diff.has_changes:
-            return [f"  nothing is different from {to_line(parent.name)}"]
+            return [f"  nothing is different from {to_safe_line(parent.name)}"]
         width = min(shutil.get_terminal_size().columns - 2, 160)
         return ["What is different:", *(f"  {row}" for row in render(diff, color=False, width=width).splitlines())]
 

@@ -27,15 +27,15 @@ import typer
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
-from llmproxy.cli.parts.options import ReplayCommand, RunArguments, format_record_command, load_settings
-from llmproxy.cli.parts.printing import print_line, to_line
-from llmproxy.cli.parts.store_arguments import is_id, open_given, parse_interaction_id
+from llmproxy.cli.parts.options import CommandWithoutLiveChannels, RunArguments, format_record_command, load_settings
+from llmproxy.cli.parts.printing import print_line, to_safe_line
+from llmproxy.cli.parts.store_arguments import is_id, open_given_store, parse_interaction_id
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
-from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
+from llmproxy.core.providers.provider_table import PROVIDERS, ApiKeyVariable
 from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.rows import extract_texts_and_cost
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.websocket_frames import is_websocket_body
@@ -48,7 +48,7 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=ReplayCommand)(rerecord)
+    app.command("rerecord", cls=CommandWithoutLiveChannels)(rerecord)
 
 
 def rerecord(
@@ -105,7 +105,7 @@ class LiveRequest(NamedTuple):
 
 
 def _load_current_recording(id_: int, store: Path | None) -> Interaction:
-    with open_given(store) as database:
+    with open_given_store(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.list_summaries(found.cassette)}
         place, listed = (found.cassette, found.sample), database.cassettes()
@@ -128,7 +128,7 @@ def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
     return LiveRequest(found, headers, target, most)
 
 
-def start_recorder(
+def start_recording_proxy(
     asked: Sequence[LiveRequest], store: Path, cassette: str, log: Path | None = None
 ) -> AbstractContextManager[ProxyHandle]:
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
@@ -141,7 +141,7 @@ def _rerecord_one_by_one(questions: Sequence[LiveRequest], store: Path | None, l
     spent, good = Decimal(0), True
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
-        with start_recorder(questions, path, "new", Path(folder) / "proxy.log") as proxy:
+        with start_recording_proxy(questions, path, "new", Path(folder) / "proxy.log") as proxy:
             for each in questions:
                 if limit is not None and (each.most is None or spent + each.most > limit):
                     most = "nobody knows what it costs" if each.most is None else f"it may cost {dollars(each.most)}"
@@ -159,11 +159,11 @@ def _store_good_answer(question: LiveRequest, made: Interaction, store: Path | N
     """Replace the recording by a good answer; returns its cost, None if the recording is kept."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
-        said = f"{answer.status} {to_line(answer.reason)} ({answer.ending.value})"
+        said = f"{answer.status} {to_safe_line(answer.reason)} ({answer.ending.value})"
         print_line(f"The answer was {said}; the recording stays as it is.")
-        print_line(to_line(answer.body[:600].decode("utf-8", "replace")))
+        print_line(to_safe_line(answer.body[:600].decode("utf-8", "replace")))
         return None
-    with open_given(store, writable=True) as database:
+    with open_given_store(store, writable=True) as database:
         new = _replace_recording(database, found, made)
     same = extract_texts_and_cost(made)[:2] == extract_texts_and_cost(found)[:2]
     print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
@@ -188,7 +188,7 @@ def _build_live_headers(found: Interaction, env: Mapping[str, str], record: str)
     row = PROVIDERS.get(found.provider)
     if row is not None and row.signed:
         raise SettingsError(f"requests to {found.provider} are signed anew for each call: record it with your agent.")
-    keys = (row and row.keys) or (KeyVariable(f"{re.sub('[^A-Z0-9]', '_', found.provider.upper())}_API_KEY"),)
+    keys = (row and row.keys) or (ApiKeyVariable(f"{re.sub('[^A-Z0-9]', '_', found.provider.upper())}_API_KEY"),)
     fields = {name: held for key in keys for name, held in key.list_header_fields().items()}
     name = next((name for name in fields if env.get(name)), None)
     if name is None:
@@ -209,7 +209,7 @@ def _find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> st
     known = PROVIDERS.get(found.provider)
     if known is not None and known.upstream and known.upstream.startswith(found.upstream):
         return ""
-    origin = to_line(found.upstream)
+    origin = to_safe_line(found.upstream)
     msg = f"interaction {found.id} was recorded from {origin}, which is not {found.provider}'s own host."
     hint = f"To send it there, with your credentials: --upstream {found.provider}={origin}/v1"
     raise SettingsError(msg, hint=hint)
@@ -231,14 +231,14 @@ def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
     if (made := _find_last_recorded_id(path)) == last:
         msg = f"{found.provider} could not be asked: nothing was recorded."
         raise MachineError(msg, hint="Is it reachable from here?")
-    with open_given(path) as database:
+    with open_given_store(path) as database:
         return database.load(made)
 
 
 def _find_last_recorded_id(path: Path) -> int:
     if not path.exists():
         return 0
-    with open_given(path) as database:
+    with open_given_store(path) as database:
         return database.find_last_id("new") or 0
 
 
@@ -247,4 +247,6 @@ def _replace_recording(database: Store, old: Interaction, new: Interaction) -> i
     response = new.response
     if header(response.headers, "date") is None:  # who keeps a response without a date appends one (RFC 9110, 6.6.1)
         response = replace(response, headers=(*response.headers, ("date", formatdate(new.started_at, usegmt=True))))
-    return database.add_interactions([Addition(replace(old, id=None, response=response, **kept), instead=old.id)])[0]
+    return database.add_interactions(
+        [InteractionToStore(replace(old, id=None, response=response, **kept), instead=old.id)]
+    )[0]

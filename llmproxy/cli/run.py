@@ -16,16 +16,16 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.cli.parts import session_setup as setup
-from llmproxy.cli.parts.options import FreePortCommand, RunArguments, RunOptions, load_settings
+from llmproxy.cli.parts.options import CommandWithFreePortProxy, RunArguments, RunOptions, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.run_ending import FinishedLiveRuns, RunEnding, require_recordings, write_json_result
+from llmproxy.cli.parts.run_ending import FinishedLiveRuns, RunFinisher, require_recordings, write_json_result
 from llmproxy.client.bypass_monitor import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run", cls=FreePortCommand, context_settings={"allow_interspersed_args": False})(run)
+    app.command("run", cls=CommandWithFreePortProxy, context_settings={"allow_interspersed_args": False})(run)
 
 
 def run(
@@ -63,7 +63,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
     if read_env_proxy_url(env):
         setup.refuse_start_only_flags(asked.flags)
-    tools = setup.find_agent_tools(asked, env)
+    tools = setup.find_command_mcp_servers(asked, env)
     declared = asked.list_run_variables(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
@@ -71,12 +71,12 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
         options = setup.build_start_flags(asked.flags, forward=how.intercept, tools=tools)
         with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as proxy:
             opened = setup.open_session(proxy, loaded, env, declared, tools)
-            asked, told = setup.redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
+            asked, told = setup.redirect_mcp_servers(asked, tools, proxy.url, opened.name, Path(folder))
             write_stderr_lines(*told)
             plan = setup.plan_environment(proxy, opened, env, asked, Path(folder))
             warnings = () if how.intercept else list_bypass_warnings(asked.command)
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes), *warnings)
-            end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), FinishedLiveRuns(loaded)
+            end, runs = RunFinisher(proxy, opened.name, since, loaded, asked.command), FinishedLiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
             again = partial(setup.open_session, proxy, loaded, env, declared, tools)
             code = _run_command_repeatedly(asked, run_once, end, runs, again)
@@ -92,7 +92,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
 def _run_command_repeatedly(
     asked: RunArguments,
     run_once: Callable[[Callable[[int], object]], int],
-    end: RunEnding,
+    end: RunFinisher,
     runs: FinishedLiveRuns,
     again: Callable[[], object],
 ) -> int:
@@ -126,7 +126,7 @@ def _run_once(
     asked: RunArguments,
     env: Mapping[str, str],
     reach: Sequence[tuple[str, int] | str],
-    end: RunEnding,
+    end: RunFinisher,
     heard: Callable[[int], object],
 ) -> int:
     if not asked.options.only:

@@ -18,27 +18,35 @@ import typer
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, duration, format_count, number, when
 from llmproxy.cli.parts import binding_texts as bindings
-from llmproxy.cli.parts.completion import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import body_text, escape_lines, get_width, print_json, print_line, to_line, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_numeric_cassette
+from llmproxy.cli.parts.printing import (
+    escape_lines,
+    format_body_for_reading,
+    get_terminal_width,
+    print_json,
+    print_line,
+    to_safe_line,
+    wrap_text,
+)
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given_store, suggest_numeric_cassette
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-from llmproxy.core.bindings.volatile_field_matching import list_builtin
+from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
 from llmproxy.core.dialects.conversation import compare_requests, read_interaction_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
-from llmproxy.core.engine.learn_fields_from_recordings import fit_request_to_other_recording, restate_run
+from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, restate_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_answer_replay import read_call
-from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, parse_user_agent_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_call_channel, parse_user_agent_client
 from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import get_answer_unix_time
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.grpc import Descriptors, format_messages
+from llmproxy.core.traffic.grpc import Descriptors, format_grpc_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
@@ -46,8 +54,8 @@ from llmproxy.errors import CassetteNotFound, Exit, SettingsError, printable
 from llmproxy.protocol import format_sample_name
 from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
 from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
-from llmproxy.trace.observing.agent_activity import compare_calls_with_servers
-from llmproxy.ui.calls import body_to_json, summarize_recorded_steps
+from llmproxy.trace.observing.agent_activity import compare_tool_calls_with_servers
+from llmproxy.ui.calls import encode_body_for_json, summarize_recorded_steps
 
 _HEAD = 12
 
@@ -56,7 +64,7 @@ def show(
     what: str = typer.Argument(
         ...,
         metavar="ID|CASSETTE",
-        autocompletion=complete_cassettes,
+        autocompletion=complete_cassette_names,
         help="Number of an interaction (see `llmproxy ls`), or a cassette; NAME~2 for its second sample.",
     ),
     store: Path | None = STORE,
@@ -80,7 +88,7 @@ def show(
 def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
-    with open_given(store) as database:
+    with open_given_store(store) as database:
         other = suggest_numeric_cassette(database, typed, "show")
         try:
             found = database.load(int(typed))
@@ -110,11 +118,11 @@ def _show_interaction(
         *([f"cassette    {fork.describe_origin()}"] if fork else []),
     ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
-        print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, get_width(), _HEAD)))
+        print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, get_terminal_width(), _HEAD)))
     if is_grpc(found.response.headers):
         _print_grpc(found, descriptor)
     elif request:
-        print_line("\n" + body_text(found.request.body))
+        print_line("\n" + format_body_for_reading(found.request.body))
     else:
         _print_interaction_messages(found, asked, answer)
 
@@ -126,12 +134,12 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
         ("=== answer" + ("" if ending == "complete" else f" ({ending})"), found.response.body, True),
     ):
         print_line(f"\n{title}")
-        for text in format_messages(body, found.request.target, read, answer=answer):
+        for text in format_grpc_messages(body, found.request.target, read, answer=answer):
             print_line(escape_lines(text))
     print_line("\n=== end")
     for name, value in found.response.headers:
         if value and name.startswith((TRAILER, "grpc-status", "grpc-message")):
-            print_line(to_line(f"{name.removeprefix(TRAILER)}: {unquote(value)}"))
+            print_line(to_safe_line(f"{name.removeprefix(TRAILER)}: {unquote(value)}"))
 
 
 def _print_interaction_messages(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
@@ -139,21 +147,21 @@ def _print_interaction_messages(found: Interaction, asked: Sequence[Message], an
     if is_websocket_body(found.response.headers):
         print_line(f"\n=== messages{ending}")
         for text in format_transcript(found.response.body):
-            print_line(to_line(text))
+            print_line(to_safe_line(text))
         return
     if (call := read_call(found)) is not None:
-        print_line(f"\n--- call of {to_line(call.tool)}\n{body_text(call.arguments.encode())}")
+        print_line(f"\n--- call of {to_safe_line(call.tool)}\n{format_body_for_reading(call.arguments.encode())}")
         print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + escape_lines(call.result))
         return
     for message in asked:
         _print_message(message)
     if not asked and found.request.body:
-        print_line(f"\n--- request\n{body_text(found.request.body)}")
+        print_line(f"\n--- request\n{format_body_for_reading(found.request.body)}")
     print_line(f"\n=== answer{ending}")
     if answer is not None:
         _print_message(answer, title=False)
     elif found.response.body:
-        print_line(body_text(found.response.body))
+        print_line(format_body_for_reading(found.response.body))
 
 
 def _format_interaction_summary(found: Interaction) -> list[str]:
@@ -174,7 +182,7 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
         f"interaction {found.id}  cassette {name}  party {found.party}  occurrence {found.occurrence}",
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
         f"request     {when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
-        f"channel     {get_service_kind(found.provider, found.operation)}",
+        f"channel     {get_call_channel(found.provider, found.operation)}",
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         f"response    {answer.status} {answer.reason}, {answer.ending.value}, {came}, {times}",
@@ -189,29 +197,31 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
 
 def _print_message(message: Message, *, title: bool = True) -> None:
     if title:
-        of = f"  (of {to_line(message.tool_call_id)})" if message.tool_call_id else ""
-        print_line(f"\n--- {to_line(message.role)}{of}")
+        of = f"  (of {to_safe_line(message.tool_call_id)})" if message.tool_call_id else ""
+        print_line(f"\n--- {to_safe_line(message.role)}{of}")
     if message.reasoning:
         _print_wrapped(f"(reasoning) {message.reasoning}")
     if message.text:
         _print_wrapped(message.text)
     for call in message.tool_calls:
-        print_line(f"-> {to_line(call.name)}" + (f"  ({to_line(call.id)})" if call.id else ""))
-        print_line("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
+        print_line(f"-> {to_safe_line(call.name)}" + (f"  ({to_safe_line(call.id)})" if call.id else ""))
+        print_line(
+            "   " + format_body_for_reading(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   ")
+        )
 
 
 def _print_wrapped(text: str) -> None:
-    for row in wrap_text(escape_lines(text), get_width()):
+    for row in wrap_text(escape_lines(text), get_terminal_width()):
         print_line(row)
 
 
 def _body_to_json(body: bytes) -> object:
-    made = body_to_json(body)
+    made = encode_body_for_json(body)
     return made.get("text", made)
 
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
-    plain: dict[str, Any] = asdict(found) | {"channel": get_service_kind(found.provider, found.operation)}
+    plain: dict[str, Any] = asdict(found) | {"channel": get_call_channel(found.provider, found.operation)}
     plain["run_variables"] = bindings.parse_stored_run_variables(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
     plain["response"]["body"] = _body_to_json(found.response.body)
@@ -230,23 +240,23 @@ _INDENT = 17
 
 def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool) -> None:
     """Print a cassette, or one sample of it; `single` is a given option that applies to single interactions only."""
-    with open_given(store) as database:
+    with open_given_store(store) as database:
         named = find_cassette(database, typed)
         if single:
             listed = format_command(f"ls --cassette {quote_word(named.cassette)}", database.path)
-            msg = f"{single} is for one interaction, by its number; {to_line(typed)} is a cassette."
+            msg = f"{single} is for one interaction, by its number; {to_safe_line(typed)} is a cassette."
             raise SettingsError(msg, hint=f"Its numbers: {listed}")
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
             print_json([_cassette_to_json(database, named.cassette, sample) for sample in samples])
             return
-        cells = get_width()
+        cells = get_terminal_width()
         for n, sample in enumerate(samples):
             told = _cassette_to_json(database, named.cassette, sample)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
-                print_line(to_line(fork.describe_origin()))
-            shown = format_sample_name(to_line(named.cassette), sample)
+                print_line(to_safe_line(fork.describe_origin()))
+            shown = format_sample_name(to_safe_line(named.cassette), sample)
             declared = list_run_variables(database, named.cassette, sample)
             for text in bindings.iter_recorded_variable_lines(shown, declared):
                 print_line("\n".join(wrap_text(text, cells)))
@@ -272,7 +282,7 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
 
     sums = sum_calls(store, CallFilter(cassette, sample))
     told = {"cassette": cassette, "sample": sample, **sums, "steps": summarize_recorded_steps(read_interactions())}
-    return told | {"differences": compare_calls_with_servers(read_interactions()) if of_tools else []}
+    return told | {"differences": compare_tool_calls_with_servers(read_interactions()) if of_tools else []}
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:
@@ -287,7 +297,7 @@ def _format_totals(told: Mapping[str, Any]) -> str:
         duration(max(told["to"] - told["from"], 0) * 1000) if told["from"] else "",
         when(told["from"] or 0),
     ]
-    return f"{to_line(name)}: {', '.join(filter(None, parts))}"
+    return f"{to_safe_line(name)}: {', '.join(filter(None, parts))}"
 
 
 def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]:
@@ -336,13 +346,13 @@ def diff(
         if value not in known:
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
     if is_id(old) and is_id(new):
-        with open_given(store) as database:
+        with open_given_store(store) as database:
             pair = database.load(int(old)), database.load(int(new))
             changed = _print_interaction_diff(*pair, _would_answer_other(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
-        with nullcontext() if files else open_given(store) as looked_into:
+        with nullcontext() if files else open_given_store(store) as looked_into:
             found = compare_cassettes(looked_into, old, new)
             if form == "json":
                 print_json(_comparison_to_json(found))
@@ -371,7 +381,7 @@ class CassetteComparison:
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
         lines = [
-            to_line(text)
+            to_safe_line(text)
             for name, (said, fields) in told
             for text in (
                 *bindings.iter_recorded_variable_lines(name, said),
@@ -379,13 +389,13 @@ class CassetteComparison:
             )
         ]
         if self.exchanged:
-            lines.append(to_line(f"exchanged before comparing: {', '.join(self.exchanged)}"))
+            lines.append(to_safe_line(f"exchanged before comparing: {', '.join(self.exchanged)}"))
         for fork in self.forks:
-            lines.append(to_line(f"{fork.cassette} is a {fork.describe_origin()}"))
+            lines.append(to_safe_line(f"{fork.cassette} is a {fork.describe_origin()}"))
             overrides = [f"{each.name_as_typed} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
             answers = sorted(fork.overrides.answers.items())
             overrides += [f"LLM call {n} answers {said.text[:_PLACES]!r}" for n, said in answers]
-            lines += [f"  {to_line(text)}" for text in overrides]
+            lines += [f"  {to_safe_line(text)}" for text in overrides]
         return lines
 
 
@@ -397,7 +407,9 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteCom
     own = {name: read_volatile_fields(store, split_cassette_sample(name)[0]) for name, store in kept.items()}
     fields = [own.get(name, ()) for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
-    sides[0], exchanged = restate_run(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
+    sides[0], exchanged = restate_run(
+        sides[0], sides[1], (*fields[0], *fields[1], *list_builtin_fields()), rules, upstreams
+    )
     found = (find_fork(store, *split_cassette_sample(name)) for name, store in kept.items())
     return CassetteComparison(
         (old, new),
@@ -423,7 +435,7 @@ def _format_for_terminal(found: CassetteComparison) -> Iterator[str]:
         yield render(found.diff.trace, color=color, width=shutil.get_terminal_size().columns)
     for pair in found.diff.pairs_beyond_run_diff:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
-        yield f"Request {number} {pair.what}: {to_line(pair.title)}  {pair.asked}"
+        yield f"Request {number} {pair.what}: {to_safe_line(pair.title)}  {pair.asked}"
         for each in pair.changes_beyond_run_diff:
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
@@ -431,14 +443,14 @@ def _format_for_terminal(found: CassetteComparison) -> Iterator[str]:
 
 
 def _format_markdown(found: CassetteComparison) -> Iterator[str]:
-    yield f"### `{to_line(found.names[0])}` → `{to_line(found.names[1])}`\n"
-    yield from (f"> {to_line(text)}  " for text in found.reasons)
+    yield f"### `{to_safe_line(found.names[0])}` → `{to_safe_line(found.names[1])}`\n"
+    yield from (f"> {to_safe_line(text)}  " for text in found.reasons)
     if found.reasons:
         yield ""
     yield render(found.diff.trace, "markdown")
     for pair in found.diff.pairs_beyond_run_diff:
         changes = ", ".join(each.what for each in pair.changes_beyond_run_diff)
-        yield f"\n- request {pair.new or pair.old} {pair.what}: {to_line(pair.title)} ({to_line(changes)})"
+        yield f"\n- request {pair.new or pair.old} {pair.what}: {to_safe_line(pair.title)} ({to_safe_line(changes)})"
     yield f"\nRequests: {found.diff.requests.summarize()}"
 
 
@@ -448,7 +460,7 @@ def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit 
         return None
     settings = load_settings({}).settings
     rules = Rules.from_settings(settings.normalize)
-    return fit_request_to_other_recording(a, b, (*own, *list_builtin()), rules, settings.upstream)
+    return compare_recorded_requests(a, b, (*own, *list_builtin_fields()), rules, settings.upstream)
 
 
 def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
@@ -474,14 +486,14 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     for mark, text in declared:
         print_line(f"declared {mark}{text}")
     if fit is not None:
-        print_line(f"bound: {to_line(_describe_would_answer(fit))}")
+        print_line(f"bound: {to_safe_line(_describe_would_answer(fit))}")
     for part, places in found.items():
         print_line(f"{part}: {format_count(len(places), 'difference') if places else 'equal'}")
         for each in places:
             path = each.path.replace("$.body", "$", 1) if part == "requests" else each.path  # as misses name it
             looks = f"   (looks like {each.looks})" if each.looks else ""
-            print_line(f"  {to_line(f'{each.where} at {path}' if each.where else path)}{looks}")
-            print_line(f"    - {to_line(each.old)}\n    + {to_line(each.new)}")
+            print_line(f"  {to_safe_line(f'{each.where} at {path}' if each.where else path)}{looks}")
+            print_line(f"    - {to_safe_line(each.old)}\n    + {to_safe_line(each.new)}")
     return changed
 
 

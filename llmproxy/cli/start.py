@@ -13,12 +13,12 @@ from importlib.util import find_spec
 
 import typer
 
-from llmproxy.cli.parts.options import SettingsCommand, get_given_flag_values, load_settings
+from llmproxy.cli.parts.options import CommandWithSettingsFlags, get_given_flag_values, load_settings
 from llmproxy.report.proxy_console import Console, get_width_if_terminal, wants_colour
 
 
 def register(app: typer.Typer) -> None:
-    app.command("start", cls=SettingsCommand)(start)
+    app.command("start", cls=CommandWithSettingsFlags)(start)
 
 
 def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announce", hidden=True)) -> None:

@@ -23,15 +23,15 @@ from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import review_yaml, write_text
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_notes
+from llmproxy.core.store.queries import read_cassette_notes
 from llmproxy.errors import Exit, MachineError, SettingsError, SuiteError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.reading.project_settings import parse_agent_or_store_flag
-from llmproxy.suite.run.run_context import reraise_with_place
-from llmproxy.suite.schema.json_schema import SCHEMA_COMMENT, schema_text, write_schema_beside
-from llmproxy.suite.selection import SelectionOptions, cassette_name, select_cases
+from llmproxy.suite.run.run_context import add_yaml_place_to_errors
+from llmproxy.suite.schema.json_schema import SCHEMA_COMMENT, format_suite_schema_json, write_schema_beside
+from llmproxy.suite.selection import SelectionOptions, build_case_cassette_name, select_cases
 from llmproxy.trace.reading.recording_spans import spans_of
 from llmproxy.trace.spans import Span, SpanKind
 
@@ -55,7 +55,7 @@ def validate(paths: list[str] = _PATHS) -> None:
     for case in {id(case.suite): case for case in loaded.scenarios}.values():
         agent = case.suite.agent
         if agent is not None and "${env:" not in str(agent):  # what another machine has in its environment
-            with reraise_with_place(case.suite.at("agent")):
+            with add_yaml_place_to_errors(case.suite.at("agent")):
                 build_agent(agent, case.folder)
     for doubt in loaded.warnings:
         typer.echo(str(doubt))
@@ -65,7 +65,7 @@ def validate(paths: list[str] = _PATHS) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of suites, for editors."""
-    typer.echo(schema_text(), nl=False)
+    typer.echo(format_suite_schema_json(), nl=False)
 
 
 def list_cases(
@@ -90,7 +90,7 @@ def list_cases(
             "runs": case.scenario.runs,
             "suite": case.suite.name,
             "place": str(case.scenario.place or case.path),
-            "cassette": cassette_name(case.suite.name, case.id),
+            "cassette": build_case_cassette_name(case.suite.name, case.id),
         }
         for case in cases
     ]
@@ -126,7 +126,7 @@ def from_session(
     typer.echo(f"wrote {target}: 1 scenario, {format_count(made.turns, 'message')}")
     _write_schema_beside(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
-    copied = _export_recording_as_test_cassette(store, name, sample, cassette_name(name, made.slug), folder)
+    copied = _export_recording_as_test_cassette(store, name, sample, build_case_cassette_name(name, made.slug), folder)
     here = Path.cwd()
     shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
     typer.echo(f"wrote {shown}: its recording")
@@ -138,7 +138,7 @@ def from_session(
 def _export_recording_as_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
     with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
-        recorded = to_anonymized_records(found, read_notes(opened, name))
+        recorded = to_anonymized_records(found, read_cassette_notes(opened, name))
         fork = find_fork(opened, name, sample)
     target = folder / f"{build_slug(cassette)}.yaml"
     write_text(target, review_yaml.dumps(recorded, cassette, fork and replace(fork, sample=1)))
@@ -204,7 +204,7 @@ class _SuiteScaffold:
 def build_suite_from_recording(
     store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None
 ) -> _SuiteScaffold:
-    turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
+    turns, notes = collect_turns_from_spans(spans_of(store, cassette=name, sample=sample))
     if not turns:
         msg = f"{name}: this recording contains no user message, so there is nothing to test."
         raise SuiteError(msg, hint=format_command("ls", store))
@@ -214,7 +214,7 @@ def build_suite_from_recording(
     return _SuiteScaffold(_format_suite(name, slug, turns, agent), slug, len(turns), tuple(notes))
 
 
-def read_suite_turns(spans: Iterable[Span]) -> tuple[list[_SuiteTurn], list[str]]:
+def collect_turns_from_spans(spans: Iterable[Span]) -> tuple[list[_SuiteTurn], list[str]]:
     """Return the turns of conversations with a user, in order of time, and the omitted ones.
 
     A conversation with a user is not started by a tool call, and its agent has the tools of the first one: a summary
@@ -267,7 +267,7 @@ def _format_suite(name: str, slug: str, turns: Sequence[_SuiteTurn], agent: Mapp
         "# Made from a recorded conversation: it says what happened.",
         "# Take out what does not matter, and write what should have happened.",
         f"name: {_quote_text(name)}",
-        f"agent: {write_flow_value(agent)}"
+        f"agent: {format_yaml_flow_value(agent)}"
         if agent
         else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
         "scenarios:",
@@ -291,7 +291,9 @@ def _write_assertions(turn: _SuiteTurn) -> list[str]:
     if names:
         made.append("tools:")
         calls = {name: [args for n, args in turn.tools if n == name] for name in names}
-        made += [f"  {_quote_text(name)}: {write_flow_value(_expect_calls(each))}" for name, each in calls.items()]
+        made += [
+            f"  {_quote_text(name)}: {format_yaml_flow_value(_expect_calls(each))}" for name, each in calls.items()
+        ]
     made.append(f"totalToolCalls: {len(turn.tools)}")
     if head := _shorten_answer(turn.answer):
         made.append(f"response: {{contains: {_quote_text(head.replace('$', '$$'))}}}")
@@ -324,12 +326,12 @@ def _quote_text(text: str) -> str:
     return re.sub(controls, lambda found: f"\\u{ord(found[0]):04x}", plain)
 
 
-def write_flow_value(value: Any) -> str:
+def format_yaml_flow_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        members = (f"{_format_yaml_key(name)}: {write_flow_value(each)}" for name, each in value.items())
+        members = (f"{_format_yaml_key(name)}: {format_yaml_flow_value(each)}" for name, each in value.items())
         return f"{{{', '.join(members)}}}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(write_flow_value, value)) + "]"
+        return "[" + ", ".join(map(format_yaml_flow_value, value)) + "]"
     return _quote_text(value) if isinstance(value, str) else json.dumps(value)
 
 
@@ -376,4 +378,4 @@ def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Ma
 
 
 def format_starter_suite(agent: Mapping[str, Any]) -> str:
-    return f"{SCHEMA_COMMENT}\nname: My agent\nagent: {write_flow_value(agent)}\n{_STEPS}"
+    return f"{SCHEMA_COMMENT}\nname: My agent\nagent: {format_yaml_flow_value(agent)}\n{_STEPS}"

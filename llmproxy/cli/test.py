@@ -38,13 +38,13 @@ from llmproxy.cli.parts.session_setup import build_start_flags
 from llmproxy.cli.parts.suite_shards_and_signals import ShardCases, run_or_raise_interrupt
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_env_proxy_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
-from llmproxy.files import make_ignored
+from llmproxy.files import create_gitignored_folder
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.report.scenario_rows import BaselineComparisonHandler, read_baseline
 from llmproxy.report.trend import format_trend, read_recent_tests
-from llmproxy.server_store_copies import find_server_of_copy, is_server, without_secrets
+from llmproxy.server_store_copies import find_server_of_copy, is_server_url, strip_secrets_from_url
 
 if TYPE_CHECKING:
     from llmproxy.client.fault_sweep_judging import TrialFinding
@@ -203,10 +203,10 @@ class TestOptions:
     send_env: tuple[str, ...] = ()
 
     def execute(self, env: Mapping[str, str]) -> int:
-        from llmproxy.suite.checks.chat_steps import forbid_update_in_ci
+        from llmproxy.suite.checks.chat_steps import refuse_snapshot_update_in_ci
 
         if self.update:
-            forbid_update_in_ci(env)
+            refuse_snapshot_update_in_ci(env)
         reports = [make_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
         ended = helpers.MissingTestEndEmitter()
         try:
@@ -238,7 +238,7 @@ class TestOptions:
 
     def _run_cases_for_exit_code(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
         from llmproxy.suite.reading.load import load_suites
-        from llmproxy.suite.selection import record_failed
+        from llmproxy.suite.selection import save_failed_case_ids
 
         settings, loaded = load_settings(self.flags), load_suites(self.paths)
         cases = self.select_cases(loaded)
@@ -250,7 +250,7 @@ class TestOptions:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
-        part = helpers.cut_shard(
+        part = helpers.select_shard_cases(
             self.shard, self.shard_times, cases, self.runs, self.base_command, partly=self.has_scenario_filters
         )
         if part is not None and not part.cases:
@@ -282,7 +282,7 @@ class TestOptions:
             if last is not None:
                 last.close()
         if self.rejudge is None:
-            record_failed(Path.cwd(), tested.runs, tested.failed_ids)
+            save_failed_case_ids(Path.cwd(), tested.runs, tested.failed_ids)
         return tested.exit_code
 
     def _print_live_diff(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
@@ -334,10 +334,10 @@ class TestOptions:
     ) -> SuiteResult:
         from llmproxy.scenario.cluster.transfer_files import driver_cassette_folder
         from llmproxy.suite.run.runner import run_cases
-        from llmproxy.suite.selection import check_costs
+        from llmproxy.suite.selection import check_estimated_cost_limit
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
-        options = [] if read_env_proxy_url(env) else build_proxy_options(self.flags, settings)
+        options = [] if read_env_proxy_url(env) else build_test_proxy_flags(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         typed = self.base_command + SUITE_MODE
@@ -353,11 +353,15 @@ class TestOptions:
             if proxy.process is not None and find_server_of_copy(find_tests_store(settings)) is None:
                 run_context.files = (find_tests_store(settings), driver_cassette_folder(settings))
             if self.rejudge is not None:
-                from llmproxy.suite.run.run_context import read_report
+                from llmproxy.suite.run.run_context import load_runs_to_rejudge
 
                 ids = [case.id for case in cases]
-                run_context.recorded = read_report(self.rejudge, ids, find_tests_store(settings))
-            notes = [] if run_context.recorded else check_costs(find_tests_store(settings), cases, run_context.options)
+                run_context.recorded = load_runs_to_rejudge(self.rejudge, ids, find_tests_store(settings))
+            notes = (
+                []
+                if run_context.recorded
+                else check_estimated_cost_limit(find_tests_store(settings), cases, run_context.options)
+            )
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes)))
             finally:
@@ -397,9 +401,9 @@ class TestOptions:
         from llmproxy.scenario.cluster import transfer_files
         from llmproxy.scenario.cluster.remote_runner import open_ray_connection
         from llmproxy.scenario.cluster.transfer_files import driver_cassette_folder
-        from llmproxy.suite.run.run_on_cluster import OrderedEvents, RemoteSuites, pack_suites
+        from llmproxy.suite.run.run_on_cluster import OrderedEvents, RemoteCaseRunner, pack_suites
         from llmproxy.suite.run.runner import run_cases
-        from llmproxy.suite.selection import check_costs
+        from llmproxy.suite.selection import check_estimated_cost_limit
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
@@ -417,29 +421,31 @@ class TestOptions:
             variables=self.send_env,
             env=env,
         )
-        notes = check_costs(find_tests_store(settings), cases, run_context.options)
-        typer.echo(f"llmproxy: {transfer_files.describe_parcel(parcel, self.on, '--send FILE')}", err=True)
+        notes = check_estimated_cost_limit(find_tests_store(settings), cases, run_context.options)
+        typer.echo(
+            f"llmproxy: {transfer_files.describe_files_sent_to_cluster(parcel, self.on, '--send FILE')}", err=True
+        )
         told = partial(
-            transfer_files.replace_ids_by_local_ones,
+            transfer_files.localize_interaction_ids,
             known=partial(transfer_files.read_local_recording_ids, find_tests_store(settings)),
         )
         with closing(run_context), open_ray_connection(self.on, parcel.batch, parcel.rates) as runner:
-            run_context.execute = RemoteSuites(runner, parcel, told).run_case
+            run_context.execute = RemoteCaseRunner(runner, parcel, told).run_case
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := transfer_files.merge_cassettes(runner.recorded, driver_cassette_folder(settings)):
+                if home := transfer_files.merge_node_cassettes(runner.recorded, driver_cassette_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
-        from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings_for_exit_code
-        from llmproxy.client.fault_sweep_judging import findings_to_json as as_plain, select_kinds
+        from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_sweep_findings
+        from llmproxy.client.fault_sweep_judging import select_fault_kinds, sweep_findings_to_json as as_plain
         from llmproxy.suite.run.runner import has_faults, sweep_faults_of_case
 
         every: dict[str, object] = {}
-        kinds, print_line, code = select_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
+        kinds, print_line, code = select_fault_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = [] if read_env_proxy_url(env) else build_proxy_options(flags, settings)
+        options = [] if read_env_proxy_url(env) else build_test_proxy_flags(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
@@ -458,7 +464,7 @@ class TestOptions:
                         run_or_raise_interrupt(sweep_faults_of_case(run_context, case, kinds, print_line, found))
                     )
                 finally:
-                    code = max(code, print_findings_for_exit_code(found, typed))
+                    code = max(code, print_sweep_findings(found, typed))
                     every[case.id] = as_plain(found)
         if self.as_json is not None:
             write_json_result(self.as_json, every)
@@ -471,11 +477,11 @@ class TestOptions:
         from llmproxy.suite.reading.project_settings import (
             SuiteCommandOptions,
             parse_agent_or_store_flag,
-            read_project_table,
+            read_suite_pyproject_table,
         )
         from llmproxy.suite.run.run_context import RunContext
 
-        defaults, folder = read_project_table(Path.cwd())
+        defaults, folder = read_suite_pyproject_table(Path.cwd())
         options = SuiteCommandOptions(
             mode=mode, runs=self.runs, parallel=self.parallel or 1, keep_going=self.keep_going, label=self.step,
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.base_command,
@@ -503,18 +509,18 @@ class TestOptions:
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
         said = {name: value for name, value in self.flags.items() if name != "mode"}
-        if is_server(str(said.get("store", ""))):
-            said["store"] = without_secrets(str(said["store"]))
+        if is_server_url(str(said.get("store", ""))):
+            said["store"] = strip_secrets_from_url(str(said["store"]))
         proxy = build_start_flags(said)
         return shlex.join(["llmproxy", "test", *(path for path in self.paths if path != "."), *words, *proxy])
 
 
-def build_proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
+def build_test_proxy_flags(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return proxy options for tests: by default cassettes in `tests/cassettes`, the store in `.llmproxy`."""
     words = build_start_flags(flags)
     if settings.is_default("store"):
         store = Path.cwd() / STORE
-        make_ignored(store.parent)
+        create_gitignored_folder(store.parent)
         words.append(f"--store={store}")
     if settings.is_default("cassette_dir") and find_server_of_copy(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES

@@ -17,10 +17,10 @@ from urllib.parse import quote
 import typer
 
 from llmproxy.advice import format_command, format_store_option
-from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.import_files import Importer, group_files
+from llmproxy.cli.parts.completion import complete_cassette_names
+from llmproxy.cli.parts.import_files import Importer, group_files_by_cassette
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, find_tests_store, load_settings
-from llmproxy.cli.parts.store_arguments import STORE, refuse_url
+from llmproxy.cli.parts.store_arguments import STORE, refuse_url_as_file
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.file.store import open_store
@@ -29,11 +29,11 @@ from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report_reader import make_report_query_handler, read_finished_report
 from llmproxy.report.sharding import detect_report_kind
 from llmproxy.scenario.lab.human_labels import add_or_replace_label
-from llmproxy.server_store_copies import is_server, show_store, store_exists
-from llmproxy.settings import shown_path
+from llmproxy.server_store_copies import format_store_place, is_server_url, store_exists
+from llmproxy.settings import format_shown_path
 from llmproxy.ui.page import Ask
-from llmproxy.ui.queries import answer_question
-from llmproxy.ui.serve import make_server
+from llmproxy.ui.queries import answer_viewer_query
+from llmproxy.ui.serve import make_viewer_server
 
 _DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
@@ -42,7 +42,7 @@ def ui(
     what: str | None = typer.Argument(
         None,
         metavar="STORE|CASSETTE|REPORT",
-        autocompletion=complete_cassettes,
+        autocompletion=complete_cassette_names,
         help="A store, a file of recordings, the name of a cassette, or a JSON report of tests; default: the store.",
     ),
     store: Path | None = STORE,
@@ -58,10 +58,10 @@ def ui(
     with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
-        ask = make_page_query_function(path, shown_here.report)
+        ask = make_viewer_query_function(path, shown_here.report)
         put = None if shown_here.report is None else make_label_file_writer(shown_here.report, labels)
         try:
-            made = make_server(port, token, ask, start, put)
+            made = make_viewer_server(port, token, ask, start, put)
         except OSError as error:
             msg = f"port {port} cannot be used: {error.strerror or error}."
             raise MachineError(msg, hint="Without --port any free one is taken.") from error
@@ -88,14 +88,14 @@ class ViewTarget:
 @contextmanager
 def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
     """Yield the store for a name, a temporary one for a file of recordings. Raises LLMProxyError if there is none."""
-    if what and is_server(what):
+    if what and is_server_url(what):
         store, what = cast("Path", what), None  # `settings` reads the URL
     if what:
-        refuse_url(what)
+        refuse_url_as_file(what)
     path = Path(what) if what else None
     last, tested = Path.cwd() / LAST_REPORT, Path.cwd() / TESTS
     tests: dict[str, Any] = {"tests": True, "labels": True}
-    if path is not None and is_report(path):
+    if path is not None and is_test_report_file(path):
         yield _build_report_target(path, store)
     elif path is not None and path.suffix in _DATABASES:
         yield ViewTarget(_require_store(path), {**_name_store_for_page(path), **tests}, last)
@@ -111,19 +111,19 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
         yield ViewTarget(found, {**_name_store_for_page(found), **tests, **named}, last)
 
 
-def make_page_query_function(path: Path, report: Path | None = None) -> Ask:
+def make_viewer_query_function(path: Path, report: Path | None = None) -> Ask:
     told = None if report is None else make_report_query_handler(report, path.with_name(f"{path.name}.state.db"))
 
     def ask(question: str, query: dict[str, str]) -> Any:
         if question == "report" and told is not None:
             return told(query)
         with open_store(path, writable=False, now=time.time) as database:
-            return answer_question(database, question, query)
+            return answer_viewer_query(database, question, query)
 
     return ask
 
 
-def is_report(path: Path) -> bool:
+def is_test_report_file(path: Path) -> bool:
     """Return whether a file is a test report for the page. Raises SettingsError: of another kind or version."""
     if not path.is_file():
         return False
@@ -141,11 +141,11 @@ def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
     found = _choose_store(store, of_tests=True)
     recordings = store_exists(found) and not found.is_dir()
     start = {"start": "#/report", "report": True, "labels": True, "recordings": recordings}
-    return ViewTarget(found, {**_name_store_for_page(found), **start, "store": shown_path(path)}, path)
+    return ViewTarget(found, {**_name_store_for_page(found), **start, "store": format_shown_path(path)}, path)
 
 
 def _name_store_for_page(store: Path) -> dict[str, str]:
-    said = shown_path(store)
+    said = format_shown_path(store)
     return {"store": said, "store_words": format_store_option(said)}
 
 
@@ -176,7 +176,8 @@ def _require_store(path: Path, wanted: str = "") -> Path:
     except CassetteNotFound as error:
         if not wanted:
             raise
-        msg = f"There is no file {wanted}, and no store {shown_path(path)} that could hold a cassette of this name."
+        where = format_shown_path(path)
+        msg = f"There is no file {wanted}, and no store {where} that could hold a cassette of this name."
         raise CassetteNotFound(msg, hint=error.hint) from None
     return path
 
@@ -186,7 +187,7 @@ def _quote_cassette_for_url(path: Path, name: str) -> str:
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):
             names = ", ".join(database.list_cassette_names(20)) or "none"
-            msg = f"there is no file and no cassette {name}; {show_store(path)} holds: {names}."
+            msg = f"there is no file and no cassette {name}; {format_store_place(path)} holds: {names}."
             raise CassetteNotFound(msg, hint=format_command("ls", path))
     return quote(name, safe="")
 
@@ -195,7 +196,7 @@ def _import_recordings(file: Path, store: Path) -> Path:
     loaded = load_settings({})
     importer = Importer(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream)
     with open_store(store, writable=True, now=time.time) as database:
-        for name, pieces in group_files([file], None).items():
+        for name, pieces in group_files_by_cassette([file], None).items():
             importer.import_cassette(database, name, pieces)
     if importer.failed:
         raise importer.failed[0]

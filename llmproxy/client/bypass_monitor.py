@@ -22,7 +22,7 @@ from llmproxy.core.providers.upstreams_and_rates import provider_of_host
 
 
 @dataclass(frozen=True, slots=True)
-class KnownClient:
+class KnownBypassingClient:
     name: str
     advice: str
     program: str = ""
@@ -32,7 +32,7 @@ class KnownClient:
 
 
 CLIENTS = (
-    KnownClient(
+    KnownBypassingClient(
         "Codex",
         "it reads no variable: codex exec -c model_provider=x -c model_providers.x.name=x -c "
         "model_providers.x.base_url="
@@ -41,24 +41,24 @@ CLIENTS = (
         program=r"codex(\.js|\.exe)?",
         configured=r"base_url",
     ),
-    KnownClient(
+    KnownBypassingClient(
         "pi",
         'it reads no variable: {"providers": {"openai": {"baseUrl": "..."}}} in ~/.pi/agent/models.json, with what '
         "$OPENAI_BASE_URL says in `sh -c '...'`",
         package="@mariozechner/pi-coding-agent",
     ),
-    KnownClient(
+    KnownBypassingClient(
         "@ai-sdk/google",
         "it reads no variable: createGoogleGenerativeAI({ baseURL: process.env.GOOGLE_GEMINI_BASE_URL && "
         "process.env.GOOGLE_GEMINI_BASE_URL + '/v1beta' })",
         package="@ai-sdk/google",
     ),
-    KnownClient(
+    KnownBypassingClient(
         "Mistral's client",
         'it reads no variable: pass server_url (serverURL in JavaScript), os.environ["LLMPROXY_URL"] + "/mistral"',
         package="mistralai",
     ),
-    KnownClient(
+    KnownBypassingClient(
         "Ollama's JavaScript client",
         "it reads no variable: new Ollama({ host: process.env.OLLAMA_HOST })",
         package="ollama",
@@ -71,7 +71,7 @@ _PACKAGE = r"(?<![\w@/.-]){0}(?![\w/.-])"
 PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
 
 
-def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[KnownClient]:
+def find_bypassing_clients(command: Sequence[str], files: Mapping[str, str]) -> list[KnownBypassingClient]:
     """Return the known clients in a command, or in its folder's project (name -> text of PROJECTS)."""
     words = [word for each in command for word in re.split(r"[\s;|&()'\"]+", each)]
     names = {word.replace("\\", "/").rpartition("/")[2] for word in words}
@@ -83,7 +83,7 @@ def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Known
     ]
 
 
-def is_configured_in_command(client: KnownClient, command: Sequence[str]) -> bool:
+def is_client_configured_in_command(client: KnownBypassingClient, command: Sequence[str]) -> bool:
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 
@@ -91,7 +91,7 @@ def list_bypass_warnings(command: Sequence[str]) -> list[str]:
     shell = len(command) > 2 and command[1] == "-c"
     text = command[2] if shell else " ".join(command[:2])
     found = [each for each in CLIENTS if each.program and re.search(_RUNS.format(each.program), text)]
-    known = [each for each in found if not is_configured_in_command(each, command)]
+    known = [each for each in found if not is_client_configured_in_command(each, command)]
     return [f"llmproxy: {each.name} will go past the proxy, to its provider: {each.advice}" for each in known]
 
 
@@ -175,7 +175,7 @@ OTHER = Runtime(
 )  # fmt: skip
 
 
-def find_runtime(program: str) -> Runtime:
+def find_runtime_advice(program: str) -> Runtime:
     name = program.replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
     return next((runtime for runtime in RUNTIMES if re.fullmatch(runtime.programs, name)), OTHER)
 
@@ -317,7 +317,7 @@ def _is_address(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedLookup:
+class ObservedHostLookup:
     pid: int
     program: str
     host: str
@@ -337,15 +337,17 @@ def make_lookup_reporting_env(env: Mapping[str, str], folder: Path) -> dict[str,
     }
 
 
-def read_lookups(folder: Path) -> Iterator[ObservedLookup]:
+def read_host_lookups(folder: Path) -> Iterator[ObservedHostLookup]:
     log = folder / "lookups"
     for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
         pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]
         if pid.isdecimal() and host:
-            yield ObservedLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
+            yield ObservedHostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
 
 
-def find_lookup_bypasses(lookups: Iterable[ObservedLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
+def find_lookup_bypasses(
+    lookups: Iterable[ObservedHostLookup], machine: str = ""
+) -> dict[int, tuple[str, list[Address]]]:
     """Return program and looked-up hosts by process; port 0: only resolved. `machine` is our host name."""
     found: dict[int, tuple[str, dict[str, int]]] = {}
     for each in lookups:

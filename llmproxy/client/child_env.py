@@ -34,7 +34,7 @@ from llmproxy.core.providers.upstreams_and_rates import (
     read_copilot_provider,
     read_env_upstreams,
 )
-from llmproxy.errors import MachineError, SettingsError, remove_prefix
+from llmproxy.errors import MachineError, SettingsError, remove_program_prefix
 from llmproxy.files import replace_file
 from llmproxy.protocol import API_KEYS, BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BaseURL:
+class BaseUrlVariable:
     name: str
     path: str
     preset_only: bool = False
@@ -51,7 +51,7 @@ class BaseURL:
 
 
 BASE_URLS = tuple(
-    BaseURL(name, provider.prefix + path, preset_only)
+    BaseUrlVariable(name, provider.prefix + path, preset_only)
     for preset_only in (False, True)
     for provider in PROVIDERS.values()
     for name, path in provider.env.items()
@@ -256,12 +256,12 @@ def _exempts_provider(word: str, hosts: Iterable[str]) -> bool:
 Which = Callable[[str], str | None]
 
 
-def list_preset_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
+def list_env_ca_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
     named = dict.fromkeys(env[name] for name in (*BUNDLES, NODE_CA) if env.get(name))
     return tuple(path for path in map(Path, named) if path.is_file())
 
 
-def combine_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
+def combine_ca_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
     """Write certifi's authorities, `others` and `ca` to `target` atomically. Raises MachineError."""
     if problem := describe_certificate_problem(ca, now=None):
         raise MachineError(f"cannot intercept: {problem}")
@@ -283,7 +283,7 @@ def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path
         raise MachineError(
             f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
         )
-    return CaFiles(ca, str(combine_bundles(Path(ca), others, bundle)), make_truststore(Path(ca), bundle.parent))
+    return CaFiles(ca, str(combine_ca_bundles(Path(ca), others, bundle)), make_truststore(Path(ca), bundle.parent))
 
 
 def describe_certificate_problem(ca: Path, now: float | None) -> str:
@@ -338,9 +338,9 @@ def gather_run_variables(
     """Return the run variables of a child in `cwd`; `now`: aware time, default now; `git` adds git's."""
     here = (now or datetime.now(UTC)).astimezone(_read_tz_variable(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
-    found: Declared = [build_path_variable("cwd", _find_logical_cwd(cwd, env))]
-    found.append(build_path_variable("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
-    found.append(build_path_variable("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
+    found: Declared = [build_path_run_variable("cwd", _find_logical_cwd(cwd, env))]
+    found.append(build_path_run_variable("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
+    found.append(build_path_run_variable("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
     found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
     words = {
         "user": env.get("USER") or env.get("LOGNAME") or _find_user_name(),
@@ -381,7 +381,7 @@ def _find_logical_cwd(cwd: Path, env: Mapping[str, str]) -> Path:
     return cwd
 
 
-def build_path_variable(name: str, path: Path) -> dict[str, str]:
+def build_path_run_variable(name: str, path: Path) -> dict[str, str]:
     plain, real = os.path.abspath(path), os.path.realpath(path)  # noqa: PTH100 - Path.resolve follows links
     return {"name": name, "value": plain} | ({"other": real} if real != plain else {})
 
@@ -430,7 +430,7 @@ def parse_var_option_dicts(given: list[str]) -> Declared:
         try:
             parse_run_variable(name, value)
         except BadRunVariable as error:
-            raise SettingsError(f"--var {each!r}: {remove_prefix(error)}") from error
+            raise SettingsError(f"--var {each!r}: {remove_program_prefix(error)}") from error
         found.append({"name": name, "value": value})
     return found
 

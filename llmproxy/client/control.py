@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.session_reports import Health, Report
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.errors import MachineError, remove_prefix
+from llmproxy.errors import MachineError, remove_program_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 from llmproxy.proxy_calls import Call, Miss, SessionlessRefusal
 
@@ -226,7 +226,7 @@ class Control:
             return value
         said = value.get("error")
         said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
-        message = remove_prefix(said.get("message", ""))
+        message = remove_program_prefix(said.get("message", ""))
         hint = str(said.get("hint") or "")  # words for the user, which need none of ours around them
         text = message if hint else f"the proxy at {self.url} answered {status}: {message}"
         raise ControlError(text, hint=hint, status=status, bound_to=str(said.get("bound_to") or ""))

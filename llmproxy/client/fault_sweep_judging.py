@@ -1,7 +1,7 @@
 """Fault sweeps: the same run repeated, each time with one injected fault at one call of its recording.
 
-Pure: `plan_trials` picks faults for the calls of an undisturbed run; `judge_trial` compares output, end and calls of a
-disturbed one (run by `cli.parts.fault_sweep` or a suite) with undisturbed ones.
+Pure: `plan_fault_trials` picks faults for the calls of an undisturbed run; `judge_fault_trial` compares output, end and
+calls of a disturbed one (run by `cli.parts.fault_sweep` or a suite) with undisturbed ones.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from llmproxy.core.faults.rules import (
     CandidateCall as Asked,
     FaultKind,
     FaultRule,
-    build_fault_target,
-    can_meet,
+    build_fault_candidate_call,
+    can_fault_occur,
     matches_rule_filters,
 )
 from llmproxy.core.keys.mcp import is_tool_call
@@ -34,7 +34,7 @@ from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.recording_spans import read_call_recording
 
 
-class PlannedTrial(NamedTuple):
+class PlannedFaultTrial(NamedTuple):
     kind: FaultKind
     number: int
     """Number of the agent's call among those that the fault kind applies to, from 1, in undisturbed order."""
@@ -47,7 +47,7 @@ class PlannedTrial(NamedTuple):
         return f"{self.kind.name}@{self.number}"
 
 
-def select_kinds(asked: str) -> list[FaultKind]:
+def select_fault_kinds(asked: str) -> list[FaultKind]:
     """Return the fault kinds of a sweep. Raises BadFaults for an unknown kind, or one that needs several calls."""
     names = [name.strip() for name in asked.partition(":")[2].split(",") if name.strip()]
     for name in names:
@@ -61,17 +61,17 @@ def select_kinds(asked: str) -> list[FaultKind]:
     return [KINDS[name] for name in names] or [kind for kind in KINDS.values() if kind.sweep is not None]
 
 
-def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[PlannedTrial]:
+def plan_fault_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[PlannedFaultTrial]:
     replayed = [each for each in calls if each.party == AGENT and each.decision == Decision.REPLAY and each.key]
     made = [(each, read_call_recording(each)) for each in replayed]
-    found = [(each, build_fault_target(recording)) for each, recording in made if recording is not None]
+    found = [(each, build_fault_candidate_call(recording)) for each, recording in made if recording is not None]
     trials = []
     for kind in kinds:
         sweep = dict(kind.sweep or {})
         for number, each, call in _number_eligible_calls(kind, found):
             if kind.do(call, kind.defaults | sweep) is not None:
                 rule = {"kind": kind.name, **sweep, "recording": each.interaction, "call": 1}
-                trials.append(PlannedTrial(kind, number, each.key or "", each.occurrence or 1, rule))
+                trials.append(PlannedFaultTrial(kind, number, each.key or "", each.occurrence or 1, rule))
     return trials
 
 
@@ -79,14 +79,14 @@ def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]])
     """Yield the calls to which the kind applies, each key and occurrence once, with the number as in ``KIND@N``."""
     rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
-        if can_meet(rule, call) and matches_rule_filters(rule, call):
+        if can_fault_occur(rule, call) and matches_rule_filters(rule, call):
             number += 1
             if (each.key, each.occurrence) not in seen:
                 seen.add((each.key, each.occurrence))
                 yield number, each, call
 
 
-class SweepKind(StrEnum):
+class FaultTrialOutcome(StrEnum):
     RECOVERED = "recovered"
     WENT_ON = "went on"
     """It sent a request that was not recorded, so the recording cannot show the rest."""
@@ -99,7 +99,7 @@ class SweepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRun:
+class FaultSweepOutcome:
     calls: Sequence[Call]
     seconds: float
     said: str = ""
@@ -113,8 +113,8 @@ class SweepRun:
 
 
 class TrialFinding(NamedTuple):
-    trial: PlannedTrial
-    outcome: SweepKind
+    trial: PlannedFaultTrial
+    outcome: FaultTrialOutcome
     detail: str
     weak: bool
     """Whether the agent breaks; False for reactions that a sound agent shows too."""
@@ -123,7 +123,9 @@ class TrialFinding(NamedTuple):
     @property
     def severity_mark(self) -> str:
         """``!`` if the agent breaks, ``?`` if the recording cannot show it, else a space."""
-        return "!" if self.weak else "?" if self.outcome in (SweepKind.WENT_ON, SweepKind.UNMET) else " "
+        return (
+            "!" if self.weak else "?" if self.outcome in (FaultTrialOutcome.WENT_ON, FaultTrialOutcome.UNMET) else " "
+        )
 
     @property
     def full_detail(self) -> str:
@@ -142,33 +144,39 @@ def give_bound_hits_recorded_keys(calls: Sequence[Call], bound: set[int | None])
     return [call._replace(key=named.get(call.key, call.key)) for call in calls]
 
 
-def judge_trial(trial: PlannedTrial, went: SweepRun, baseline: Sequence[SweepRun]) -> TrialFinding:
+def judge_fault_trial(
+    trial: PlannedFaultTrial, went: FaultSweepOutcome, baseline: Sequence[FaultSweepOutcome]
+) -> TrialFinding:
     """Compare with `baseline`, one or more undisturbed runs; differences among those are ignored."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     if not [call for call in mine if call.fault]:
-        return TrialFinding(trial, SweepKind.UNMET, "the call did not come", weak=False)
+        return TrialFinding(trial, FaultTrialOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return TrialFinding(trial, SweepKind.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True)
+        return TrialFinding(
+            trial, FaultTrialOutcome.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True
+        )
     if missed is not None:
         where = f"to a request that is not recorded, at {_number_missed_call(mine, missed)}"
-        return TrialFinding(trial, SweepKind.WENT_ON, where, weak=False)
+        return TrialFinding(trial, FaultTrialOutcome.WENT_ON, where, weak=False)
     if went.failed:
-        return TrialFinding(trial, SweepKind.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
+        return TrialFinding(
+            trial, FaultTrialOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed
+        )
     wrong = (
         went.wrong
         or _describe_calls_agent_omitted(trial, mine, before)
         or _describe_output_difference(went.said, [each.said for each in baseline])
     )
     if wrong:
-        return TrialFinding(trial, SweepKind.QUIET, wrong, weak=True)
+        return TrialFinding(trial, FaultTrialOutcome.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
     times = format_count(retries, "retry", "retries") if retries else "not disturbed"
     extra_seconds = max(0.0, went.seconds - usual_seconds)
-    return TrialFinding(trial, SweepKind.RECOVERED, times, weak=False, extra_seconds=extra_seconds)
+    return TrialFinding(trial, FaultTrialOutcome.RECOVERED, times, weak=False, extra_seconds=extra_seconds)
 
 
 def _number_missed_call(mine: Sequence[Call], missed: Call) -> str:
@@ -184,7 +192,7 @@ def _number_missed_call(mine: Sequence[Call], missed: Call) -> str:
     return f"{tool} ({number})" if missed.channel is Channel.MCP else f"call {number}"
 
 
-def _describe_calls_agent_omitted(trial: PlannedTrial, mine: Sequence[Call], before: Sequence[Call]) -> str:
+def _describe_calls_agent_omitted(trial: PlannedFaultTrial, mine: Sequence[Call], before: Sequence[Call]) -> str:
     """Describe the calls of an undisturbed run that are missing; the faulty one itself need not be repeated."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
@@ -232,7 +240,7 @@ _GROUP = re.compile(r"^ *[|+](?: |-+.*$)", re.MULTILINE)
 """Line prefix in a Python exception group."""
 
 
-def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
+def find_failure_in_output(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     crashed = _TRACE.search(stderr) is not None
     text = _GROUP.sub("", stderr.strip() or stdout.strip())
     lines = [line for line in text.splitlines() if line.strip()]
@@ -241,7 +249,7 @@ def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool
     return (named if crashed and named else plain or lines or [f"exit code {code}"])[-1], crashed
 
 
-def format_findings(findings: Sequence[TrialFinding]) -> list[str]:
+def format_sweep_findings(findings: Sequence[TrialFinding]) -> list[str]:
     rows = [("fault", "call", "", "what the agent did")]
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
         for _, alike in groupby(some, lambda each: (each.outcome, each.detail)):
@@ -266,7 +274,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
 def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> list[str]:
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
-    parts = [f"{counts[outcome]} {outcome.value}" for outcome in SweepKind if counts[outcome]]
+    parts = [f"{counts[outcome]} {outcome.value}" for outcome in FaultTrialOutcome if counts[outcome]]
     lines = [f"{len(findings)} faults, one at a time: {', '.join(parts) or 'none'}"]
     if not findings:
         return lines
@@ -282,7 +290,7 @@ def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> 
     return [*lines, f"A robust agent {first.kind.sound}.", f"Run one alone: {typed.replace('FAULT', first.label)}"]
 
 
-def findings_to_json(findings: Sequence[TrialFinding]) -> list[dict[str, Any]]:
+def sweep_findings_to_json(findings: Sequence[TrialFinding]) -> list[dict[str, Any]]:
     found = []
     for each in findings:
         about = {"kind": each.trial.kind.name, "call": each.trial.number, "outcome": each.outcome.value}

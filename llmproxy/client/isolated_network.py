@@ -70,7 +70,7 @@ _PACKETS: tuple[Instruction, ...] = (
 """Captured packets: of TCP the opening and refusal of connections, of other protocols all."""
 
 
-def enter_new_namespace(reach: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def enter_network_namespace(reach: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Move this process into a namespace with listeners at these addresses (IP or ``localhost``, and port). Raises
     OSError. Returns handles by purpose: ``packets``, ``names``, ``calls``, or the number of an address.
     """
@@ -279,7 +279,7 @@ class IsolatedNetwork:
     def enter(self) -> None:
         """Move this process into the network, between fork and exec. Raises OSError."""
         try:
-            handles = enter_new_namespace(self._inside)
+            handles = enter_network_namespace(self._inside)
         except OSError as error:
             self._childs.send(str(error).encode())
             raise

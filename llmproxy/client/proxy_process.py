@@ -31,7 +31,7 @@ from llmproxy.client.control import Control, ControlError
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
 from llmproxy.proxy_calls import Totals
-from llmproxy.server_store_copies import is_server
+from llmproxy.server_store_copies import is_server_url
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 PATIENCE = 120.0
@@ -74,7 +74,7 @@ def _run_version_command(words: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineProbe:
+class InstalledProgramProbe:
     installed: Callable[[str], bool] = lambda module: find_spec(module) is not None
     on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
@@ -83,13 +83,13 @@ class MachineProbe:
     """Returns this package's name with an extra, as installers take it."""
 
 
-def find_proxy_command(env: Mapping[str, str], look: MachineProbe | None = None) -> ProxyCommand:
+def find_proxy_command(env: Mapping[str, str], look: InstalledProgramProbe | None = None) -> ProxyCommand:
     """Return the command of a proxy that can run: the first of LLMPROXY_COMMAND, this environment, an ``llmproxy`` on
     PATH that has mitmproxy (each is asked: the first is often this environment's own), a version that uvx has
     downloaded, uvx, pipx. The last two install it first, and may hang offline: a notice says so. Raises MachineError:
     what to install.
     """
-    look = look or MachineProbe()
+    look = look or InstalledProgramProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
         return ProxyCommand(words, COMMAND_VARIABLE)
     if look.installed("mitmproxy"):
@@ -248,7 +248,7 @@ def begin_proxy_start(
     own = (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
     clean = {name: value for name, value in env.items() if name not in own}
     clean |= {STARTED_BY_VARIABLE: started_by, SUMMARY_VARIABLE: str(_summary_file(log).absolute())}
-    for word in [word for word in words if is_server(word.removeprefix("--store="))]:
+    for word in [word for word in words if is_server_url(word.removeprefix("--store="))]:
         words.remove(word)  # everybody on the machine may read a command line, and it may hold a password
         clean["LLMPROXY_STORE"] = word.removeprefix("--store=")
     if command.notice:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from llmproxy.amount_formatting import dollars, format_count
-from llmproxy.errors import remove_prefix
+from llmproxy.errors import remove_program_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
 from llmproxy.proxy_calls import Call, Totals, UnusedRecording, describe_replay_hits, describe_stubs
@@ -105,7 +105,7 @@ def describe_unreached_provider(calls: Iterable[Call]) -> str:
         if call.unreached:
             asked = call.key or place
             lost.pop(asked, None)
-            lost[asked] = remove_prefix(call.note)
+            lost[asked] = remove_program_prefix(call.note)
         else:
             lost.pop(call.key or place, None)
             lost.pop(place, None)
@@ -118,7 +118,7 @@ SHOWN = 5
 _UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
-def sum_reports(reports: Iterable[Report]) -> Report:
+def sum_session_reports(reports: Iterable[Report]) -> Report:
     found = Report("", "", unused=())
     for each in reports:
         found.merge(each)
@@ -126,7 +126,7 @@ def sum_reports(reports: Iterable[Report]) -> Report:
     return found
 
 
-def format_counts(report: Report) -> str:
+def format_session_counts(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
     misses = format_count(report.misses, "miss", "misses")
     counts = [describe_replay_hits(report), misses, f"{report.recorded} recorded"]
@@ -164,5 +164,5 @@ def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
 def shorten_miss(text: str) -> str:
     lines = text.strip().splitlines() or [""]
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"
-    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", remove_prefix(first))
+    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", remove_program_prefix(first))
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

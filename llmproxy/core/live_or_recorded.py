@@ -22,7 +22,7 @@ from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel, UnknownToolPolicy
@@ -32,7 +32,7 @@ _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderati
 
 
 @dataclass(frozen=True, slots=True)
-class LiveChannels:
+class LiveChannelSettings:
     channels: frozenset[Channel]
     unknown: UnknownToolPolicy = UnknownToolPolicy.ERROR
     read_only: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class LiveChannels:
         return {"channels": sorted(self.channels), "unknown_tool": str(self.unknown), "read_only": list(self.read_only)}
 
 
-def name_call(operation: str, provider: str, method: str, target: str) -> str:
+def format_call_display_name(operation: str, provider: str, method: str, target: str) -> str:
     """Return a call's display name: the tool's name, else the MCP method; for HTTP, method, host and path."""
     if operation.startswith(MCP_PREFIX):
         return operation.rpartition(" ")[2] if is_tool_call(operation) else operation.removeprefix(MCP_PREFIX)
@@ -81,7 +81,7 @@ _SETS_UP = frozenset(
 """Operations that concern a connection and do not depend on the tool's state."""
 
 
-class RecordedCallState(NamedTuple):
+class ToolStateAtRecordedCall(NamedTuple):
     state: int
     """Number of changes that had begun before it."""
     changes: bool
@@ -92,12 +92,12 @@ class RecordedCallState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedToolSequence:
-    steps: Mapping[int, RecordedCallState] = field(default_factory=dict)
+    steps: Mapping[int, ToolStateAtRecordedCall] = field(default_factory=dict)
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
 
 
-def may_depend_on_state(channel: Channel, operation: str) -> bool:
+def may_depend_on_tool_state(channel: Channel, operation: str) -> bool:
     """Return whether an answer may depend on a tool's state: false for connection setup and for `LISTS`."""
     if channel is not Channel.MCP:
         return channel is Channel.HTTP
@@ -105,29 +105,32 @@ def may_depend_on_state(channel: Channel, operation: str) -> bool:
 
 
 def order_recorded_tool_calls(
-    rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]
+    rows: Iterable[StoredCallSummary], changes: Callable[[StoredCallSummary], bool]
 ) -> RecordedToolSequence:
-    found: list[tuple[RowSummary, bool]] = [
+    found: list[tuple[StoredCallSummary, bool]] = [
         (row, changes(row))
         for row in rows
-        if may_depend_on_state(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
+        if may_depend_on_tool_state(row.channel, row.operation)
+        or (row.channel is Channel.MCP and row.operation in LISTS)
     ]
-    steps: dict[int, RecordedCallState] = {}
+    steps: dict[int, ToolStateAtRecordedCall] = {}
     made: list[int] = []
     for at, (row, changing) in enumerate(found):
-        name = name_call(row.operation, row.provider, row.method, row.target)
-        steps[row.id] = RecordedCallState(len(made), changing, name, _find_overlapping_changes(found, at))
+        name = format_call_display_name(row.operation, row.provider, row.method, row.target)
+        steps[row.id] = ToolStateAtRecordedCall(len(made), changing, name, _find_overlapping_changes(found, at))
         made += [row.id] * changing
     return RecordedToolSequence(steps, tuple(made))
 
 
-def may_change_state(row: RowSummary, reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
+def may_change_tool_state(
+    row: StoredCallSummary, reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
+) -> bool:
     """Return whether a recorded call may have changed something; `reading`: read-only tools by server."""
     if row.channel is Channel.HTTP:
         changing = row.method not in SAFE
     else:  # unknown methods count as changes too
-        changing = may_depend_on_state(row.channel, row.operation) and row.operation not in _READS
-    name = name_call(row.operation, row.provider, row.method, row.target)
+        changing = may_depend_on_tool_state(row.channel, row.operation) and row.operation not in _READS
+    name = format_call_display_name(row.operation, row.provider, row.method, row.target)
     return changing and name not in reading.get(row.provider, frozenset()) and not declared(name)
 
 
@@ -147,7 +150,7 @@ def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[
     return reading - others, others
 
 
-def _find_overlapping_changes(found: Sequence[tuple[RowSummary, bool]], at: int) -> tuple[int, ...]:
+def _find_overlapping_changes(found: Sequence[tuple[StoredCallSummary, bool]], at: int) -> tuple[int, ...]:
     row = found[at][0]
     begun, over = row.started_at, _get_end_time(row)
     return tuple(
@@ -157,11 +160,11 @@ def _find_overlapping_changes(found: Sequence[tuple[RowSummary, bool]], at: int)
     )
 
 
-def _get_end_time(row: RowSummary) -> float:
+def _get_end_time(row: StoredCallSummary) -> float:
     return row.started_at + (row.duration_ms or 0.0) / 1000
 
 
-def is_requested_tool_call(request: bytes, name: str, arguments: str) -> bool:
+def is_request_for_tool_call(request: bytes, name: str, arguments: str) -> bool:
     try:
         asked = json.loads(request)["params"]
         tool, given = str(asked["name"]), asked.get("arguments") or {}
@@ -183,7 +186,7 @@ class ChosenRecording(NamedTuple):
 
 @dataclass(slots=True)
 class LiveSession:
-    asked: LiveChannels
+    asked: LiveChannelSettings
     parent: tuple[str, int]
     """Cassette and sample whose tool results are served."""
     child: str
@@ -254,7 +257,7 @@ class LiveSession:
         )
 
     def _explain_unusable_recording(
-        self, path: RecordedToolSequence, id_: int, step: RecordedCallState, announced: Callable[[int], bool]
+        self, path: RecordedToolSequence, id_: int, step: ToolStateAtRecordedCall, announced: Callable[[int], bool]
     ) -> str:
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.streams import BodyPart, ByteReplacement, apply_edits_to_chunks, list_json_parts
+from llmproxy.core.dialects.streams import ByteReplacement, JsonBodyPart, apply_edits_to_chunks, list_json_body_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, Response, without
@@ -25,11 +25,11 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
 
 
-def list_messages(response: Response) -> list[BodyPart]:
-    return list_json_parts(response.mime_type, response.body)
+def list_messages(response: Response) -> list[JsonBodyPart]:
+    return list_json_body_parts(response.mime_type, response.body)
 
 
-def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
+def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
     """Return the answer to `recorded` adapted to the request `asked`; the same object if nothing changes."""
     was, now = parse_message(recorded), parse_message(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
@@ -57,7 +57,7 @@ def _token(message: dict[str, Any]) -> object:
     return meta.get("progressToken") if isinstance(meta, dict) else None
 
 
-def _list_edits(body: bytes, part: BodyPart, was: dict[str, Any], now: dict[str, Any]) -> Iterator[ByteReplacement]:
+def _list_edits(body: bytes, part: JsonBodyPart, was: dict[str, Any], now: dict[str, Any]) -> Iterator[ByteReplacement]:
     message = part.value
     if not isinstance(message, dict):
         return
@@ -70,7 +70,9 @@ def _list_edits(body: bytes, part: BodyPart, was: dict[str, Any], now: dict[str,
             yield from _list_member_edits(body, part, ("params", "progressToken"), token)
 
 
-def _list_member_edits(body: bytes, part: BodyPart, path: tuple[str, ...], value: object) -> Iterator[ByteReplacement]:
+def _list_member_edits(
+    body: bytes, part: JsonBodyPart, path: tuple[str, ...], value: object
+) -> Iterator[ByteReplacement]:
     text = body[part.start : part.end].decode("utf-8", "surrogateescape")
     if (found := find_member_span(text, path)) is None:
         return
@@ -137,7 +139,7 @@ def split_at_server_requests(response: Response) -> list[AnswerPart] | None:
     return [*turns, AnswerPart(wait, what, body[begin:])]
 
 
-def split_standalone_stream(
+def split_standalone_sse_stream(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]]
 ) -> list[AnswerPart]:
     """Return a standalone stream, left open, in parts after `messages` (Unix seconds, interaction)."""
@@ -158,7 +160,7 @@ def _find_event_end(body: bytes, at: int) -> int:
     return len(body)
 
 
-def write_sse_event(message: dict[str, object]) -> bytes:
+def encode_sse_event(message: dict[str, object]) -> bytes:
     return b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
 
 
@@ -173,7 +175,7 @@ _STATELESS = "io.modelcontextprotocol/protocolVersion"
 """Member of `_meta` in each request of the stateless protocol version, whose results name their type."""
 
 
-def may_ignore_unrecorded(operation: str) -> bool:
+def may_ignore_unrecorded_message(operation: str) -> bool:
     """Return whether an unrecorded message may stay unanswered because nothing in the run depends on it."""
     return operation in (STREAM, END, DISCOVER) or operation.startswith(NOTIFICATION)
 
@@ -185,10 +187,10 @@ def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers,
         return 200, (), b""
     if operation == ANSWER or operation.startswith(NOTIFICATION):
         return 202, (), b""
-    return 200, (("content-type", "application/json"),), json.dumps(build_error_message(body, text)).encode()
+    return 200, (("content-type", "application/json"),), json.dumps(build_mcp_error_answer(body, text)).encode()
 
 
-def build_error_message(body: bytes, text: str) -> dict[str, Any]:
+def build_mcp_error_answer(body: bytes, text: str) -> dict[str, Any]:
     asked = parse_message(body)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     params = asked.get("params")
@@ -201,7 +203,7 @@ def build_error_message(body: bytes, text: str) -> dict[str, Any]:
     return {**said, "error": {"code": code, "message": text}}
 
 
-class ToolCallText(NamedTuple):
+class ToolCallWithResult(NamedTuple):
     tool: str
     arguments: str
     """JSON."""
@@ -210,7 +212,7 @@ class ToolCallText(NamedTuple):
     failed: bool
 
 
-def read_call(one: Interaction) -> ToolCallText | None:
+def read_call(one: Interaction) -> ToolCallWithResult | None:
     try:
         asked = json.loads(one.request.body)
         if not isinstance(asked, dict) or asked.get("method") != "tools/call":
@@ -219,7 +221,7 @@ def read_call(one: Interaction) -> ToolCallText | None:
         messages = [part.value for part in list_messages(one.response)]
         told = (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id"))
         arguments = json.dumps(params.get("arguments", {}), ensure_ascii=False)
-        return ToolCallText(str(params["name"]), arguments, *_read_result(next(told, {})))
+        return ToolCallWithResult(str(params["name"]), arguments, *_read_result(next(told, {})))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 

@@ -1,8 +1,8 @@
 """Replay of a recorded WebSocket conversation to a live client, message by message. No I/O and no clock here.
 
-The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). The
-server's messages between the recorded client messages n and n+1 are due after message n has matched, with the recorded
-delays, which the proxy sends (`mitm.websockets`).
+The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanonicalizer`).
+The server's messages between the recorded client messages n and n+1 are due after message n has matched, with the
+recorded delays, which the proxy sends (`mitm.websockets`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hashlib import sha256
 
 from llmproxy.advice import format_command
 from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, Action, Rule, Shape
-from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
-from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
+from llmproxy.core.keys.normalize import BodyShapeNormalizer, MadeBy
+from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.secret_kinds import SHORTEST
@@ -63,9 +63,9 @@ class CanonicalFrame:
     """The JSON value; for other text the text itself; for bytes a description."""
 
 
-class FrameCanon:
+class FrameCanonicalizer:
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
-        self._walk, self._rules = ShapeWalk(made_by), compile_rules(rules)
+        self._walk, self._rules = BodyShapeNormalizer(made_by), compile_normalize_rules(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
     def __call__(self, data: str | bytes) -> CanonicalFrame:
@@ -75,7 +75,7 @@ class FrameCanon:
             if isinstance(data, str):
                 return CanonicalFrame(data.encode("utf-8", "surrogatepass"), data)
             return CanonicalFrame(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
-        tree = apply_rules(tree, self._rules)
+        tree = apply_normalize_rules(tree, self._rules)
         if isinstance(tree, dict):
             self._walk.apply_shape(tree, self._shape)
         return CanonicalFrame(dump(tree), tree)
@@ -93,7 +93,7 @@ class FrameMismatch:
 
 
 class FramePlayer:
-    def __init__(self, frames: Sequence[Frame], canon: Callable[[], FrameCanon]) -> None:
+    def __init__(self, frames: Sequence[Frame], canon: Callable[[], FrameCanonicalizer]) -> None:
         self._frames, self._canon = frames, canon
         self._there, self._here = canon(), canon()
         self._at = 0
@@ -156,35 +156,37 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class FrameMiss:
+class FrameMissExplanation:
     reason: str
     text: str
     data: dict[str, object]
     """Plain values for the journal."""
 
 
-def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
+def explain(
+    context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False
+) -> FrameMissExplanation:
     text = "\n".join(_format_miss_lines(context, recording, mismatch, records=records))
     differences = [each.to_dict() for each in mismatch.differences]
     nearest = {"id": recording, "message": mismatch.nearest, "differences": differences}
     data = {**asdict(context), "reason": "message", "message": mismatch.number, "nearest": nearest, "text": text}
-    return FrameMiss(_format_reason(recording, mismatch), text, data)
+    return FrameMissExplanation(_format_reason(recording, mismatch), text, data)
 
 
 def _format_reason(recording: int, mismatch: FrameMismatch) -> str:
     end = "; see llmproxy why"
     start = f"llmproxy: message {mismatch.number} is not in recording #{recording}"
     if mismatch.nearest is None:
-        return clip_reason(f"{start}, which has none{end}", LONGEST_REASON)
+        return clip_close_reason(f"{start}, which has none{end}", LONGEST_REASON)
     which = f"{mismatch.nearest} of {mismatch.expected}"
     if not mismatch.differences:
-        return clip_reason(f"{start}; equals its message {which}{end}", LONGEST_REASON)
+        return clip_close_reason(f"{start}; equals its message {which}{end}", LONGEST_REASON)
     near = f"; nearest {which} differs at "
     room = LONGEST_REASON - len((start + near + end).encode())
-    return start + near + clip_reason(printable(mismatch.differences[0].path), room) + end
+    return start + near + clip_close_reason(printable(mismatch.differences[0].path), room) + end
 
 
-def clip_reason(text: str, size: int) -> str:
+def clip_close_reason(text: str, size: int) -> str:
     """Return the start of a text: at most `size` bytes of UTF-8, whole characters only."""
     data = text.encode()
     return text if len(data) <= size else data[: max(0, size - 3)].decode(errors="ignore") + "…"
@@ -281,7 +283,7 @@ class FrameRecorder(Recording):
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Build the finished recording. Slow: call it off the event loop."""
         frames = self._redact_frames(list(self._frames))
-        chunks, ending = encode_frames(frames), classify_ending(frames)
+        chunks, ending = encode_frames(frames), classify_websocket_ending(frames)
         return Response(self.status, self._reason, self._headers, chunks, ending, self._head_offset, chunked=True)
 
     def _redact_frames(self, frames: list[Frame]) -> list[Frame]:
@@ -323,7 +325,7 @@ def _overwrite_secrets(data: str | bytes, secrets: Iterable[str]) -> str | bytes
     return text.encode("utf-8", "surrogateescape") if isinstance(data, bytes) else text
 
 
-def classify_ending(frames: list[Frame]) -> Ending:
+def classify_websocket_ending(frames: list[Frame]) -> Ending:
     """Return whether a conversation is complete: closed properly, or left by its client when no answer was pending."""
     last = frames[-1] if frames else None
     if last is None or last.close is None:

@@ -21,15 +21,15 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
-from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
+from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.interception import ConnectInterceptor
 from llmproxy.mitm.recorder import Recorder, deny_server_connection
 from llmproxy.mitm.serve import OPTIONS, ContextAndJournal, build_origin_guard, end_connections, open_proxy_context
 from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser
 from llmproxy.proxy_calls import Call, Totals
-from llmproxy.report.proxy_console import format_request_line, format_totals
-from llmproxy.settings import Origin, Source, list_options, load
+from llmproxy.report.proxy_console import format_console_call_line, format_totals
+from llmproxy.settings import Origin, Source, list_setting_options, load
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 """Options that mitmproxy defines itself."""
 
 
-def find_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
+def parse_mitmproxy_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
     """Return the upstream of mitmproxy's mode: name -> (URL, source). Raises SettingsError: ambiguous."""
     specs = [mode_specs.ProxyMode.parse(each) for each in modes]
     if all(isinstance(spec, mode_specs.RegularMode) for spec in specs):
@@ -66,7 +66,7 @@ class RecordReplay:
         self._totals = Totals()
 
     def load(self, loader: Loader) -> None:
-        for option in list_options():
+        for option in list_setting_options():
             if option.has_flag and option.name not in NOT_OURS:
                 loader.add_option(f"llmproxy_{option.name}", str, "", option.help)
 
@@ -82,12 +82,12 @@ class RecordReplay:
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
             given = load(self._read_options(), os.environ, Path.cwd())
-            given = given.add_unset_upstreams(find_mode_upstreams(ctx.options.mode))
+            given = given.add_unset_upstreams(parse_mitmproxy_mode_upstreams(ctx.options.mode))
             loaded = add_env_upstreams(given, os.environ)
             start = StartCommand('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
             self._built = open_proxy_context(loaded, self._log_call, start)
         except LLMProxyError as error:
-            log.error("%s", ensure_prefix(error))  # noqa: TRY400 - its text says it all
+            log.error("%s", ensure_program_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1
@@ -103,13 +103,13 @@ class RecordReplay:
         log.info("llmproxy: mode %s, store %s, cassette %s", config.mode, config.store, config.cassette)
 
     def _read_options(self) -> Mapping[str, object]:
-        ours = (option for option in list_options() if option.name not in NOT_OURS)
+        ours = (option for option in list_setting_options() if option.name not in NOT_OURS)
         given = ((option, getattr(ctx.options, f"llmproxy_{option.name}", "")) for option in ours)
         return {option.name: value.split(",") if option.repeat else value for option, value in given if value}
 
     def _log_call(self, call: Call) -> None:
         self._totals.add(call)
-        log.info("%s", format_request_line(call))
+        log.info("%s", format_console_call_line(call))
 
     async def done(self) -> None:
         if self._built is None:

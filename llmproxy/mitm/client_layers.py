@@ -215,7 +215,7 @@ class Http2Layer(layer.Layer):
             yield from self._feed_layer(stream, stream.h1.send(h11.Data(data=data)))
             return
         stream.held += data
-        if grpc.count_up_to_two(stream.held) > 1:
+        if grpc.count_grpc_messages_capped(stream.held) > 1:
             yield from self._refuse_grpc_client_streaming(stream)
         elif len(stream.held) > self._proxy.engine.config.max_request:  # the layer says so, or lets it through
             yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
@@ -234,7 +234,7 @@ class Http2Layer(layer.Layer):
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
             return
-        if grpc.count_up_to_two(stream.held) or time.monotonic() - stream.since > self._proxy.body_patience:
+        if grpc.count_grpc_messages_capped(stream.held) or time.monotonic() - stream.since > self._proxy.body_patience:
             yield from self._refuse_grpc_client_streaming(stream)
         else:
             yield from self._schedule_unfinished_grpc_check(stream)
@@ -254,7 +254,7 @@ class Http2Layer(layer.Layer):
         )
         fields = [(name.encode(), value.encode()) for name, value in grpc.build_refusal(status, error.code, str(error))]
         yield from self._server.handle_event(
-            http_events.ResponseHeaders(stream.number, build_answer_head(200, fields), end_stream=True)
+            http_events.ResponseHeaders(stream.number, build_http2_response_head(200, fields), end_stream=True)
         )
         yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR)
 
@@ -311,7 +311,7 @@ class Http2Layer(layer.Layer):
             kept = [field for field in event.headers if field[0] not in ONE_CONNECTION]
             codes = (int(value) for name, value in kept if name == RESET.encode() and value.isdigit())
             stream.code = next(codes, stream.code)
-            stream.head = build_answer_head(event.status_code, kept)
+            stream.head = build_http2_response_head(event.status_code, kept)
             if not any(name == b"grpc-status" for name, _ in kept):  # else its head is its end
                 yield from self._send_head(stream)
         elif isinstance(event, h11.Data) and event.data:
@@ -378,7 +378,7 @@ def build_http1_head(request: http.Request, *, whole: bool, length: int | None =
     return h11.Request(method=request.data.method, target=request.data.path, headers=[(b"host", host), *fields])
 
 
-def build_answer_head(status: int, fields: Iterable[tuple[bytes, bytes]]) -> http.Response:
+def build_http2_response_head(status: int, fields: Iterable[tuple[bytes, bytes]]) -> http.Response:
     return http.Response(b"HTTP/2.0", status, b"", http.Headers(list(fields)), None, None, time.time(), None)
 
 
@@ -431,7 +431,7 @@ class ConnectHeadCheckLayer(layer.Layer):
                 yield from self._hand_over_to_layer(self._choose(self._held))
                 return
             try:
-                if not has_whole_connect(self._held):
+                if not is_connect_head_complete(self._held):
                     return
             except FramingError as why:
                 yield from self._refuse_connect(why)
@@ -473,7 +473,7 @@ def may_be_connect(data: bytes) -> bool:
     return CONNECT.startswith(data[: len(CONNECT)].upper())
 
 
-def has_whole_connect(data: bytes) -> bool:
+def is_connect_head_complete(data: bytes) -> bool:
     """Return whether a CONNECT's head is complete. Raises FramingError: invalid, or without host and port."""
     reader = RequestReader()
     reader.add_bytes(data)

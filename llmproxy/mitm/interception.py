@@ -41,8 +41,8 @@ from mitmproxy.tls import ClientHelloData, TlsData
 from llmproxy.core.control.endpoints import is_same_token
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.errors import LLMProxyError, MachineError, RefusedError, printable, remove_prefix
-from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
+from llmproxy.errors import LLMProxyError, MachineError, RefusedError, printable, remove_program_prefix
+from llmproxy.mitm.proxy_context import ProxyContext, decode_header_fields
 from llmproxy.parsers import host_matches
 from llmproxy.protocol import OFFLINE
 
@@ -128,7 +128,7 @@ class ConnectInterceptor:
         try:
             why = self._decide_tunnel(flow)
         except LLMProxyError as error:
-            why = remove_prefix(error).replace("\n", " ")
+            why = remove_program_prefix(error).replace("\n", " ")
         except Exception:  # what leaves a hook would open the tunnel
             log.exception("llmproxy failed while deciding about a tunnel; it is refused")
             why = "internal error"
@@ -151,7 +151,7 @@ class ConnectInterceptor:
         self._proxy.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
         if not self._forward:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
-        user, password = read_proxy_credentials(decode_fields(flow.request.headers.fields))
+        user, password = read_proxy_credentials(decode_header_fields(flow.request.headers.fields))
         local = is_loopback(client.peername[0])
         if not local and not is_same_token(password, self._proxy.token):
             return NEEDS_TOKEN
@@ -203,7 +203,7 @@ KEY_SIZE = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class AuthorityFiles:
+class CertificateAuthorityFiles:
     folder: Path
     notes: tuple[str, ...] = ()
 
@@ -222,7 +222,7 @@ def confdir() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")) / "llmproxy"
 
 
-def prepare_authority(folder: Path, now: datetime | None = None) -> AuthorityFiles:
+def prepare_certificate_authority(folder: Path, now: datetime | None = None) -> CertificateAuthorityFiles:
     """Check that a folder holds a valid authority with safe permissions. Raises MachineError: unusable, damaged."""
     notes: list[str] = []
     anew = f"trust it anew where the old one was ({folder / CERTIFICATE})"
@@ -248,18 +248,18 @@ def prepare_authority(folder: Path, now: datetime | None = None) -> AuthorityFil
     except OSError as error:
         msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
         raise MachineError(msg, hint="Let XDG_DATA_HOME name a folder that can be written.") from error
-    return AuthorityFiles(folder, tuple(notes))
+    return CertificateAuthorityFiles(folder, tuple(notes))
 
 
-def prepare_or_use_temporary(folder: Path) -> AuthorityFiles:
+def prepare_or_create_temporary_ca(folder: Path) -> CertificateAuthorityFiles:
     """Prepare the authority of a proxy for base URLs; if that fails, a temporary one, and a note with the reason."""
     try:
-        return prepare_authority(folder)
+        return prepare_certificate_authority(folder)
     except MachineError as error:
         folder = Path(tempfile.mkdtemp(prefix="llmproxy-ca-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         note = f"https at the port has a certificate authority for this run alone: {error.message}"
-        return AuthorityFiles(prepare_authority(folder).folder, (note,))
+        return CertificateAuthorityFiles(prepare_certificate_authority(folder).folder, (note,))
 
 
 def _make_authority(folder: Path) -> None:

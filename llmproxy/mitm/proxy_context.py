@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from llmproxy.core.control.endpoints import ControlledProxy, SpansOf
+from llmproxy.core.control.endpoints import ControlApiContext, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.dialects.codecs import ERROR_HEADER, get_miss_status, write_error
-from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.streams import decide_response_ending
 from llmproxy.core.engine.concurrent_calls import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
@@ -30,20 +30,24 @@ from llmproxy.core.mcp_answer_replay import build_refusal
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
-from llmproxy.core.sessions.journal import get_state_path
+from llmproxy.core.sessions.journal import get_journal_path
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage, is_grpc
 from llmproxy.core.traffic.origin_guard import OriginGuard
-from llmproxy.core.traffic.response_plan import write_head
+from llmproxy.core.traffic.response_plan import serialize_response_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.socket_resets_and_limits import IdleConnection, IdleConnectionCloser, is_client_idle_after_reading
+from llmproxy.mitm.socket_resets_and_limits import (
+    ConnectionWithIdleState,
+    IdleConnectionCloser,
+    is_client_idle_after_reading,
+)
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 from llmproxy.proxy_calls import Call, CallLog
 
 if TYPE_CHECKING:
     from llmproxy.core.control.endpoints import ControlRequest
     from llmproxy.ui.mount_in_proxy import Viewer
-    from llmproxy.ui.page import PageAnswer
+    from llmproxy.ui.page import ViewerResponse
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +82,7 @@ class BegunRequest(Protocol):
     exchange: Exchange | None
 
 
-class ConnectionFront(IdleConnection, Protocol):
+class FastPathConnection(ConnectionWithIdleState, Protocol):
     has_answered: Callable[[int], bool] | None
     """Returns whether the layer behind has got so many bytes, answered everything, and waits for a request."""
 
@@ -152,7 +156,7 @@ class LiveAnswerEndSequencer:
         """Note a sent piece of a stream: the mark of the last piece comes before HTTP's end."""
         if data and exchange.decision is Decision.RECORD and self._count_open_calls(exchange) > 1:
             came, how = exchange.recording, (exchange.operation, exchange.identity.stream)
-            if decide_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
+            if decide_response_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
                 self._record_coming_end(exchange)
 
     async def wait_to_send_end(self, exchange: Exchange) -> None:
@@ -179,7 +183,7 @@ class LiveAnswerEndSequencer:
 
 
 @dataclass(slots=True)
-class ProxyContext(ControlledProxy):
+class ProxyContext(ControlApiContext):
     head_patience: ClassVar[float] = 60.0
     """Seconds from the first byte of a head, or of a TLS handshake, to its end. Clients write a head at once."""
     held_for: ClassVar[float] = 2.0
@@ -195,7 +199,7 @@ class ProxyContext(ControlledProxy):
     open: dict[int, Exchange] = field(default_factory=dict)
     """Exchanges that have begun and not ended, by `id`."""
     losses: int = 0
-    fronts: dict[tuple[object, object], ConnectionFront] = field(default_factory=dict)
+    fronts: dict[tuple[object, object], FastPathConnection] = field(default_factory=dict)
     """By both addresses of a client's connection: the front of its stream."""
     arrived: dict[tuple[object, object], BegunRequest] = field(default_factory=dict)
     """By the same: the request, already counted, at the beginning of the handed-over bytes."""
@@ -255,21 +259,21 @@ class ProxyContext(ControlledProxy):
             if missed and status == MissError.status:
                 status = self.engine.config.miss_status or get_miss_status(family, operation, asked)
             if status == 204:
-                return status, write_head(204, "No Content", (("connection", "close"),) if close else ())
+                return status, serialize_response_head(204, "No Content", (("connection", "close"),) if close else ())
             headers, body = write_error(family, status, error.code, text)
         extra = (*grants, *_MISS_FIELDS) if missed else grants
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
         return status, build_response_bytes(status, (*headers, *extra), body, close=close, method=method)
 
-    def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
+    def answer_viewer(self, asked: ControlRequest) -> Future[ViewerResponse]:
         if self._viewer is None:
             # Late: a start must not wait for what may never be opened.
             from llmproxy.report.live_report_reader import make_report_query_handler
             from llmproxy.ui.mount_in_proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store
-            tests = make_report_query_handler(Path.cwd() / LAST_REPORT, get_state_path(store))
+            tests = make_report_query_handler(Path.cwd() / LAST_REPORT, get_journal_path(store))
             self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
         return self._viewer.answer_request(asked)
 
@@ -429,13 +433,15 @@ def _describe_unstored_answer(found: Usage | Exception) -> str:
     return ""
 
 
-def decode_fields(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
+def decode_header_fields(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
 
 
 def build_response_bytes(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
     framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
-    return write_head(status, REASONS.get(status, ""), (*headers, *framing)) + (b"" if method == "HEAD" else body)
+    return serialize_response_head(status, REASONS.get(status, ""), (*headers, *framing)) + (
+        b"" if method == "HEAD" else body
+    )
 
 
 REASONS = {

@@ -30,11 +30,17 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, overwrite_existing_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
-from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
+from llmproxy.errors import LLMProxyError, UpstreamError, remove_program_prefix
 from llmproxy.mitm.client_layers import ALPN, GoawayTolerantClient, parse_reset_code
 from llmproxy.mitm.interception import is_permitted_tunnel
-from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
-from llmproxy.mitm.websockets import CARRIED, WebSocketHooks, is_unasked_switch, is_upgrade, limit_offered_extensions
+from llmproxy.mitm.proxy_context import ProxyContext, decode_header_fields
+from llmproxy.mitm.websockets import (
+    CARRIED,
+    WebSocketHooks,
+    is_unrequested_protocol_switch,
+    is_websocket_upgrade,
+    limit_offered_extensions,
+)
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
 MOST = 64 << 10
@@ -187,7 +193,7 @@ class Recorder(WebSocketHooks):
         data.scheme, data.authority = scheme.encode(), b""
         data.path = exchange.route.upstream_target.encode("utf-8", "surrogateescape")
         host = upstream.partition("://")[2].rpartition("@")[2].encode()
-        if socket := is_upgrade(request):
+        if socket := is_websocket_upgrade(request):
             limit_offered_extensions(request)
         request.headers = http.Headers(build_upstream_headers(request.headers.fields, host, socket=socket))
 
@@ -215,12 +221,12 @@ class Recorder(WebSocketHooks):
                 # mitmproxy takes it for the answer itself; recorded, every client would wait for the real one
                 cause = f"it sent an interim {response.status_code}, which mitmproxy cannot pass on"
                 raise self._build_unreachable_error(exchange, cause)  # noqa: TRY301 - one way out
-            if is_unasked_switch(flow.request, response):
+            if is_unrequested_protocol_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
                 raise self._build_unreachable_error(exchange, cause)  # noqa: TRY301 - one way out
-            if response.is_http2 and is_grpc(decode_fields(response.headers.fields)):
+            if response.is_http2 and is_grpc(decode_header_fields(response.headers.fields)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
-            kept, led = rewrite_redirect_location(decode_fields(response.headers.fields), exchange)
+            kept, led = rewrite_redirect_location(decode_header_fields(response.headers.fields), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
             exchange.recording.on_head(self._get_offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
@@ -261,7 +267,7 @@ class Recorder(WebSocketHooks):
             self._on_switch(flow, exchange)
         elif exchange is not None:
             if flow.response is not None and flow.response.trailers:
-                exchange.recording.trailers = decode_fields(flow.response.trailers.fields)
+                exchange.recording.trailers = decode_header_fields(flow.response.trailers.fields)
             if exchange.decision is Decision.RECORD:
                 await self._proxy.turns.wait_to_send_end(exchange)
                 if exchange.recording.next_piece_may_be_last:
@@ -282,7 +288,7 @@ class Recorder(WebSocketHooks):
         elif exchange.error is None:
             cause, connected = flow.error.msg if flow.error else "unknown error", flow.server_conn.timestamp_tcp_setup
             exchange.error = self._build_unreachable_error(exchange, cause, connected=bool(connected))
-            exchange.note = remove_prefix(exchange.error.message.partition("\n")[0])
+            exchange.note = remove_program_prefix(exchange.error.message.partition("\n")[0])
 
     async def stream_ended(self, client: connection.Client) -> None:
         await self.client_disconnected(client)
@@ -310,7 +316,8 @@ class Recorder(WebSocketHooks):
 
     def _build_unreachable_error(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
         what = "did not answer" if connected else "could not be reached"
-        msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {simplify_cause(cause)}"
+        why = simplify_connection_error(cause)
+        msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {why}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
         return UpstreamError(self._proxy.engine.redactor.text(msg), hint=hint)
 
@@ -326,7 +333,7 @@ def set_alpn_offers(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: 
         server.alpn_offers = (HTTP1_ALPN,)
 
 
-def simplify_cause(cause: str) -> str:
+def simplify_connection_error(cause: str) -> str:
     """Return why a connection failed, without ``[Errno 111] Connect call failed ('::1', 1)`` around it."""
     if (found := _ERRNO.search(cause)) is None:
         return cause
@@ -352,7 +359,7 @@ def rewrite_redirect_location(headers: Headers, exchange: Exchange) -> tuple[Hea
     if (location := header(headers, "location")) is None:
         return headers, ()
     where = exchange.route
-    kept = response_plan.location_to_store(
+    kept = response_plan.rewrite_location_for_storage(
         location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip

@@ -33,18 +33,18 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_or_recorded import LiveChannels
-from llmproxy.core.providers.provider_table import get_service_kind
+from llmproxy.core.live_or_recorded import LiveChannelSettings
+from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal, get_state_path
+from llmproxy.core.sessions.journal import Journal, get_journal_path
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.mitm import interception
 from llmproxy.mitm.client_layers import NextLayerChoice
-from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
+from llmproxy.mitm.http1.fast_path import FastPathProxyserver, Front
 from llmproxy.mitm.interception import ConnectInterceptor, is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
@@ -52,9 +52,9 @@ from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser, widen_b
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import OFFLINE, Channel, Decision, Update
 from llmproxy.proxy_calls import Call, CallLog, Totals, explain_exit, find_carried_or_stale_exit, find_strict_violations
-from llmproxy.report.proxy_console import Console, ProxyStarted
-from llmproxy.server_store_copies import find_server_of_copy, refuse_server
-from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
+from llmproxy.report.proxy_console import Console, ProxyStartInfo
+from llmproxy.server_store_copies import find_server_of_copy, require_store_in_file
+from llmproxy.settings import Loaded, Settings, convert_listen_to_connect_host, format_shown_path
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def build_rate_limiter(
     async def wait_of(exchange: Exchange) -> float:
         """Count a call, and return the seconds to wait. Raises MachineError: the limiter is unreachable."""
         where = exchange.route
-        provider, model = where.provider.name, get_service_kind(where.provider.name, exchange.operation) is Channel.LLM
+        provider, model = where.provider.name, get_call_channel(where.provider.name, exchange.operation) is Channel.LLM
         if where.row.not_llm or not (rate := pace.find_provider_rate(provider, model=model)):
             return 0.0
         seconds = (
@@ -137,11 +137,11 @@ def build_engine_config(
         coalesce=settings.coalesce, miss_status=settings.miss_status, max_request=settings.max_request,
         max_age=parse_age_seconds(settings.max_age) if settings.max_age else None,
         trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
-        store=settings.store, shown=shown_path(settings.store),
+        store=settings.store, shown=format_shown_path(settings.store),
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_settings(settings.normalize),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
-        live=LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)
+        live=LiveChannelSettings(frozenset(settings.live), settings.unknown_tool, settings.read_only)
         if settings.live else None,
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential, stubs=settings.stub,
@@ -176,7 +176,7 @@ def open_proxy_context(
     refuse_file_store_options(config)
     filed = load_cassette_files(config)
     check_store(config)
-    journal = Journal.open(get_state_path(config.store), time.time)
+    journal = Journal.open(get_journal_path(config.store), time.time)
     try:
         engine = Engine(
             config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic,
@@ -194,7 +194,7 @@ def open_proxy_context(
         on_call(call)
 
     proxy = ProxyContext(
-        engine, record, token=settings.token, exposed=is_exposed(settings.host),
+        engine, record, token=settings.token, exposed=is_bound_beyond_loopback(settings.host),
         guard=build_origin_guard(settings, settings.host), forward=settings.intercepts,
         pace=build_rate_limiter(settings.rate, os.environ.get(protocol.PACER_VARIABLE, ""), time.monotonic),
         watch=watch,
@@ -202,12 +202,12 @@ def open_proxy_context(
     return ContextAndJournal(proxy, journal, tuple(note for note in notes if note))
 
 
-def is_exposed(host: str) -> bool:
+def is_bound_beyond_loopback(host: str) -> bool:
     return host != "localhost" and not is_loopback(host)
 
 
 def build_origin_guard(settings: Settings, host: str) -> OriginGuard:
-    return OriginGuard(settings.answer_to, settings.allow_origin, any_host=is_exposed(host))
+    return OriginGuard(settings.answer_to, settings.allow_origin, any_host=is_bound_beyond_loopback(host))
 
 
 def check_store(config: Config) -> None:
@@ -236,14 +236,14 @@ def refuse_file_store_options(config: Config) -> None:
         ("--live", config.live is not None),
     ):
         if given:
-            refuse_server(name, config.store)
+            require_store_in_file(name, config.store)
 
 
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MachineError(f"cannot make the folder {shown_path(folder)}: {error.strerror or error}") from error
+        raise MachineError(f"cannot make the folder {format_shown_path(folder)}: {error.strerror or error}") from error
 
 
 def load_cassette_files(config: Config) -> list[str]:
@@ -259,7 +259,7 @@ def load_cassette_files(config: Config) -> list[str]:
             return []
         typed = config.again.command("auto", config.cassette, store=config.shown)
         hint = f"Name the folder that holds the cassettes, or record what is missing: {typed}"
-        raise CassetteNotFound(f"there is no folder {shown_path(config.cassette_dir)} of cassettes.", hint=hint)
+        raise CassetteNotFound(f"there is no folder {format_shown_path(config.cassette_dir)} of cassettes.", hint=hint)
     from llmproxy.core.cassettes.folder import CassetteDir
 
     with open_store(config.store, writable=True, now=time.time) as store:
@@ -268,12 +268,12 @@ def load_cassette_files(config: Config) -> list[str]:
         )
     notes = [f"not replayable: {what}" for what in found.skipped]
     notes += [
-        f"{shown_path(path)} had a merge conflict: both sides were kept, and the file is written anew"
+        f"{format_shown_path(path)} had a merge conflict: both sides were kept, and the file is written anew"
         for path in found.merged
     ]
     if found.imported:
         aside = f", {format_count(found.set_aside, 'recording')} set aside" if found.set_aside else ""
-        read = f"{format_count(len(found.imported), 'cassette')} read from {shown_path(config.cassette_dir)}"
+        read = f"{format_count(len(found.imported), 'cassette')} read from {format_shown_path(config.cassette_dir)}"
         notes.append(f"{read}: {format_count(found.interactions, 'interaction')}{aside}")
     return notes
 
@@ -321,7 +321,7 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
     built = open_proxy_context(loaded, on_call)
     proxy = built.proxy
     try:
-        server = ServedProxy(proxy, settings)
+        server = EmbeddedMitmproxyServer(proxy, settings)
         port = await server.start_listening()
         proxy.engine.put_port_in_restart_command(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
@@ -338,7 +338,7 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
         report.note(note)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    unhear = on_signals(loop, _list_end_signals(), stop.set)
+    unhear = install_signal_handlers(loop, _list_end_signals(), stop.set)
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
@@ -366,11 +366,12 @@ def write_totals(totals: Totals, unused: int | None, path: str) -> None:
             Path(path).write_text(json.dumps(data), encoding="utf-8")
 
 
-def _describe_start(loaded: Loaded, proxy: ProxyContext, port: int) -> ProxyStarted:
+def _describe_start(loaded: Loaded, proxy: ProxyContext, port: int) -> ProxyStartInfo:
     settings = loaded.settings
-    return ProxyStarted(
-        url=f"http://{find_reachable_host(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
-        cassette=settings.cassette, upstreams=loaded.upstreams, live=settings.live, ca=proxy.ca,
+    return ProxyStartInfo(
+        url=f"http://{convert_listen_to_connect_host(settings.host)}:{port}", mode=settings.mode,
+        store=format_shown_path(settings.store), cassette=settings.cassette,
+        upstreams=loaded.upstreams, live=settings.live, ca=proxy.ca,
         ca_bundle=proxy.ca_bundle,
     )  # fmt: skip
 
@@ -393,7 +394,7 @@ async def end_proxy_and_print_totals(
     return unused
 
 
-def on_signals(
+def install_signal_handlers(
     loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals], heard: Callable[[], None]
 ) -> Callable[[], None]:
     try:
@@ -468,18 +469,22 @@ def check_client_cert(path: Path) -> None:
             raise MachineError(f"--client-cert {each} cannot be used: {why}", hint=hint) from error
 
 
-class ServedProxy:
+class EmbeddedMitmproxyServer:
     def __init__(
         self, proxy: ProxyContext, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
     ) -> None:
         """`ours` are layer choice and recorder, if not the usual ones. Raises MachineError: no usable authority."""
         self._proxy = proxy
-        prepare = interception.prepare_authority if settings.intercepts else interception.prepare_or_use_temporary
+        prepare = (
+            interception.prepare_certificate_authority
+            if settings.intercepts
+            else interception.prepare_or_create_temporary_ca
+        )
         self.authority = prepare(interception.confdir())
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)
-        self._server = FrontedProxyserver(proxy, front)
+        self._server = FastPathProxyserver(proxy, front)
         # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
         proxy.sockets = IdleConnectionCloser(lambda: self._server)
         ours = ours or (NextLayerChoice(proxy), ConnectInterceptor(proxy, forward=settings.intercepts), Recorder(proxy))
@@ -531,7 +536,7 @@ async def end_connections(proxy: ProxyContext, server: proxyserver.Proxyserver |
 
 
 def build_journal_ignore_advice(store: Path) -> str:
-    journal = get_state_path(store.absolute())
+    journal = get_journal_path(store.absolute())
     root = next((folder for folder in journal.parents if (folder / ".git").exists()), None)
     if root is None:
         return ""

@@ -58,7 +58,7 @@ _QUIET = 10.0
 """Seconds before the same warning is repeated."""
 
 
-class IdleConnection(Protocol):
+class ConnectionWithIdleState(Protocol):
     heard: float
     """Unix time of the last bytes; 0 for never."""
 
@@ -78,7 +78,7 @@ class IdleConnectionCloser:
         self._reopening: asyncio.Task[None] | None = None
         self._said = -_QUIET
 
-    def make_room(self, clients: Collection[IdleConnection], descriptor: int | None = None) -> None:
+    def make_room(self, clients: Collection[ConnectionWithIdleState], descriptor: int | None = None) -> None:
         limit = _get_descriptor_limit()
         if descriptor is not None and descriptor < limit - SPARE:
             return
@@ -93,7 +93,9 @@ class IdleConnectionCloser:
                 f"{len(gone)} idle connections are closed, the longest idle first" if gone else "no connection is idle",
             )
 
-    def make_room_on_accept_errors(self, loop: asyncio.AbstractEventLoop, clients: Collection[IdleConnection]) -> None:
+    def make_room_on_accept_errors(
+        self, loop: asyncio.AbstractEventLoop, clients: Collection[ConnectionWithIdleState]
+    ) -> None:
         """Make room when the system refuses a new connection: asyncio retries a second later."""
 
         def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ class UpgradeRequired(RefusedError):
     status = 426
 
 
-class UpgradeMissed(MissError):
+class WebSocketUpgradeMiss(MissError):
     status = 426
 
 
@@ -65,7 +65,7 @@ def find_api_key_in_subprotocols(head: Head) -> str | None:
     return next((name.removeprefix(_KEY_MARK) for name in names if name.startswith(_KEY_MARK)), None)
 
 
-def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str | bytes:
+def redact_websocket_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str | bytes:
     """Redact a client's message like a request's body: its own credential becomes the placeholder for any caller's."""
     plain, route = data.encode() if isinstance(data, str) else data, exchange.route
     request = Request("POST", route.target, exchange.request.headers, plain)
@@ -80,7 +80,7 @@ def split_into_frame_events(data: str | bytes) -> list[ws_events.Event]:
     return [ws_events.BytesMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
 
 
-def join_message_parts(parts: list[str | bytes]) -> str | bytes:
+def join_websocket_message_parts(parts: list[str | bytes]) -> str | bytes:
     texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if texts else b"".join(bytes(part) for part in parts if not isinstance(part, str))
 
@@ -88,7 +88,7 @@ def join_message_parts(parts: list[str | bytes]) -> str | bytes:
 _EIGHT_BITS = re.compile(r"_max_window_bits\s*=\s*\"?8\b")
 
 
-def is_upgrade(request: http.Request) -> bool:
+def is_websocket_upgrade(request: http.Request) -> bool:
     named = {token.strip().lower() for token in request.headers.get("connection", "").split(",")}
     return "upgrade" in named and bool(request.headers.get("upgrade", "").lower() == "websocket")
 
@@ -133,7 +133,7 @@ class WebSocketHooks:
             flow.kill()  # type: ignore[no-untyped-call]
             return
         recording = ws_replay.FrameRecorder(
-            lambda data: redact_message(engine, exchange, data), *exchange.recording.timed_head
+            lambda data: redact_websocket_message(engine, exchange, data), *exchange.recording.timed_head
         )
         recording.is_closing = lambda: socket.close_code is not None
         recording.is_breaking = lambda: socket.close_code == CUT
@@ -172,9 +172,9 @@ class WebSocketHooks:
             recording.is_stored = True
 
 
-def is_unasked_switch(request: http.Request, response: http.Response) -> bool:
+def is_unrequested_protocol_switch(request: http.Request, response: http.Response) -> bool:
     upgrade = response.headers.get("upgrade", "").lower()
-    return response.status_code == SWITCHING and not (is_upgrade(request) and upgrade == "websocket")
+    return response.status_code == SWITCHING and not (is_websocket_upgrade(request) and upgrade == "websocket")
 
 
 MICROSECONDS = 1_000_000
@@ -215,8 +215,8 @@ class ReplayedWebSocket:
         engine, exchange = self._engine, self._exchange
         session, store, route = exchange.session, engine.store, exchange.route
 
-        def canon() -> ws_replay.FrameCanon:
-            return ws_replay.FrameCanon(
+        def canon() -> ws_replay.FrameCanonicalizer:
+            return ws_replay.FrameCanonicalizer(
                 exchange.family,
                 route.operation,
                 engine.config.rules,
@@ -294,7 +294,7 @@ class ReplayedWebSocket:
                 yield commands.SendData(self._client, self._ws.send(said.response()))
             elif self._ws.state is ConnectionState.OPEN:  # wsproto's word for bytes that are no frame
                 end = ws_events.CloseConnection(
-                    said.code, ws_replay.clip_reason(said.reason or "", ws_replay.LONGEST_REASON)
+                    said.code, ws_replay.clip_close_reason(said.reason or "", ws_replay.LONGEST_REASON)
                 )
                 yield commands.SendData(self._client, self._ws.send(end))
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
@@ -310,7 +310,7 @@ class ReplayedWebSocket:
         if self._size > limit:
             yield from self._close_with_reason(TOO_BIG, f"llmproxy: a message is over {limit} bytes (--max-request)")
         elif said.message_finished:
-            whole = join_message_parts(self._parts)
+            whole = join_websocket_message_parts(self._parts)
             self._parts, self._size = [], 0
             yield from self._on_message(whole)
 
@@ -318,7 +318,7 @@ class ReplayedWebSocket:
         if any(frame.close is not None for _, frame in self._due):
             return  # the server had hung up before it could hear this
         engine, exchange = self._engine, self._exchange
-        plain = redact_message(engine, exchange, data)
+        plain = redact_websocket_message(engine, exchange, data)
         said = self._player.on_message(plain)
         first = isinstance(said, ws_replay.FrameMismatch) and said.number == 1 and not self._player.server_speaks_first
         if first and self._take_other_recording(plain):
@@ -404,7 +404,7 @@ class ReplayedWebSocket:
     def _close_with_reason(self, code: int, reason: str) -> Commands:
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
-            end = ws_events.CloseConnection(code, ws_replay.clip_reason(reason, ws_replay.LONGEST_REASON))
+            end = ws_events.CloseConnection(code, ws_replay.clip_close_reason(reason, ws_replay.LONGEST_REASON))
             yield commands.SendData(self._client, self._ws.send(end))
             yield from self._await_client_close_frame()
         else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
+from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.parsers import in_words
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
@@ -46,7 +46,7 @@ _TEXTS = {
 }
 
 
-def add_options(parser: pytest.Parser) -> None:
+def add_pytest_options(parser: pytest.Parser) -> None:
     TAKEN.clear()
     group = parser.getgroup("llmproxy", "record and replay of LLM calls")
 
@@ -152,14 +152,14 @@ def read_baseline_option(config: pytest.Config) -> Path | None:
     try:
         read_baseline(path, flag=BASELINE)
     except LLMProxyError as error:
-        raise pytest.UsageError(ensure_prefix(error)) from error
+        raise pytest.UsageError(ensure_program_prefix(error)) from error
     return path
 
 
 _OUTPUT = "llmproxy_shard"
 
 
-def make_sharding(config: pytest.Config) -> ShardPlugin | None:
+def make_shard_plugin(config: pytest.Config) -> ShardPlugin | None:
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
         if times is not None:
@@ -181,10 +181,10 @@ class ShardPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        from llmproxy.report.sharding import shard_split_to_json, split_items, weigh_items
+        from llmproxy.report.sharding import assign_items_to_shards, shard_split_to_json, weigh_tests_for_shards
 
         runs = {item.nodeid: _count_runs_of_item(item) for item in items}
-        parts = split_items(weigh_items(runs, self._times), self.shard.of)
+        parts = assign_items_to_shards(weigh_tests_for_shards(runs, self._times), self.shard.of)
         self.told = shard_split_to_json(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from llmproxy.client.child_env import build_path_variable, in_ci
+from llmproxy.client.child_env import build_path_run_variable, in_ci
 from llmproxy.client.proxy_process import read_env_proxy_url
-from llmproxy.errors import LLMProxyError, ensure_prefix
+from llmproxy.errors import LLMProxyError, ensure_program_prefix
 from llmproxy.protocol import OFFLINE, Update
 from llmproxy.pytest import options, run_summary
-from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, ProxyServerForWorkers
+from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxyClient, WorkerProxyLauncher
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
-from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PluginRun, choose_mode
+from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PytestPluginState, choose_mode
 from llmproxy.report.events import HOST
 
 if TYPE_CHECKING:
@@ -114,13 +114,13 @@ FAULTS_MARKER = (
 )
 
 
-_RUN = pytest.StashKey[PluginRun]()
+_RUN = pytest.StashKey[PytestPluginState]()
 _SESSION = pytest.StashKey[PerTestSession]()
 _PASSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    options.add_options(parser)
+    options.add_pytest_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -148,7 +148,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(config.stash[LISTENER], "llmproxy-scenarios")
     sharding = None
     if config.getoption(options.SHARD, default=None) or config.getoption(options.SHARD_TIMES, default=None):
-        sharding = options.make_sharding(config)
+        sharding = options.make_shard_plugin(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
     handlers = options.make_report_handlers(config, lambda: run.find_store(suites=bool(collector.rows)))
     keeps_results = not (hasattr(config, "workerinput") or config.getoption(options.REJUDGE, default=None))
@@ -160,25 +160,25 @@ def pytest_configure(config: pytest.Config) -> None:
 def _set_up_run(config: pytest.Config) -> None:
     if _RUN in config.stash:
         return
-    run = config.stash[_RUN] = PluginRun(config, taken=set(options.TAKEN))
+    run = config.stash[_RUN] = PytestPluginState(config, taken=set(options.TAKEN))
     why = "belongs to another plugin; use the ini setting or LLMPROXY_*"
     run.notes += [f"the option {flag} {why}" for flag in sorted(options.TAKEN)]
     try:
         mode = run.choose_mode()
     except ValueError as error:
-        raise pytest.UsageError(ensure_prefix(f"mode {error}")) from error
-    run.asked = ControllerProxy.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
+        raise pytest.UsageError(ensure_program_prefix(f"mode {error}")) from error
+    run.asked = ControllerProxyClient.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
     if not options.runs_tests_in_workers(config):
         if wanted:
             run.prepare_proxy(mode)
     elif not read_env_proxy_url(os.environ):
-        run.proxies = ProxyServerForWorkers(os.environ, config.rootpath)
+        run.proxies = WorkerProxyLauncher(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
 
 
-def _is_plugin_used(config: pytest.Config, run: PluginRun) -> bool:
+def _is_plugin_used(config: pytest.Config, run: PytestPluginState) -> bool:
     if run.has_recording_options() or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir
@@ -287,11 +287,11 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
     try:
         asked = request.config.stash[LISTENER].read_options(request.node)
         if "tmp_path" in request.fixturenames:
-            asked = replace(asked, run_variables=(build_path_variable("tmp", request.getfixturevalue("tmp_path")),))
+            asked = replace(asked, run_variables=(build_path_run_variable("tmp", request.getfixturevalue("tmp_path")),))
         test_session = shared.begin_test(asked)
         HOST.session = test_session.name
     except (LLMProxyError, ValueError) as error:
-        raise pytest.fail.Exception(ensure_prefix(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(ensure_program_prefix(error), pytrace=False) from None  # it says all, once
     request.node.stash[_SESSION] = test_session
     late.on_test_start()
     yield test_session
@@ -305,9 +305,9 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
         ended.unfiled = "" if in_ci(os.environ) else unfiled
         request.config.stash[LISTENER].track_failed_recording_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
-        raise pytest.fail.Exception(ensure_prefix(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(ensure_program_prefix(error), pytrace=False) from None  # it says all, once
     if passed and unfiled and in_ci(os.environ):
-        pytest.fail(ensure_prefix(unfiled), pytrace=False)
+        pytest.fail(ensure_program_prefix(unfiled), pytrace=False)
     if passed and ended.unused_faults:
         told = "llmproxy: the test passed without the faults that it asks for:"
         pytest.fail("\n".join([told, *ended.unused_faults]), pytrace=False)
@@ -357,8 +357,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    return [ensure_prefix(note) for note in config.stash[_RUN].notes] if _RUN in config.stash else []
+    return [ensure_program_prefix(note) for note in config.stash[_RUN].notes] if _RUN in config.stash else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    return [ensure_prefix(note) for note in config.stash[_RUN].found] if _RUN in config.stash else []
+    return [ensure_program_prefix(note) for note in config.stash[_RUN].found] if _RUN in config.stash else []

@@ -1,8 +1,9 @@
 """The proxies of a pytest run: one for each set of start options, started by the first process that needs it.
 
-xdist's controller starts them (`ProxyServerForWorkers`) and publishes its address in an environment variable; a worker
-asks over a connection (`ControllerProxy`), whose end closes the worker's open session. A process without a controller,
-or in another folder, starts its own (`OwnProxy`). Proxies end with the controller, even if that is killed.
+xdist's controller starts them (`WorkerProxyLauncher`) and publishes its address in an environment variable; a worker
+asks over a connection (`ControllerProxyClient`), whose end closes the worker's open session. A process without a
+controller, or in another folder, starts its own (`PytestProxyProcess`). Proxies end with the controller, even if that
+is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Self
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command, read_env_proxy_url
 from llmproxy.errors import MachineError
-from llmproxy.files import make_ignored
+from llmproxy.files import create_gitignored_folder
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, Update
 from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import load
@@ -30,7 +31,7 @@ RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"
 """Variable with the address of this worker's controller, as JSON."""
 
 
-class OwnProxy:
+class PytestProxyProcess:
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self._env, self._folder = env, folder
         self._place: socket.socket | None = None
@@ -80,15 +81,15 @@ class OwnProxy:
             self._place = None
 
 
-class ProxyServerForWorkers:
+class WorkerProxyLauncher:
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self._env, self._folder = dict(env), folder
-        self.reserved = OwnProxy(self._env, folder)
+        self.reserved = PytestProxyProcess(self._env, folder)
         """The proxy of the base URLs."""
         self._url = self.reserved.reserve()
         self._key = os.urandom(16).hex()
         self._server = socket.create_server((DEFAULT_HOST, 0))
-        self._started: dict[str, OwnProxy] = {}
+        self._started: dict[str, PytestProxyProcess] = {}
         self._guard = Lock()
         Thread(target=self._accept_workers, daemon=True).start()
 
@@ -124,7 +125,7 @@ class ProxyServerForWorkers:
         with self._guard:
             proxy = self._started.get(asked["place"])
             if proxy is None:
-                proxy = OwnProxy(self._env, self._folder) if asked["place"] else self.reserved
+                proxy = PytestProxyProcess(self._env, self._folder) if asked["place"] else self.reserved
                 self._started[asked["place"]] = proxy
                 proxy.start(asked["options"], asked["typed"], asked["update"])
             return proxy.wait_ready()
@@ -136,7 +137,7 @@ class ProxyServerForWorkers:
                 each.end()
 
 
-class ControllerProxy:
+class ControllerProxyClient:
     def __init__(self, told: Mapping[str, Any], place: str = "") -> None:
         """Do nothing yet; `place` identifies proxies with other options than that of the base URLs."""
         self._told, self._place = told, place
@@ -150,8 +151,8 @@ class ControllerProxy:
         told = json.loads(value) if value else {}
         return cls(told) if told.get("folder") == str(folder) else None
 
-    def with_options(self, options: Sequence[str]) -> ControllerProxy:
-        return ControllerProxy(self._told, json.dumps(options))
+    def with_options(self, options: Sequence[str]) -> ControllerProxyClient:
+        return ControllerProxyClient(self._told, json.dumps(options))
 
     def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:
         if self._lines is None:
@@ -189,7 +190,7 @@ LOCK = "suite.lock"
 
 
 @dataclass(slots=True)
-class SharedSuiteProxy:
+class SharedSuiteResources:
     """Resources shared by all suites of a pytest process: the mode, and a proxy once the first scenario runs."""
 
     root: Path
@@ -199,7 +200,7 @@ class SharedSuiteProxy:
     rejudge: str = ""
     """JSON report whose runs are judged again; empty if agents are run."""
     restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
-    asked: ControllerProxy | None = None
+    asked: ControllerProxyClient | None = None
     _url: str = ""
     _failed: str = ""
     _open: ExitStack = field(default_factory=ExitStack)
@@ -221,7 +222,7 @@ class SharedSuiteProxy:
             Control(url, token=env.get("LLMPROXY_TOKEN", "")).health()
             return url
         words = self._proxy_options(env)
-        proxy = self.asked.with_options(words) if self.asked is not None else OwnProxy(dict(env), self.root)
+        proxy = self.asked.with_options(words) if self.asked is not None else PytestProxyProcess(dict(env), self.root)
         self._open.callback(proxy.end)
         proxy.start(words, update=self.update)
         return proxy.wait_ready()
@@ -263,7 +264,7 @@ class SharedSuiteProxy:
         return self.state_folder() / "last-report.jsonl"
 
     def state_folder(self) -> Path:
-        return make_ignored(self.root / STORE.parent)
+        return create_gitignored_folder(self.root / STORE.parent)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.client.control import ControlError
-from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
+from llmproxy.client.session_reports import Report, format_session_counts, shorten_miss, sum_session_reports
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
 from llmproxy.proxy_calls import Miss, describe_served_failures, find_carried_or_stale_exit
@@ -32,7 +32,7 @@ from llmproxy.settings import load
 if TYPE_CHECKING:
     import pytest
 
-    from llmproxy.pytest.shared_proxy import PerTestSession, PluginRun
+    from llmproxy.pytest.shared_proxy import PerTestSession, PytestPluginState
     from llmproxy.scenario.types import ScenarioResult
 
 ATTRIBUTE = "llmproxy"
@@ -47,7 +47,7 @@ _LISTED = 5
 
 
 class RunSummaryPlugin:
-    def __init__(self, handlers: Sequence[Handler] = (), run: PluginRun | None = None) -> None:
+    def __init__(self, handlers: Sequence[Handler] = (), run: PytestPluginState | None = None) -> None:
         self._run = run
         self.done: list[tuple[str, Report]] = []
         self.passed: set[str] = set()
@@ -75,9 +75,9 @@ class RunSummaryPlugin:
             self.done.append((report.nodeid, Report.from_json(value)))
         if parcel := getattr(report, SCENARIOS, None):
             if parcel["runs"]:
-                from llmproxy.pytest.scenario_report import unpack_run
+                from llmproxy.pytest.scenario_report import deserialize_scenario_run
 
-                self.runs += [(report.nodeid, *unpack_run(run)) for run in parcel["runs"]]
+                self.runs += [(report.nodeid, *deserialize_scenario_run(run)) for run in parcel["runs"]]
             self.events += parcel["events"]
             self._test_of |= {each["run_id"]: report.nodeid for each in parcel["events"] if each.get("run_id")}
             self.rows += parcel["rows"]
@@ -133,7 +133,7 @@ class RunSummaryPlugin:
             session.exitstatus = Exit.ENVIRONMENT
 
     def _fail_on_carried_or_stale(self, session: pytest.Session) -> None:
-        total = sum_reports(report for _, report in self.done)
+        total = sum_session_reports(report for _, report in self.done)
         if self._run is None or not (total.carried or total.stale):
             return
         said = load({}, os.environ, self._run.config.rootpath).settings
@@ -203,9 +203,9 @@ class RunSummaryPlugin:
             shown.append(f"... and {len(lines) - len(shown)} more: -v")
         terminalreporter.ensure_newline()
         terminalreporter.section("llmproxy", sep="-")
-        total = sum_reports(report for _, report in self.done)
+        total = sum_session_reports(report for _, report in self.done)
         tests = len({test for test, _ in self.done})
-        told = f"{tests} {'test' if tests == 1 else 'tests'}: {format_counts(total)}"
+        told = f"{tests} {'test' if tests == 1 else 'tests'}: {format_session_counts(total)}"
         for line in (*shown, *self._list_view_commands(), told):
             terminalreporter.write_line(line)
         if total.carried and self._run is not None:

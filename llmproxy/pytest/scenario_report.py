@@ -1,7 +1,7 @@
 """Report of scenarios in pytest: the table at the end, and a failed test's sections about its runs.
 
 Imported when a scenario has run, or a test uses the fixture `scenario_reporter`. Runs travel from xdist's workers to
-the controller as plain values (`pack_run`, `unpack_run`).
+the controller as plain values (`serialize_scenario_run`, `deserialize_scenario_run`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmproxy.amount_formatting import mean_if_all_known
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.run_tree import Run, RunTree, describe_assertion, format_conversation, to_plain
-from llmproxy.scenario.repeats.verdicts import VerdictCounts
+from llmproxy.scenario.repeats.verdicts import RunStatusCounts
 from llmproxy.scenario.types import ScenarioResult
 
 HEADER = "=== Scenario Test Report ==="
@@ -101,20 +101,20 @@ _KEPT = {
 }  # fmt: skip
 
 
-def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:
+def serialize_scenario_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:
     return {"name": _format_name(scenario), "result": to_plain(result.model_dump(include=_KEPT, warnings=False))}
 
 
-def unpack_run(tree: Mapping[str, Any]) -> tuple[Any, ScenarioResult]:
+def deserialize_scenario_run(tree: Mapping[str, Any]) -> tuple[Any, ScenarioResult]:
     return SimpleNamespace(name=tree["name"]), ScenarioResult(messages=[], **tree["result"])
 
 
-def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
+def prefix_junit_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
     return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
 
 
-def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:
-    return list_result_properties(
+def list_junit_run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:
+    return prefix_junit_properties(
         "scenario" if number == 1 else f"scenario.{number}",
         name=str(scenario.name),
         status=to_plain(result.status),
@@ -133,7 +133,7 @@ def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = 
         if scenario.id in made:
             continue
         name = scenario.id if names[scenario.id] == 1 else f"{scenario.id} [{number}: {scenario.runs[0].started.place}]"
-        found = VerdictCounts.from_statuses([run.status for run in scenario.runs])
+        found = RunStatusCounts.from_statuses([run.status for run in scenario.runs])
         made[name] = found.to_row(name, scenario.status.value) | {"flaky": 0}  # a member that readers of reports know
     return list(made.values())
 
@@ -146,7 +146,7 @@ def build_test_row(name: str, results: Sequence[ScenarioResult], *, passed: bool
     bad = next((each for each in statuses if each not in (Status.PASSED, Status.SKIPPED)), Status.FAILED)
     costs = [each.usage.get(AGENT, PartyUse()).cost_usd for each in results]
     cost = mean_if_all_known([None if each is None else Decimal(each) for each in costs])
-    row = VerdictCounts.from_statuses(statuses).to_row(name, (Status.PASSED if passed else bad).value)
+    row = RunStatusCounts.from_statuses(statuses).to_row(name, (Status.PASSED if passed else bad).value)
     return row | {"rate": None, "cost_usd": None if cost is None else format(cost, "f")}
 
 

@@ -19,12 +19,12 @@ from llmproxy.client.session_reports import Report
 from llmproxy.protocol import Mode, ReplayScope
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
-from llmproxy.report.events import HOST, Event, ImmediateHandler, Started
+from llmproxy.report.events import HOST, Event, Started, UnbufferedEventHandler
 from llmproxy.report.run_tree import RunTree, to_plain
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
-    from llmproxy.pytest.shared_proxy import PluginRun, SessionOptions
+    from llmproxy.pytest.shared_proxy import PytestPluginState, SessionOptions
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
@@ -37,8 +37,8 @@ _LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
-class ScenarioRunPlugin(ImmediateHandler):
-    def __init__(self, run: PluginRun, *, keep_events: bool, debug: bool) -> None:
+class ScenarioRunPlugin(UnbufferedEventHandler):
+    def __init__(self, run: PytestPluginState, *, keep_events: bool, debug: bool) -> None:
         """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal."""
         self._run, self.keep_events, self.debug = run, keep_events, debug
         self.test = ""
@@ -65,12 +65,12 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._run_tree.add_event(event)
 
     def on_run_end(self, scenario: Any, result: Any) -> None:
-        from llmproxy.pytest.scenario_report import list_run_properties, pack_run
+        from llmproxy.pytest.scenario_report import list_junit_run_properties, serialize_scenario_run
 
         self._ended[result.run_id] = result
         self.get_reporter().add_result(scenario, result)
-        self._parcel["runs"].append(pack_run(scenario, result))
-        self._parcel["properties"] += list_run_properties(scenario, result, len(self._ended))
+        self._parcel["runs"].append(serialize_scenario_run(scenario, result))
+        self._parcel["properties"] += list_junit_run_properties(scenario, result, len(self._ended))
         self._collect_session_reports([getattr(scenario, "wire_report", None)])
 
     def mark_as_suite_case(self, again: str) -> None:

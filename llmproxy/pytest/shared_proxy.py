@@ -36,7 +36,13 @@ from llmproxy.parsers import read_channels, read_mode, read_name_patterns, read_
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, Update
 from llmproxy.proxy_calls import Call, Miss
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
-from llmproxy.pytest.run_proxies import CASSETTES, ControllerProxy, OwnProxy, ProxyServerForWorkers, SharedSuiteProxy
+from llmproxy.pytest.run_proxies import (
+    CASSETTES,
+    ControllerProxyClient,
+    PytestProxyProcess,
+    SharedSuiteResources,
+    WorkerProxyLauncher,
+)
 from llmproxy.settings import load
 
 if TYPE_CHECKING:
@@ -294,8 +300,8 @@ class SharedProxy:
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
     _keys: Mapping[str, str] = field(default_factory=dict)
-    asked: ControllerProxy | None = None
-    _proxy: OwnProxy | ControllerProxy | None = None
+    asked: ControllerProxyClient | None = None
+    _proxy: PytestProxyProcess | ControllerProxyClient | None = None
     """None if a proxy is already running."""
     _pool: ConnectionPool = field(default_factory=ConnectionPool)
     _control: Control | None = None
@@ -309,7 +315,7 @@ class SharedProxy:
         if not self.url and self.asked is not None:
             self.url, self._proxy = self.asked.url, self.asked
         elif not self.url:
-            self._proxy = own = OwnProxy(self._before, self.folder)
+            self._proxy = own = PytestProxyProcess(self._before, self.folder)
             self.url = own.reserve()
             notice = own.notice
         made = self._plan_environment(None)
@@ -351,7 +357,7 @@ class SharedProxy:
             patience=BUSY,
         )  # fmt: skip
         self._set_placeholder_keys(opened.key_names if opened.needs_no_model_keys else None)
-        if isinstance(self._proxy, ControllerProxy):
+        if isinstance(self._proxy, ControllerProxyClient):
             self._proxy.announce_open_session(opened.name)
         return PerTestSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
@@ -378,14 +384,16 @@ class SharedProxy:
                 self._files = (kept.store, CassetteDir(kept.cassette_dir, now=time.time))
         if not self._files or walk.mode not in OFFLINE or walk.closed is not None:
             return ""
-        from llmproxy.core.cassettes.folder import describe_unfiled_hits
+        from llmproxy.core.cassettes.folder import describe_hits_missing_from_files
 
-        return describe_unfiled_hits(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
+        return describe_hits_missing_from_files(
+            *self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]}
+        )
 
     def finish_test(self, walk: PerTestSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         if walk.closed is None:
             walk.closed = self.wait_ready().close_session(walk.name, complete=complete, interrupted=interrupted)
-            if isinstance(self._proxy, ControllerProxy):
+            if isinstance(self._proxy, ControllerProxyClient):
                 self._proxy.announce_open_session("")
         return walk.closed
 
@@ -433,25 +441,25 @@ _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_
 
 
 @dataclass(slots=True)
-class PluginRun:
+class PytestPluginState:
     config: pytest.Config
     taken: set[str] = field(default_factory=set)
     shared: SharedProxy | None = None
     notes: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    asked: ControllerProxy | None = None
-    proxies: ProxyServerForWorkers | None = None
+    asked: ControllerProxyClient | None = None
+    proxies: WorkerProxyLauncher | None = None
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
-    bench: SharedSuiteProxy | None = None
+    bench: SharedSuiteResources | None = None
 
     def option(self, flag: str) -> str:
         name = flag.removeprefix("--").replace("-", "_")
         typed = None if flag in self.taken else getattr(self.config.known_args_namespace, name, None)
         return str(typed or self.config.getini(name) or "")
 
-    def make_resources(self) -> SharedSuiteProxy:
+    def make_resources(self) -> SharedSuiteResources:
         folder, update = self.option(CASSETTE_DIR), read_update_option(self.config)
-        return SharedSuiteProxy(self.config.rootpath, self.choose_mode(), folder, update=update)
+        return SharedSuiteResources(self.config.rootpath, self.choose_mode(), folder, update=update)
 
     def choose_mode(self, marker: str = "") -> str:
         typed = None if MODE in self.taken else getattr(self.config.known_args_namespace, "llmproxy_mode", None)

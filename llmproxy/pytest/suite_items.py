@@ -22,18 +22,18 @@ import pytest
 from llmproxy.client.child_env import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
-from llmproxy.pytest.run_proxies import SharedSuiteProxy
-from llmproxy.pytest.scenario_report import list_result_properties
+from llmproxy.pytest.run_proxies import SharedSuiteResources
+from llmproxy.pytest.scenario_report import prefix_junit_properties
 from llmproxy.pytest.scenario_run_listener import LISTENER
-from llmproxy.report.events import Event, Finished, PartyUse, SecretHider, Started, Status
+from llmproxy.report.events import Event, Finished, PartyUse, RedactingEventHandler, Started, Status
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.suite.reading.load import SuiteCase, load_suites
-from llmproxy.suite.reading.project_settings import SuiteCommandOptions, read_project_table
+from llmproxy.suite.reading.project_settings import SuiteCommandOptions, read_suite_pyproject_table
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
-from llmproxy.suite.run.run_context import RunContext, read_report
-from llmproxy.suite.run.runner import build_row, describe_replayed_but_unfiled, get_matrix_position
+from llmproxy.suite.run.run_context import RunContext, load_runs_to_rejudge
+from llmproxy.suite.run.runner import build_scenario_row, describe_hits_missing_from_folder, get_matrix_axis_values
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
@@ -44,9 +44,9 @@ class SuiteFailure(Exception):
 
 
 class SuiteFile(pytest.File):
-    bench: SharedSuiteProxy
+    bench: SharedSuiteResources
 
-    def __init__(self, *, bench: SharedSuiteProxy, **node: Any) -> None:
+    def __init__(self, *, bench: SharedSuiteResources, **node: Any) -> None:
         super().__init__(**node)
         self.bench = bench
         self._run_context: RunContext | None = None
@@ -68,7 +68,7 @@ class SuiteFile(pytest.File):
     def get_run_context(self) -> RunContext:
         """Return the context shared by the file's scenarios, created for the first. Raises LLMProxyError."""
         if self._run_context is None:
-            defaults, folder = read_project_table(self.bench.root)
+            defaults, folder = read_suite_pyproject_table(self.bench.root)
             options = SuiteCommandOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.ensure_proxy(os.environ)
             run_context = RunContext(
@@ -76,7 +76,9 @@ class SuiteFile(pytest.File):
             )
             run_context.files = self.bench.find_store_and_cassette_dir(os.environ)
             if self.bench.rejudge:
-                run_context.recorded = read_report(Path(self.bench.rejudge), None, self.bench.find_store(os.environ))
+                run_context.recorded = load_runs_to_rejudge(
+                    Path(self.bench.rejudge), None, self.bench.find_store(os.environ)
+                )
             self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario
         return self._run_context
 
@@ -148,8 +150,10 @@ class SuiteItem(pytest.Item):
         reads_rows = bool(run_context.list_case_entities(self.case))
         with bench.restored_env(), bench.lock() if reads_rows else nullcontext():
             ran = asyncio.run(self._run_case(run_context))
-        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | get_matrix_position(self.case)
-        unfiled = describe_replayed_but_unfiled(run_context.files, ran)
+        made = build_scenario_row(self.case.id, ran, self.case.scenario.min_pass_rate) | get_matrix_axis_values(
+            self.case
+        )
+        unfiled = describe_hits_missing_from_folder(run_context.files, ran)
         first = next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
@@ -198,7 +202,7 @@ class SuiteItem(pytest.Item):
 def _list_item_properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event]]) -> list[tuple[str, object]]:
     started = [event for run in runs for event in run if isinstance(event, Started)]
     used = [use for run in runs for event in run if isinstance(event, Finished) for use in event.usage.values()]
-    return list_result_properties(
+    return prefix_junit_properties(
         "scenario",
         name=started[0].name if started else "",
         status=made["status"],
@@ -229,7 +233,7 @@ _TAGS = pytest.StashKey[set[str]]()
 
 def _format_as_suite_console(events: Sequence[Event]) -> str:
     lines: list[str] = []
-    console = SecretHider(SuiteConsole(lines.append))
+    console = RedactingEventHandler(SuiteConsole(lines.append))
     for event in events:
         console.handle(event)
     return "".join(lines).rstrip("\n")

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, duration, format_count, name_some
-from llmproxy.core.changes.accepted_changes import build_call_removal, digest_lookup_key
+from llmproxy.core.changes.accepted_changes import build_change_for_removed_call, digest_lookup_key
 from llmproxy.core.changes.change import Author, Change, ChangeAuthor, RefusalReason, UnrecordedTrialCall, shorten
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.journal import TrialSessionResult, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.server_store_copies import store_exists
-from llmproxy.settings import shown_path
+from llmproxy.settings import format_shown_path
 
 OTHERWISE = 0.08
 """Share of changed calls that got a different answer in new recordings of real suites."""
@@ -138,9 +138,9 @@ class ChangeSummary:
 
     def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
         if not self.groups:  # each refused call's miss has the command that records it
-            return [f"next: {format_command('why', shown_path(store))}"] if self.refused else []
-        where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""
-        return [f"next: {format_command(f'review{where}', shown_path(store))}"]
+            return [f"next: {format_command('why', format_shown_path(store))}"] if self.refused else []
+        where = f" --cassette-dir {quote_word(format_shown_path(folder))}" if folder else ""
+        return [f"next: {format_command(f'review{where}', format_shown_path(store))}"]
 
     def to_json(self) -> dict[str, Any]:
         groups = {"changes": self.groups, "refused": self.refused}
@@ -160,7 +160,7 @@ class ChangeSummary:
 def summarize_recent_trials(store: Path, since: float = 0.0, command: str = "") -> ChangeSummary:
     """Return the results of a store's trials that ended since then (Unix time); `command`: the cassette of one."""
     trials = read_trials(store, since)
-    rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
+    rows: dict[tuple[str, int], dict[int, StoredCallSummary]] = {}
     if trials and store_exists(store):
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
@@ -172,7 +172,7 @@ def summarize_recent_trials(store: Path, since: float = 0.0, command: str = "") 
     return replace(summary, is_of_command=all(trial.cassette == command for trial in trials))
 
 
-Recordings = Callable[[TrialSessionResult], Mapping[int, RowSummary]]
+Recordings = Callable[[TrialSessionResult], Mapping[int, StoredCallSummary]]
 """Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
@@ -244,10 +244,12 @@ def _find_removed_calls(trial: TrialSessionResult, recordings: Recordings) -> It
             own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
             said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
             what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
-            yield build_call_removal(what, row.key, next(own, ChangeAuthor(Author.PROMPT)))
+            yield build_change_for_removed_call(what, row.key, next(own, ChangeAuthor(Author.PROMPT)))
 
 
-def _estimate_rerecord_cost(changed: Sequence[UnrecordedTrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:
+def _estimate_rerecord_cost(
+    changed: Sequence[UnrecordedTrialCall], rows: Mapping[int, StoredCallSummary]
+) -> RerecordCost:
     seen, before = {call.recording for call in changed}, 0
     after, follows = list[float | None](), 0.0
     for id_, row in rows.items():

@@ -239,7 +239,7 @@ class Handler(Protocol):
         """Write the rest. No more events follow."""
 
 
-class ImmediateHandler:
+class UnbufferedEventHandler:
     def close(self) -> None:
         """Do nothing: no output is buffered."""
 
@@ -250,14 +250,14 @@ HandlerLike = Handler | Callable[[Event], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _FunctionHandler(ImmediateHandler):
+class _FunctionHandler(UnbufferedEventHandler):
     call: Callable[[Event], object]
 
     def handle(self, event: Event) -> None:
         self.call(event)
 
 
-def to_handlers(given: object) -> tuple[Handler, ...]:
+def convert_to_event_handlers(given: object) -> tuple[Handler, ...]:
     """Return handlers; functions are wrapped. Raises ValueError for anything else, which would get no events."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")
@@ -292,7 +292,7 @@ _KNOWN, _NAME = 1024, 120
 """Size of the cache of checked texts, and the longest text cached."""
 
 
-class SecretHider:
+class RedactingEventHandler:
     def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:
         self._inner, self._env = inner, os.environ if env is None else env
 

@@ -59,7 +59,7 @@ class GitHubAnnotator:
                 out.write(format_summary_table(self._run_tree))
 
 
-def make_annotator(path: Path | None) -> GitHubAnnotator:
+def make_github_annotator(path: Path | None) -> GitHubAnnotator:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY", "")

@@ -15,16 +15,16 @@ from typing import Any
 from llmproxy.advice import format_command, format_store_option, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.session import canonical_name
+from llmproxy.core.sessions.session import canonicalize_session_name
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Status
-from llmproxy.report.json_report import to_document as plain_values
+from llmproxy.report.json_report import build_json_report as plain_values
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
-from llmproxy.settings import shown_path
-from llmproxy.ui.html_file import page_data
-from llmproxy.ui.page import render_page
+from llmproxy.settings import format_shown_path
+from llmproxy.ui.html_file import build_viewer_page_data
+from llmproxy.ui.page import render_viewer_page
 
 MOST = 8 << 20
 """Maximum bytes of recordings in one report; a page three times as large opens slowly, and mail rejects it."""
@@ -48,8 +48,8 @@ def _collect_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, 
         ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)
         wanted = dict.fromkeys((run.started.cassette, run.started.sample) for run in ranked)
         found = [there[place] for place in wanted if place in there]
-        made = page_data(opened, found, run_tree.title, most, Redactor(os.environ))
-    shown = shown_path(store)
+        made = build_viewer_page_data(opened, found, run_tree.title, most, Redactor(os.environ))
+    shown = format_shown_path(store)
     left = list(_list_omitted_recordings(made["cassettes"], shown))
     made["cassettes"] = [each for each in made["cassettes"] if each["rows"]]
     return {**made, "left": left, "store_words": format_store_option(shown)}
@@ -58,7 +58,7 @@ def _collect_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, 
 def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
     for each in cassettes:
         if each["rows"] and each["left"]:
-            name = canonical_name(f"{each['name']}~{each['sample']}")
+            name = canonicalize_session_name(f"{each['name']}~{each['sample']}")
             told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
             yield {"told": told, "command": format_command(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:
@@ -74,4 +74,4 @@ def render_report(run_tree: RunTree, store: Path | None = None) -> str:
     found = {"cassettes": []} | collect_recordings_and_trend(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
-    return render_page(data | {"recordings": bool(found["cassettes"])}, title=run_tree.title)
+    return render_viewer_page(data | {"recordings": bool(found["cassettes"])}, title=run_tree.title)

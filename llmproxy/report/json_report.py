@@ -19,7 +19,7 @@ from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, to_plain
 FORMAT = 1
 
 
-class JsonLines:
+class JsonLinesReport:
     """Writes each event as a line at once, under a file lock that shows readers that the test is running."""
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +65,7 @@ def _lock_file(file: TextIO) -> None:
             return
 
 
-def is_being_written(path: Path) -> bool | None:
+def is_live_report_being_written(path: Path) -> bool | None:
     """Return whether a live process is writing a file of lines; None if unknown."""
     try:
         import fcntl
@@ -107,14 +107,16 @@ def read_report_runs(path: Path) -> list[Entry]:
 
 
 def render_json_report(run_tree: RunTree) -> str:
-    return json.dumps(to_document(run_tree), ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(build_json_report(run_tree), ensure_ascii=False, indent=2) + "\n"
 
 
-def to_document(run_tree: RunTree) -> dict[str, Any]:
-    return build_header(run_tree) | {"scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]}
+def build_json_report(run_tree: RunTree) -> dict[str, Any]:
+    return build_json_report_header(run_tree) | {
+        "scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]
+    }
 
 
-def build_header(run_tree: RunTree) -> dict[str, Any]:
+def build_json_report_header(run_tree: RunTree) -> dict[str, Any]:
     selected, completed = run_tree.selected, run_tree.completed
     return {
         "format": FORMAT,

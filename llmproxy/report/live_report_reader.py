@@ -17,10 +17,10 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.json_report import FORMAT, build_header, is_being_written, scenario_to_json
+from llmproxy.report.json_report import FORMAT, build_json_report_header, is_live_report_being_written, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
 from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
-from llmproxy.ui.queries import read_int
+from llmproxy.ui.queries import read_query_integer
 
 RUNNING = "running"
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
@@ -41,7 +41,9 @@ class LiveTestReportReader:
     def read_state(self, test: str, after: int) -> dict[str, Any]:
         """Return the state, or changes after `test`'s event `after`. Raises SettingsError."""
         with self._alone:
-            locked = is_being_written(self._path)  # before it is read: what ends in between is told the next time
+            locked = is_live_report_being_written(
+                self._path
+            )  # before it is read: what ends in between is told the next time
             try:
                 self._read_new_lines()
             except OSError as error:
@@ -53,7 +55,7 @@ class LiveTestReportReader:
             name = f"{crc32(self._first):08x}{'+' if running else ''}"
             since = after if test == name else -1
             selected = self._run_tree.selected or Selected(title="", scenarios=0, runs=0)
-            return build_header(self._run_tree) | {
+            return build_json_report_header(self._run_tree) | {
                 "test": name,
                 "count": self._count,
                 RUNNING: running,
@@ -104,7 +106,7 @@ def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[st
     followed = LiveTestReportReader(report)
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
-        known, after = query.get("test", ""), read_int(query, "after", 0, 1 << 53)
+        known, after = query.get("test", ""), read_query_integer(query, "after", 0, 1 << 53)
         found = read_finished_report(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found

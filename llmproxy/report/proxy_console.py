@@ -28,30 +28,30 @@ from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, descri
 _BORDERS = " /:,-"
 
 
-def count_cells(text: str) -> int:
+def count_terminal_cells(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_count_char_cells, text))
 
 
-def clip_cells(text: str, room: int) -> str:
+def clip_to_terminal_cells(text: str, room: int) -> str:
     """Return the part of a text that fits into `room` cells, with a mark if cut."""
-    if count_cells(text) <= room:
+    if count_terminal_cells(text) <= room:
         return text
     return text[: _count_fitting_chars(text, room - 1)].rstrip() + "…" if room > 0 else ""
 
 
 def clip_middle(text: str, room: int) -> str:
     """Return a name cut in the middle to fit: long names often differ only at the end."""
-    if count_cells(text) <= room:
+    if count_terminal_cells(text) <= room:
         return text
-    front = clip_cells(text, (room + 2) // 3)
-    end = _count_fitting_chars(text[::-1], room - count_cells(front))
+    front = clip_to_terminal_cells(text, (room + 2) // 3)
+    end = _count_fitting_chars(text[::-1], room - count_terminal_cells(front))
     return front + text[len(text) - end :]
 
 
-def wrap_to_cells(text: str, room: int, borders: str = _BORDERS) -> list[str]:
+def wrap_to_terminal_cells(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     """Return all lines of a text in a column of `room` cells, broken after a border if one is near."""
     lines = []
-    while count_cells(text) > room:
+    while count_terminal_cells(text) > room:
         most = max(_count_fitting_chars(text, room), 1)
         near = max(text.rfind(border, 0, most) for border in borders) + 1
         end = near if near > most // 2 else most
@@ -60,8 +60,8 @@ def wrap_to_cells(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     return [*lines, text]
 
 
-def pad_cells(text: str, room: int, *, right: bool = False) -> str:
-    spaces = " " * (room - count_cells(text))
+def pad_to_terminal_cells(text: str, room: int, *, right: bool = False) -> str:
+    spaces = " " * (room - count_terminal_cells(text))
     return spaces + text if right else text + spaces
 
 
@@ -127,10 +127,10 @@ _format_clock = lru_cache(4)(format_clock)
 def format_column_headings(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
     head = "  ".join([*_format_columns(texts, room), "recording, session", "prompt -> answer"])
-    return head if room is None else clip_cells(head, room)
+    return head if room is None else clip_to_terminal_cells(head, room)
 
 
-def format_request_line(
+def format_console_call_line(
     call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None
 ) -> str:
     """Return the line of one request; `zone`: by default the machine's own, `room`: the terminal's width, None for a
@@ -138,7 +138,9 @@ def format_request_line(
     """
     before, after = _format_around_duration(call.fields_without_timing, colour, room)
     took = duration(call.ms)
-    took = pad_cells(took if room is None else clip_cells(took, _TOOK.cells), _TOOK.cells, right=True)
+    took = pad_to_terminal_cells(
+        took if room is None else clip_to_terminal_cells(took, _TOOK.cells), _TOOK.cells, right=True
+    )
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
 
 
@@ -161,10 +163,10 @@ def _format_around_duration(alike: tuple[Any, ...], colour: bool, room: int | No
         "tokens": format_tokens_in_out(call.input, call.output),
     }
     columns = list(_format_columns(cells, room))
-    left = None if room is None else room - count_cells("  ".join(columns))
+    left = None if room is None else room - count_terminal_cells("  ".join(columns))
     extras = [*_list_trailing_details(call, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
-    said = _fit_prompt_and_answer(call, None if room is None else room - count_cells(plain) - 3)
+    said = _fit_prompt_and_answer(call, None if room is None else room - count_terminal_cells(plain) - 3)
     columns[1] = paint(columns[1], word, colour=colour)
     at = [column for column in _COLUMNS if column.is_shown(room)].index(_TOOK)
     behind = [*columns[at + 1 :], *extras, *([paint(said, "dim", colour=colour)] if said else [])]
@@ -177,7 +179,9 @@ def _format_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
             continue
         size = column.cells if room is None or room >= _WIDE else column.narrow
         text = cells[column.head]
-        yield pad_cells(text if room is None else clip_cells(text, size), size, right=column.right)
+        yield pad_to_terminal_cells(
+            text if room is None else clip_to_terminal_cells(text, size), size, right=column.right
+        )
 
 
 def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
@@ -188,7 +192,7 @@ def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterat
     near = f"nearest #{call.nearest}" if call.nearest is not None else ""
     session = escape(call.session) if call.session != DEFAULT_SESSION else ""
     if session and room is not None:
-        left = room - sum(count_cells(each) + 2 for each in (found or digest, party, near) if each) - 2
+        left = room - sum(count_terminal_cells(each) + 2 for each in (found or digest, party, near) if each) - 2
         session = clip_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
     note = escape(call.note, _NOTE) if call.note else ""
     yield from filter(None, (found or digest, session, party, near, note))
@@ -201,13 +205,13 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
         return ""
     arrow = " -> " if texts[1] else ""
     if room is None:
-        return arrow.join(clip_cells(text, _TEXT) for text in texts)
+        return arrow.join(clip_to_terminal_cells(text, _TEXT) for text in texts)
     if room < _FEWEST:
         return ""
     half = (room - len(arrow)) // 2
-    first = max(half, room - len(arrow) - count_cells(texts[1])) if texts[1] else room
-    asked = clip_cells(texts[0], first)
-    return arrow.join([asked, clip_cells(texts[1], room - len(arrow) - count_cells(asked))])
+    first = max(half, room - len(arrow) - count_terminal_cells(texts[1])) if texts[1] else room
+    asked = clip_to_terminal_cells(texts[0], first)
+    return arrow.join([asked, clip_to_terminal_cells(texts[1], room - len(arrow) - count_terminal_cells(asked))])
 
 
 def describe_request_handling(call: Call) -> list[str]:
@@ -260,7 +264,7 @@ def get_width_if_terminal(stream: TextIO) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyStarted:
+class ProxyStartInfo:
     url: str
     mode: Mode
     store: str
@@ -294,7 +298,7 @@ class Console:
         self._gone = False
         self._store = DEFAULT_STORE
 
-    def on_start(self, info: ProxyStarted) -> None:
+    def on_start(self, info: ProxyStartInfo) -> None:
         self._store = info.store
         if not self._quiet:
             self._write_lines(*format_start_lines(info))
@@ -337,12 +341,12 @@ class Console:
             if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
                 yield paint(format_column_headings(room), "dim", colour=self._colour)
             self._lines += 1
-            yield format_request_line(call, colour=self._colour, zone=self._zone, room=room)
+            yield format_console_call_line(call, colour=self._colour, zone=self._zone, room=room)
             if self._verbose:
                 yield from describe_request_handling(call)
 
 
-def format_start_lines(info: ProxyStarted) -> list[str]:
+def format_start_lines(info: ProxyStartInfo) -> list[str]:
     what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
     upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
     lines = [what, *upstreams, f"  export {format_base_url_assignments(info.url)}"]

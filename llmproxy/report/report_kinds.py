@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import replace_file
-from llmproxy.report.events import Event, Handler, SecretHider
-from llmproxy.report.github import make_annotator
-from llmproxy.report.json_report import JsonLines, render_json_report
+from llmproxy.report.events import Event, Handler, RedactingEventHandler
+from llmproxy.report.github import make_github_annotator
+from llmproxy.report.json_report import JsonLinesReport, render_json_report
 from llmproxy.report.run_tree import RunTree
 
 
@@ -70,8 +70,8 @@ KINDS: Mapping[str, ReportKind] = {
     "junit": ReportKind(_make_junit_report, "report.xml"),
     "html": ReportKind(_make_html_report, "report.html", recordings=True),
     "json": ReportKind(lambda path: BufferedReport(path, render_json_report), "report.json"),
-    "jsonl": ReportKind(JsonLines, "report.jsonl"),
-    "github": ReportKind(make_annotator, "summary.md", alone=True),
+    "jsonl": ReportKind(JsonLinesReport, "report.jsonl"),
+    "github": ReportKind(make_github_annotator, "summary.md", alone=True),
 }
 *_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())
 CHOICES = f"{', '.join(_MOST)} or {_LAST}"
@@ -90,6 +90,6 @@ def make_report_handler(text: str, store: Callable[[], Path | None] = lambda: No
         raise SettingsError(f"--report {text!r}: it needs a file, as {kind}={row.example}.")
     told = (store,) if row.recordings else ()
     try:
-        return SecretHider(row.handler(Path(name) if name else None, *told))
+        return RedactingEventHandler(row.handler(Path(name) if name else None, *told))
     except OSError as error:
         raise SettingsError(f"--report {text!r}: cannot write there: {error.strerror or error}.") from error

@@ -16,7 +16,7 @@ from typing import TextIO
 from llmproxy.amount_formatting import format_count, format_seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.run_tree import Run, format_content, format_run_facts, show_value
+from llmproxy.report.run_tree import Run, format_message_content, format_run_facts, show_value
 from llmproxy.report.scenario_rows import format_case_table
 
 _LINES = 5
@@ -165,7 +165,7 @@ class SuiteConsole:
         messages = [each.message for each in run.messages]
         last = messages[-1] if messages else {}
         if bad and last.get("role") == "assistant" and not self._verbose:
-            self._print_line(f"      the agent said last: {show_value(format_content(last))}")
+            self._print_line(f"      the agent said last: {show_value(format_message_content(last))}")
         if bad and (rerun := event.rerun or start.rerun):
             self._print_line(f"      run it again: {rerun}")
 

@@ -271,7 +271,7 @@ def explain_bad_test_end(ended: Completed | None) -> str:
     return "\n".join([*ended.notes, f"the test ended with exit code {ended.exit_code:d}"])
 
 
-def format_content(message: Mapping[str, Any]) -> str:
+def format_message_content(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -313,7 +313,7 @@ def format_conversation(run: Run) -> str:
     lines: list[str] = []
     for message in run.messages:
         lines += format_tool_calls(message)
-        if text := format_content(message.message):
+        if text := format_message_content(message.message):
             lines.append(f"{message.message.get('role', '?')}: {text}")
     return "\n".join(lines)
 

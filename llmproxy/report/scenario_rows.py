@@ -21,7 +21,7 @@ from typing import Any
 from llmproxy.amount_formatting import align_rows, dollars, duration, format_count, mean_if_all_known
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
-from llmproxy.report.events import Completed, Event, ImmediateHandler, Status
+from llmproxy.report.events import Completed, Event, Status, UnbufferedEventHandler
 from llmproxy.report.run_tree import is_decimal, value_has_annotated_type
 
 Z95 = 1.959963984540054
@@ -67,7 +67,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def validate_scenario_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row after checking it. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
@@ -178,7 +178,7 @@ def read_baseline(
 ) -> dict[str, Mapping[str, Any]]:
     """Return a JSON report's rows by scenario, of those selected, if known. Raises SettingsError: none of these."""
     try:
-        rows = {row["scenario"]: validate_row(row) for row in json.loads(read_bounded_text(path))["summary"]}
+        rows = {row["scenario"]: validate_scenario_row(row) for row in json.loads(read_bounded_text(path))["summary"]}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -193,7 +193,7 @@ def _describe_suite_mismatch(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
-class BaselineComparisonHandler(ImmediateHandler):
+class BaselineComparisonHandler(UnbufferedEventHandler):
     def __init__(
         self, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object], selected: Sequence[str]
     ) -> None:
@@ -204,7 +204,7 @@ class BaselineComparisonHandler(ImmediateHandler):
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Completed):
-            for line in [*format_rows_comparison(self._rows, event.scenarios), *_format_not_run_count(self._left)]:
+            for line in [*format_baseline_changes(self._rows, event.scenarios), *_format_not_run_count(self._left)]:
                 self._write(line + "\n")
 
 
@@ -216,14 +216,14 @@ def format_baseline_comparison(
     if not ran & before.keys():
         raise SettingsError(f"{flag} {path} {_describe_suite_mismatch(before)} that ran.", hint=_OTHERS)
     known = {name: row for name, row in before.items() if name in ran}
-    return [*format_rows_comparison(known, now), *_format_not_run_count(len(before) - len(known))]
+    return [*format_baseline_changes(known, now), *_format_not_run_count(len(before) - len(known))]
 
 
 def _format_not_run_count(number: int) -> list[str]:
     return [f"  {number:,} of the baseline did not run"] if number else []
 
 
-def format_rows_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_baseline_changes(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = {str(row.get("scenario")): row for row in now}
     changed = [_describe_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
     told = sorted((each for each in changed if each), key=lambda each: _ORDER.index(each[0]))
@@ -238,7 +238,7 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
         return "new", f"{name}: {_describe_row_status(new or {})}"
     if new is None:
         return "missing", f"{name}: was {_describe_row_status(old)}"
-    order = compute_row_badness(new) - compute_row_badness(old)
+    order = compute_scenario_badness(new) - compute_scenario_badness(old)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
@@ -246,7 +246,7 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
     return "worse" if order > 0 else "better", text
 
 
-def compute_row_badness(row: Mapping[str, Any]) -> float:
+def compute_scenario_badness(row: Mapping[str, Any]) -> float:
     """Return the badness of a row: by its rate, else its status; incompletely judged rates do not count."""
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:

@@ -63,14 +63,14 @@ def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
         raise SettingsError(f"{flag} {path} {why}", hint=hint) from error
 
 
-def weigh_items(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
+def weigh_tests_for_shards(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
     """Return each item's weight: its time if known, else its runs times the usual time of a run, if any is known."""
     known = sorted(times[name] // max(many, 1) for name, many in runs.items() if times.get(name))
     usual = max(known[(len(known) - 1) // 2], 1) if known else 1
     return {name: times.get(name) or usual * max(many, 1) for name, many in runs.items()}
 
 
-def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
+def assign_items_to_shards(weighed: Mapping[str, int], of: int) -> dict[str, int]:
     load, held = [0] * of, [0] * of
     found: dict[str, int] = {}
     for name in sorted(weighed, key=lambda each: (-weighed[each], each)):
@@ -160,7 +160,7 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
 
 
 def _split_document_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the events from which `json_report.to_document` made a document."""
+    """Yield the events from which `json_report.build_json_report` made a document."""
     if tree["format"] != FORMAT:
         raise ValueError(f"it is of format {tree['format']}, this version reads {FORMAT}")
     runs = [run for scenario in tree["scenarios"] for run in scenario["runs"]]

@@ -15,12 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.amount_formatting import align_rows, dollars, duration, format_count
-from llmproxy.core.sessions.journal import open_state
+from llmproxy.core.sessions.journal import open_journal_database
 from llmproxy.errors import CassetteCorrupt, Exit
-from llmproxy.report.events import Completed, Event, ImmediateHandler, Selected
+from llmproxy.report.events import Completed, Event, Selected, UnbufferedEventHandler
 from llmproxy.report.run_tree import LATEST, value_has_annotated_type
-from llmproxy.report.scenario_rows import compute_row_badness, validate_row
-from llmproxy.sqlite_file import ErrorTexts, FileState, open_connection, read_state, translate_errors, write_transaction
+from llmproxy.report.scenario_rows import compute_scenario_badness, validate_scenario_row
+from llmproxy.sqlite_file import (
+    DatabaseErrorTexts,
+    DatabaseFileState,
+    open_connection,
+    read_state,
+    translate_errors,
+    write_transaction,
+)
 
 KEPT = 200
 SHOWN = 10
@@ -38,7 +45,7 @@ _TABLES = (
 _COLUMNS = ("scenario", "status", "runs", "passed", "rate", "cost_usd", "latency_ms")
 _SELECT_ROWS = "SELECT scenario, status, runs, passed, rate, cost_usd, latency_ms FROM test_rows WHERE test = ?"
 _REMOVE = "Remove it: it holds the last misses and what --trend tells, and no recording."
-_WORDS = ErrorTexts(
+_WORDS = DatabaseErrorTexts(
     name="state database", takes="test", elsewhere="use another --store", damaged=_REMOVE, unreadable=_REMOVE
 )
 _MARKS = {"passed": ".", "failed": "F", "agent_error": "A", "environment_error": "E", "flaky": "~", "skipped": "-"}
@@ -55,7 +62,7 @@ class PastTestRun:
     """Scenario -> status, runs, passed, rate, cost_usd, latency_ms."""
 
 
-class TrendRecorder(ImmediateHandler):
+class TrendRecorder(UnbufferedEventHandler):
     def __init__(self, path: Path, lost: Callable[[str], object]) -> None:
         """Store it in the database at `path`; `lost` gets the reason if that fails."""
         self._path, self._lost = path, lost
@@ -66,15 +73,15 @@ class TrendRecorder(ImmediateHandler):
             self._selected = event
         elif isinstance(event, Completed) and event.scenarios and event.exit_code != Exit.INTERRUPTED:
             try:
-                record_test_run(self._path, self._selected, event)
+                add_test_run_to_trend(self._path, self._selected, event)
             except (sqlite3.Error, OSError) as error:
                 self._lost(f"this test is not in the trend: {self._path}: {error}")
 
 
-def record_test_run(path: Path, selected: Selected, completed: Completed) -> None:
+def add_test_run_to_trend(path: Path, selected: Selected, completed: Completed) -> None:
     """Add a test. Raises sqlite3.Error and OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(open_state(path)) as conn, write_transaction(conn):
+    with closing(open_journal_database(path)) as conn, write_transaction(conn):
         for table in _TABLES:
             conn.execute(table)
         test = conn.execute(
@@ -91,9 +98,9 @@ def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
         state = read_state(path)
-        if state in (FileState.ABSENT, FileState.EMPTY):
+        if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             return []
-        if state not in (FileState.ROLLBACK, FileState.WAL):
+        if state not in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL):
             raise CassetteCorrupt(f"The state database {path} is no database.", hint=_WORDS.damaged)
         with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             if not conn.execute("SELECT count(*) FROM sqlite_master WHERE name = 'test_rows'").fetchone()[0]:
@@ -115,7 +122,7 @@ def _parse_past_test_run(path: Path, at: Any, title: Any, code: Any, rows: Seque
         why = f"a test began at {at!r:.60}"
     made: dict[str, Mapping[str, Any]] = {}
     try:
-        made = {row["scenario"]: validate_row(row) for row in rows}
+        made = {row["scenario"]: validate_scenario_row(row) for row in rows}
     except TypeError as error:
         why = str(error)
     if why:
@@ -150,7 +157,7 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     """Return a scenario's urgency, its name, and the change between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
-    step = 0 if before is None else compute_row_badness(last) - compute_row_badness(before)
+    step = 0 if before is None else compute_scenario_badness(last) - compute_scenario_badness(before)
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
     told = [f"passed {good} of {len(rows)}", word]

@@ -74,7 +74,7 @@ class AdapterAttributes:
 # -- what an adapter of ours has to know of the run around it; called by hand, without a run, it finds nothing
 
 
-def find_session(given: AgentInput) -> RunSession | None:
+def find_scenario_session(given: AgentInput) -> RunSession | None:
     return getattr(_find_running_executor(given), "session", None)
 
 

@@ -29,7 +29,13 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from llmproxy.scenario.cache_store import CacheMode, CacheSlot, CacheStore, get_or_make, get_or_make_sync
+from llmproxy.scenario.cache_store import (
+    CacheMode,
+    CacheSlot,
+    CacheStore,
+    get_cached_or_compute,
+    get_cached_or_compute_sync,
+)
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput
@@ -55,8 +61,8 @@ _KNOWN = frozenset(
 """Packages with classes of answers: imported if a stored value needs one."""
 
 
-def encode_value(value: object) -> str:
-    """Return a value's text. Raises NotCacheable: `decode_value` would not restore it, or it contains a credential."""
+def serialize_cached_value(value: object) -> str:
+    """Return a value's text. Raises NotCacheable: it would not be restored, or it contains a credential."""
     from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
 
     try:
@@ -70,8 +76,8 @@ def encode_value(value: object) -> str:
     return text
 
 
-def decode_value(text: str) -> Any:
-    """Return a text's value. Raises ValueError: no JSON; NotCacheable: not from `encode_value`, or class changed."""
+def deserialize_cached_value(text: str) -> Any:
+    """Return a text's value. Raises ValueError: no JSON; NotCacheable: not one of ours, or its class changed."""
     tree = json.loads(text)
     try:
         return _restore_value(tree)
@@ -389,14 +395,14 @@ class _ResultSlot(CacheSlot):
 
     def encode(self, made: Any) -> str | None:
         try:
-            return encode_value(made)
+            return serialize_cached_value(made)
         except NotCacheable as error:
             self.of.warn_once(error, f"what {self.name} returned is not cached: {error}")
             return None
 
     def restore(self, text: str | None) -> tuple[Any] | None:
         try:
-            return None if text is None else (decode_value(text),)
+            return None if text is None else (deserialize_cached_value(text),)
         except NotCacheable as error:
             if self.store.mode is CacheMode.REPLAY:
                 raise self.build_miss_error(f"Its kept value cannot be used: {error}.") from error
@@ -446,14 +452,14 @@ def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]
         @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:
             slot, call_it = cached.find_slot(args, kwargs), functools.partial(function, *args, **kwargs)
-            return await (call_it() if slot is None else get_or_make(slot, call_it))
+            return await (call_it() if slot is None else get_cached_or_compute(slot, call_it))
 
         return acall
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         slot, call_it = cached.find_slot(args, kwargs), functools.partial(function, *args, **kwargs)
-        return call_it() if slot is None else get_or_make_sync(slot, call_it)
+        return call_it() if slot is None else get_cached_or_compute_sync(slot, call_it)
 
     return call
 

@@ -44,7 +44,7 @@ class CacheCorrupt(CassetteCorrupt):
     code = "llmproxy_cache_corrupt"
 
 
-_WORDS = sqlite_file.ErrorTexts(
+_WORDS = sqlite_file.DatabaseErrorTexts(
     name="cache",
     takes="value",
     elsewhere=f"set another {DIRECTORY} ({DIRECTORY}= switches it off)",
@@ -233,7 +233,7 @@ class CacheSlot:
             ours.set_result(None)
 
 
-async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> Any:
+async def get_cached_or_compute(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> Any:
     """Return the stored value of a slot; else call `make` and store its result (None: it cannot be stored).
 
     A concurrent caller waits once, and calls `make` itself if there still is none. Raises MissError: ``replay``.
@@ -250,7 +250,7 @@ async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> An
         return kept[0] if kept else made
 
 
-def get_or_make_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
+def get_cached_or_compute_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
     with slot.claim_or_find_maker() as maker:
         if maker is not None:
             maker.result()

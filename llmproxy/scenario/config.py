@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_
 
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.report.events import Handler, HandlerLike, to_handlers
+from llmproxy.report.events import Handler, HandlerLike, convert_to_event_handlers
 
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
@@ -131,7 +131,7 @@ class ScenarioConfig(BaseModel):
         `cache_key=""` disables the cache. `proxy` is the URL of a running llmproxy, or True to start one; `handlers`
         get the events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
         """
-        for name in refuse_unsupported("configure", unsupported):
+        for name in refuse_unsupported_keywords("configure", unsupported):
             raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
         said = ScenarioConfig(
             default_model=default_model, max_turns=max_turns, verbose=verbose, cache_key=cache_key, debug=debug,
@@ -139,7 +139,7 @@ class ScenarioConfig(BaseModel):
         )  # fmt: skip
         ScenarioConfig.default_config = (ScenarioConfig.default_config or ScenarioConfig()).merge(said)
         before, heard = ScenarioConfig.defaults
-        told = heard if handlers is None else to_handlers(handlers)
+        told = heard if handlers is None else convert_to_event_handlers(handlers)
         ScenarioConfig.defaults = before if proxy is None else proxy, told
 
     def merge(self, other: ScenarioConfig) -> ScenarioConfig:
@@ -154,7 +154,7 @@ class ScenarioConfig(BaseModel):
         return self.max_turns or MAX_TURNS
 
 
-def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def refuse_unsupported_keywords(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords without neutral values of `UNSUPPORTED` ones. Raises SettingsError for others."""
     for name, value in given.items():
         if name in UNSUPPORTED and value:
@@ -162,9 +162,9 @@ def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in UNSUPPORTED}
 
 
-def refuse_typos(where: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def refuse_misspelt_keywords(where: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords for litellm. Raises TypeError for one that is similar to a parameter of this class."""
-    found = refuse_unsupported(where.__name__, given)
+    found = refuse_unsupported_keywords(where.__name__, given)
     if not found:
         return found
     parameters = signature(where).parameters.values()

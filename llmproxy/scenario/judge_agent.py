@@ -22,17 +22,17 @@ from typing import Any, ClassVar
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import (
     AgentAdapter,
-    find_session,
+    find_scenario_session,
     get_scenario_description,
     get_wire_tool_calls,
     is_conversation_unscripted,
     list_unknown_call_reasons,
 )
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import Answer
-from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
+from llmproxy.scenario.prompts import enclose_in_tags, format_transcript, format_transcript_entries, prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import (
@@ -453,7 +453,7 @@ class JudgeAgent(AgentAdapter):
         criteria that are no list of texts, or an empty one.
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
-        extra = refuse_typos(JudgeAgent, more)
+        extra = refuse_misspelt_keywords(JudgeAgent, more)
         models = _list_judge_models(judges, model)
         chosen = (choose_model("JudgeAgent", each, api_key, temperature, max_tokens, extra) for each in models)
         written = 'JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...])'
@@ -490,12 +490,12 @@ class JudgeAgent(AgentAdapter):
             self.system_prompt or prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
         )
         if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
-            look = Lookup(format_entries(input.messages, get_wire_tool_calls(input), longest=None))
+            look = Lookup(format_transcript_entries(input.messages, get_wire_tool_calls(input), longest=None))
             outlined = self._build_prompt_text(input, criteria, look.format_outline())
             steps = self.max_discovery_steps
             question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
             seen = "\n".join(look.entries)
-        rulings = await self._ask_judges_for_rulings(question, find_session(input))
+        rulings = await self._ask_judges_for_rulings(question, find_scenario_session(input))
         if forced and is_conversation_unscripted(input) and all(ruling.goes_on for ruling in rulings):
             return []  # no verdict even at the end: the run ends without conclusion
         result = self._result(criteria, rulings, seen, input)
@@ -512,15 +512,15 @@ class JudgeAgent(AgentAdapter):
 
     def _build_prompt_text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
         parts = [
-            fence_text("scenario", get_scenario_description(given)),
-            fence_text("criteria", criteria.format_lines()),
+            enclose_in_tags("scenario", get_scenario_description(given)),
+            enclose_in_tags("criteria", criteria.format_lines()),
         ]
         if given.judgment_context:
-            parts.append(fence_text("context", given.judgment_context))
+            parts.append(enclose_in_tags("context", given.judgment_context))
         if unknown := list_unknown_call_reasons(given):
             reasons = "\n".join(f"- {why}" for why in unknown)
-            parts.append(fence_text("unknown", prompt("judge_unknown", reasons=reasons)))
-        return "\n\n".join([*parts, fence_text("transcript", seen or "(nothing was said)")])
+            parts.append(enclose_in_tags("unknown", prompt("judge_unknown", reasons=reasons)))
+        return "\n\n".join([*parts, enclose_in_tags("transcript", seen or "(nothing was said)")])
 
     async def _ask_judges_for_rulings(self, question: Question, session: RunSession | None) -> list[Ruling]:
         """Return each judge's ruling; all are awaited before an error of one is raised."""

@@ -33,7 +33,7 @@ def read_file(name: str) -> str:
     return (files("llmproxy") / "data" / "prompts" / name).read_text("utf-8")
 
 
-def fence_text(tag: str, text: str) -> str:
+def enclose_in_tags(tag: str, text: str) -> str:
     """Return text between tags that it cannot close."""
     return f"<{tag}>\n{text.replace(f'</{tag}', f'<\\/{tag}')}\n</{tag}>"
 
@@ -44,10 +44,10 @@ _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 
 def format_transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
-    return "\n".join(format_entries(messages, wire))
+    return "\n".join(format_transcript_entries(messages, wire))
 
 
-def format_entries(
+def format_transcript_entries(
     messages: Sequence[Message],
     wire: Mapping[int, Sequence[ToolUse]] | None = None,
     *,

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.scenario.agent_adapter import AgentAdapter, find_session, get_scenario_description
-from llmproxy.scenario.config import ModelConfig, refuse_typos
+from llmproxy.scenario.agent_adapter import AgentAdapter, find_scenario_session, get_scenario_description
+from llmproxy.scenario.config import ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import choose_model, complete, require_model
-from llmproxy.scenario.prompts import fence_text, prompt
+from llmproxy.scenario.prompts import enclose_in_tags, prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.messages import get_text
+from llmproxy.scenario.values.messages import get_message_text
 
 # -- disguises of one message: a filter of plain words does not see it, and a model reads it all the same
 
@@ -120,9 +120,9 @@ class CrescendoStrategy(RedTeamStrategy):
     ) -> str:
         _, name, advice = self._find_phase(current_turn, total_turns)
         return prompt(
-            "red_team_crescendo", target=fence_text("goal", target), plan=fence_text("plan", metaprompt_plan),
+            "red_team_crescendo", target=enclose_in_tags("goal", target), plan=enclose_in_tags("plan", metaprompt_plan),
             turn=str(current_turn), turns=str(total_turns), phase=name, advice=advice,
-            description=fence_text("scenario", scenario_description),
+            description=enclose_in_tags("scenario", scenario_description),
         )  # fmt: skip
 
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
@@ -177,13 +177,13 @@ class GoatStrategy(RedTeamStrategy):
     ) -> str:
         return prompt(
             "red_team_goat",
-            target=fence_text("goal", target),
+            target=enclose_in_tags("goal", target),
             catalogue="\n".join(
                 f"- {each.name}: {each.description} {each.example}".rstrip() for each in self.techniques
             ),
             turn=str(current_turn),
             turns=str(total_turns),
-            description=fence_text("scenario", scenario_description),
+            description=enclose_in_tags("scenario", scenario_description),
         )
 
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
@@ -278,7 +278,7 @@ class RedTeamAgent(AgentAdapter):
         self.techniques = tuple(DEFAULT_TECHNIQUES if techniques is None else techniques)
         if injection_probability and not self.techniques:
             raise ValueError("techniques cannot be empty when injection_probability > 0")
-        extra = refuse_typos(RedTeamAgent, more)
+        extra = refuse_misspelt_keywords(RedTeamAgent, more)
         written = 'RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="...")'
         planner = temperature if metaprompt_temperature is None else metaprompt_temperature
         asked = (model, temperature, max_tokens), *((metaprompt_model or model, each, None) for each in (planner, 0.0))
@@ -383,7 +383,7 @@ class RedTeamAgent(AgentAdapter):
         return {"role": "user", "content": text}
 
     async def _on_answer(self, attack: _AttackState, given: AgentInput) -> list[str]:
-        texts = (get_text(each) for each in reversed(given.messages) if each.get("role") == "assistant")
+        texts = (get_message_text(each) for each in reversed(given.messages) if each.get("role") == "assistant")
         answer = next(filter(None, texts), "")
         if attack.turn == 1 or not answer:
             return []
@@ -403,7 +403,7 @@ class RedTeamAgent(AgentAdapter):
         if self.score_responses and score is None:
             score, hint = await self._score_answer(answer, given)
         told = f"\n\n(score {score} of {BEST}; {hint})" if self.score_responses and score is not None else ""
-        attack.said.append({"role": "user", "content": fence_text("answer", answer) + told})
+        attack.said.append({"role": "user", "content": enclose_in_tags("answer", answer) + told})
         if not self.score_responses:
             return []
         attack.scores.append(score)
@@ -440,7 +440,7 @@ class RedTeamAgent(AgentAdapter):
             if self.template is not None:
                 asked = self.template.format(target=self.target, description=description, total_turns=self.total_turns)
             else:
-                goal = fence_text("goal", self.target)
+                goal = enclose_in_tags("goal", self.target)
                 asked = prompt("red_team_plan", target=goal, description=description, turns=str(self.total_turns))
             attack.plan = await self._ask_given_model(
                 self.planner, [{"role": "user", "content": asked}], given, "plans the attack"
@@ -448,7 +448,9 @@ class RedTeamAgent(AgentAdapter):
         return attack.plan
 
     async def _score_answer(self, answer: str, given: AgentInput) -> tuple[int | None, str]:
-        asked = prompt("red_team_score", target=fence_text("goal", self.target), answer=fence_text("answer", answer))
+        asked = prompt(
+            "red_team_score", target=enclose_in_tags("goal", self.target), answer=enclose_in_tags("answer", answer)
+        )
         raw = await self._ask_given_model(
             self.scorer, [{"role": "user", "content": asked}], given, "scores the answers"
         )
@@ -464,7 +466,7 @@ class RedTeamAgent(AgentAdapter):
     async def _ask_given_model(
         self, config: ModelConfig, messages: Sequence[Message], given: AgentInput, what: str
     ) -> str:
-        answer = await complete(model=config, messages=messages, party=PARTY, session=find_session(given))
+        answer = await complete(model=config, messages=messages, party=PARTY, session=find_scenario_session(given))
         if not answer.text:
             raise ModelError(
                 f"No response from LLM: {config.model}, who {what}, answered nothing.",

@@ -85,7 +85,7 @@ _TURN: list[_UndoableSteps] = []
 """Changes made by the current turn; guarded by the lock."""
 
 
-def env_without_turn(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def copy_env_without_proxy_changes(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     with _GUARD:
         found = dict(env)
         for steps in _TURN:
@@ -110,13 +110,13 @@ def list_base_url_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...
     return tuple(found)
 
 
-def process_session_name() -> str:
+def build_process_session_name() -> str:
     """Return the name for this process's calls if its variables have none."""
     return f"p-{os.getpid()}"
 
 
 @asynccontextmanager
-async def hold_process_turn(
+async def bind_process_calls_to_session(
     control: Control,
     session: str | None,
     *,
@@ -134,7 +134,7 @@ async def hold_process_turn(
     steps = _UndoableSteps(control, session or "", party)
     async with _take_turn(steps, _PROCESS) as waited:
         since = time.monotonic()
-        sources = list_base_url_sessions(env, control.url) or (process_session_name(),)
+        sources = list_base_url_sessions(env, control.url) or (build_process_session_name(),)
         for source in sources if session is not None else ():
             await steps.bind_source(source, PATIENCE)
         made = plan_env(control.url, sources[0], env, replay=replay, key_names=key_names)
@@ -328,7 +328,7 @@ class RunSession:
                 f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
             )
         control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
-        towards = find_upstreams(env_without_turn(), control.url) | dict(upstreams or {})
+        towards = find_upstreams(copy_env_without_proxy_changes(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {"sample": sample, "mode": mode, "upstreams": towards or None, "mocks": mocks}
         how |= {"run_variables": run_variables, "faults": faults}
         made = cls(control, await _open_session(control, cassette, how, patience))
@@ -352,7 +352,9 @@ class RunSession:
         return before
 
     async def set_unattributed_baseline(self) -> None:
-        watched = list_base_url_sessions(env_without_turn(), self.proxy) or (process_session_name(),)
+        watched = list_base_url_sessions(copy_env_without_proxy_changes(), self.proxy) or (
+            build_process_session_name(),
+        )
         self._watched = {*watched, HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
@@ -389,7 +391,7 @@ class RunSession:
             yield 0.0
             return
         keys, party = self.llm.key_names, adapter.role.value.lower()
-        async with hold_process_turn(
+        async with bind_process_calls_to_session(
             self.control, self.name, replay=self.llm.replay, key_names=keys, party=party
         ) as waited:
             yield waited
@@ -397,7 +399,9 @@ class RunSession:
     @asynccontextmanager
     async def importing_environment(self) -> AsyncIterator[None]:
         """Point clients created in the block to the proxy: an imported module may create its own."""
-        async with hold_process_turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
+        async with bind_process_calls_to_session(
+            self.control, None, replay=self.llm.replay, key_names=self.llm.key_names
+        ):
             yield
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:

@@ -18,7 +18,7 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol
-from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, find_call_mismatches
+from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse, find_call_mismatches
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
@@ -234,7 +234,7 @@ class ScenarioState(BaseModel):
         self._require_all_calls_seen(executor, what)
         return find_call_mismatches(executor.wire_calls or (), found)
 
-    def _require_complete_served(self, what: str) -> ServedToolCalls:
+    def _require_complete_served(self, what: str) -> ServerSideToolCalls:
         found = None if self._executor is None else self._executor.wire_served
         why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown_reason
         if found is None or why:

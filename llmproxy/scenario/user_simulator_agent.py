@@ -18,20 +18,20 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.scenario.agent_adapter import (
     AgentAdapter,
-    find_session,
+    find_scenario_session,
     get_scenario_description,
     is_conversation_unscripted,
 )
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import Answer
-from llmproxy.scenario.prompts import fence_text, format_as_user_sees, prompt, read_file
+from llmproxy.scenario.prompts import enclose_in_tags, format_as_user_sees, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
 from llmproxy.scenario.values.messages import Farewell
-from llmproxy.yaml_reader import SuiteProblems, read_plain_document
+from llmproxy.yaml_reader import SuiteProblems, parse_single_yaml_document
 
 _MEMBERS = frozenset({"name", "about", "behaviour"})
 _SUFFIXES = (".yaml", ".yml", ".md", ".txt")
@@ -51,7 +51,7 @@ class Persona:
 
     def format_text(self) -> str:
         lines = [*([self.about] if self.about else []), *(f"- {each}" for each in self.behaviour)]
-        return fence_text("persona", "\n".join(lines))
+        return enclose_in_tags("persona", "\n".join(lines))
 
 
 def find_persona(said: Persona | str | Path) -> Persona:
@@ -75,7 +75,7 @@ def find_persona(said: Persona | str | Path) -> Persona:
 
 @cache
 def load_built_in_personas() -> dict[str, Persona]:
-    entries = read_plain_document(read_file("personas.yaml"), "personas.yaml")
+    entries = parse_single_yaml_document(read_file("personas.yaml"), "personas.yaml")
     personas = (_parse_persona(entry, "data/prompts/personas.yaml") for entry in entries)
     return {each.name: each for each in personas}
 
@@ -88,7 +88,7 @@ def _build_persona_from_file(path: Path) -> Persona:
     if path.suffix in {".md", ".txt"}:
         return Persona(name=path.stem, about=text.strip())
     try:
-        value = read_plain_document(text, str(path))
+        value = parse_single_yaml_document(text, str(path))
     except SuiteProblems as error:
         raise SettingsError(f"the persona cannot be read: {error.message}") from error
     return _parse_persona(value, str(path))
@@ -169,7 +169,7 @@ class UserSimulatorAgent(AgentAdapter):
             raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")
         self.lines = tuple(lines)
         goes_on = model is not None or not self.lines
-        extra = refuse_typos(UserSimulatorAgent, more)
+        extra = refuse_misspelt_keywords(UserSimulatorAgent, more)
         chosen = choose_model("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra) if goes_on else None
         self.config = require_model("UserSimulatorAgent", chosen) if goes_on else None
         self.model = self.config.model if self.config else None
@@ -235,7 +235,12 @@ class UserSimulatorAgent(AgentAdapter):
     async def _ask_with_optional_tools(
         self, config: ModelConfig, messages: list[Message], tools: list[dict[str, Any]], given: AgentInput, attempt: int
     ) -> Answer:
-        how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": find_session(given), "attempt": attempt}
+        how: dict[str, Any] = {
+            "messages": messages,
+            "party": PARTY,
+            "session": find_scenario_session(given),
+            "attempt": attempt,
+        }
         try:
             return await complete(model=config, tools=tools, **how)
         except ToolChoiceRefused:

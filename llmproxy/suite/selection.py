@@ -31,7 +31,7 @@ Holds = Callable[[Collection[str]], bool]
 _NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
 
 
-def cassette_name(suite: str, case: str) -> str:
+def build_case_cassette_name(suite: str, case: str) -> str:
     """Return a case's recording name: suite and id as slugs; with a digest if slugging lost characters."""
     return f"{name_cassette(suite)}/{name_cassette(case)}"
 
@@ -114,7 +114,7 @@ def read_last_failed(folder: Path) -> list[str] | None:
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else None
 
 
-def record_failed(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
+def save_failed_case_ids(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
     """Store which scenarios of this test did not pass, keeping the state of others, if the folder is writable."""
     known, now = set(read_last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
@@ -206,7 +206,7 @@ def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = No
     """Return the recorded cost in US dollars, each run as the first sample, and the cases without a known one."""
     total, unknown = Decimal(0), list[str]()
     for case in cases:
-        found = _find_cost(store, cassette_name(case.suite.name, case.id)) if store.is_file() else None
+        found = _find_cost(store, build_case_cassette_name(case.suite.name, case.id)) if store.is_file() else None
         if found is None:
             unknown.append(case.id)
         else:
@@ -226,7 +226,7 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
     return None
 
 
-def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteCommandOptions) -> list[str]:
+def check_estimated_cost_limit(store: Path, cases: Sequence[SuiteCase], options: SuiteCommandOptions) -> list[str]:
     """Return a message about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []

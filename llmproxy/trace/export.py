@@ -26,8 +26,8 @@ from llmproxy.trace.trace_file import (
     Cassette,
     add_spans_to_totals,
     build_empty_trace,
+    build_trace_from_interactions,
     build_trace_header,
-    from_interactions,
 )
 
 _INTERNAL, _CLIENT = 1, 3
@@ -287,4 +287,4 @@ def write_otlp(
 def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:
     made = [(read_call_recording(call), call.at) for call in calls]
     placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)
-    return from_interactions(placed, name)
+    return build_trace_from_interactions(placed, name)

@@ -308,7 +308,7 @@ def add_spans_to_totals(trace: Cassette, spans: Iterable[Span]) -> Iterator[Span
         yield span
 
 
-def from_interactions(interactions: Iterable[Interaction], name: str) -> Cassette:
+def build_trace_from_interactions(interactions: Iterable[Interaction], name: str) -> Cassette:
     """Convert the agent's interactions, in the order of their requests, into a trace of this name."""
     from llmproxy.trace.reading.span_builder import build_spans
 
@@ -347,7 +347,7 @@ def _is_billed_answer(span: Span) -> bool:
 
 def behavior_fingerprint(cassette: Cassette) -> str:
     digest = sha256()
-    texts = map(normalize_value, (cassette.input_text, cassette.output_text))
+    texts = map(replace_volatile_parts, (cassette.input_text, cassette.output_text))
     # An agent's step only groups others.
     spans = (_extract_span_behavior(span) for span in cassette.spans if span.kind is not SpanKind.AGENT_STEP)
     for value in chain(texts, spans):
@@ -359,17 +359,23 @@ def _extract_span_behavior(span: Span) -> list[Any]:
     if span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT):
         result = span.tool_result if span.tool_result is not None else span.output
         said = span.tool_args if span.tool_args is not None else span.input
-        return [span.kind.value, span.tool_name, normalize_value(said), normalize_value(result), bool(span.error)]
-    return [span.kind.value, normalize_value(span.input), normalize_value(span.output), bool(span.error)]
+        return [
+            span.kind.value,
+            span.tool_name,
+            replace_volatile_parts(said),
+            replace_volatile_parts(result),
+            bool(span.error),
+        ]
+    return [span.kind.value, replace_volatile_parts(span.input), replace_volatile_parts(span.output), bool(span.error)]
 
 
-def normalize_value(value: Any, depth: int = 0) -> Any:
+def replace_volatile_parts(value: Any, depth: int = 0) -> Any:
     """Return a value without parts that change from run to run; JSON texts count as their values."""
     if depth > _DEPTH:
         return "<deep>"
     if isinstance(value, str):
         if value[:1] in ("{", "[") and isinstance(tree := parse_json(value), dict | list):
-            return normalize_value(tree, depth + 1)
+            return replace_volatile_parts(tree, depth + 1)
         for name, pattern in _VOLATILE:
             value = pattern.sub(f"<{name}>", value)
         return _SPACE.sub(" ", value).strip()
@@ -377,7 +383,7 @@ def normalize_value(value: Any, depth: int = 0) -> Any:
         # A message, or a tool call within one: its own id is irrelevant.
         identified = isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)
         kept = {name: each for name, each in value.items() if not (identified and name in _IDS)}
-        return {str(name): normalize_value(each, depth + 1) for name, each in kept.items()}
+        return {str(name): replace_volatile_parts(each, depth + 1) for name, each in kept.items()}
     if isinstance(value, list | tuple):
-        return [normalize_value(each, depth + 1) for each in value]
+        return [replace_volatile_parts(each, depth + 1) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

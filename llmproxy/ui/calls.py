@@ -19,15 +19,22 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import compare_requests
-from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_str, entry_messages, keep_user_text
-from llmproxy.core.dialects.streams import list_events
+from llmproxy.core.dialects.messages import (
+    Message,
+    ToolCall,
+    as_dict,
+    as_str,
+    convert_entry_to_messages,
+    remove_system_reminders,
+)
+from llmproxy.core.dialects.streams import list_stream_events
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.providers.provider_table import parse_user_agent_client
 from llmproxy.core.store.rows import get_answer_unix_time
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
-from llmproxy.trace.reading.conversations import RecordedConversations, RequestPlace
+from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversations
 from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
     RequestMessageCache,
@@ -86,7 +93,9 @@ class ExchangeLinker:
                 self._conversations.add_pending_tool_call(place.conversation, call, interaction.id)
         return LinkedExchange(exchange, 0 if previous is None else place.known, previous, place.retry, results)
 
-    def _match_tool_results(self, exchange: DecodedExchange, place: RequestPlace) -> Iterator[ReportedToolResult]:
+    def _match_tool_results(
+        self, exchange: DecodedExchange, place: PlaceInConversation
+    ) -> Iterator[ReportedToolResult]:
         for message in (each for each in exchange.messages[place.known :] if each.role == "tool"):
             pending = self._conversations.take_pending_call_of_result(place.conversation, message.tool_call_id)
             if pending is not None:
@@ -114,7 +123,7 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ReportedToolResult]) -> None:
+def attach_tool_results_to_calls(calls: Mapping[int, dict[str, Any]], results: Sequence[ReportedToolResult]) -> None:
     for each in results:
         if (caller := calls.get(each.caller)) is not None:
             caller["results"][each.call] = {"text": each.text, "in": each.told_in}
@@ -143,7 +152,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
 
 def _message_to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "text": message.text}
-    if message.role == "user" and (typed := keep_user_text(message.text)) != message.text:
+    if message.role == "user" and (typed := remove_system_reminders(message.text)) != message.text:
         made |= {"text": typed, "sent": message.text}
     if message.reasoning:
         made["reasoning"] = message.reasoning
@@ -167,7 +176,7 @@ def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
-    made = [sum(map(has_content, entry_messages(entry))) for entry in entries]
+    made = [sum(map(has_content, convert_entry_to_messages(entry))) for entry in entries]
     at = len(messages) - sum(made)
     if at < 0:  # a shape whose parts cannot be told apart
         return {}
@@ -182,7 +191,9 @@ def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     if exchange.answer is None:
         return None
     response = exchange.interaction.response
-    shown = [] if exchange.interaction.stream else find_media_in_json(list_events(response.mime_type, response.body))
+    shown = (
+        [] if exchange.interaction.stream else find_media_in_json(list_stream_events(response.mime_type, response.body))
+    )
     return _message_to_json(exchange.answer, shown)
 
 
@@ -265,7 +276,7 @@ _WORTH = 512
 """Least characters saved by a delta, else the body is stored whole."""
 
 
-def body_to_json(data: bytes) -> dict[str, Any]:
+def encode_body_for_json(data: bytes) -> dict[str, Any]:
     text = decode_utf8_or_none(data)
     return {"base64": b64encode(data).decode()} if text is None else {"text": text}
 
@@ -326,7 +337,7 @@ class _SpanToStepConverter:
             yield from self._make_attempt_and_call_steps(span)
         elif span.kind is SpanKind.USER_INPUT:
             said = span.input
-            if not isinstance(said, str) or (said := keep_user_text(said)):  # else the client wrote all of it
+            if not isinstance(said, str) or (said := remove_system_reminders(said)):  # else the client wrote all of it
                 step = {"kind": "user", "text": _shorten_text(said), "depth": self.depth.get(span.parent_id or "", 0)}
                 self.waiting.append(step)
         elif span.kind is SpanKind.LLM_REQUEST:

@@ -15,19 +15,19 @@ from urllib.parse import quote
 
 from llmproxy.core.cassettes.anonymized_export import anonymize_interaction
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.session import canonical_name
+from llmproxy.core.sessions.session import canonicalize_session_name
 from llmproxy.core.store.reader import CassetteInfo, Readable
-from llmproxy.core.store.rows import RowSummary, extract_texts_and_cost
+from llmproxy.core.store.rows import StoredCallSummary, extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
 from llmproxy.ui import queries
 from llmproxy.ui.calls import (
     ExchangeLinker,
     LinkedExchange,
-    attach_results,
-    body_to_json,
+    attach_tool_results_to_calls,
     call_to_json,
     decode_utf8_or_none,
+    encode_body_for_json,
     encode_text_as_delta,
     summarize_recorded_steps,
 )
@@ -40,7 +40,7 @@ _ONE = 2
 """Maximum-size calls that fit into a page with a limit."""
 
 
-def page_data(
+def build_viewer_page_data(
     store: Readable,
     wanted: Sequence[CassetteInfo],
     title: str,
@@ -73,13 +73,17 @@ def page_data(
                 "steps": {"steps": summarize_recorded_steps(told), "calls": len(told), "of": info.live},
             }
         )
-    start = f"#/c/{quote(canonical_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
+    start = (
+        f"#/c/{quote(canonicalize_session_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}"
+        if len(wanted) == 1
+        else ""
+    )
     pools = {"messages": maker.messages.values, "tools": maker.tools.values}
     data = {"calls": maker.calls, "bodies": maker.bodies, **pools}
     return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **data}
 
 
-def _build_call_row(row: RowSummary, interaction: Interaction) -> dict[str, Any]:
+def _build_call_row(row: StoredCallSummary, interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: the store's contain names that are replaced here."""
     asked, answered, cost = extract_texts_and_cost(interaction)
     return queries.row_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
@@ -128,8 +132,8 @@ class PageDataBuilder:
         made |= {"messages": list(map(self.messages.add, made["messages"])), "tools": self.tools.add(made["tools"])}
         interaction = told.exchange.interaction
         self.calls[made["id"]] = made
-        attach_results(self.calls, told.results)
-        found = {"request": self._build_request_body(told), "response": body_to_json(interaction.response.body)}
+        attach_tool_results_to_calls(self.calls, told.results)
+        found = {"request": self._build_request_body(told), "response": encode_body_for_json(interaction.response.body)}
         self.bodies[made["id"]] = found
         if self.most is not None:
             self.size += len(json.dumps(made)) + len(json.dumps(found))
@@ -141,7 +145,7 @@ class PageDataBuilder:
         of = previous.interaction.id if previous else None
         depth = self.depth.get(of or 0, 0) + 1
         if text is None or base is None or of is None or depth > _DEEPEST:
-            return body_to_json(interaction.request.body)
+            return encode_body_for_json(interaction.request.body)
         made = encode_text_as_delta((of, base), text)
         if "of" in made:
             self.depth[interaction.id or 0] = depth

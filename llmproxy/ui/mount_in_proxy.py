@@ -1,8 +1,8 @@
 """The viewer at a proxy's own port: the page, its queries about the store, and live traffic.
 
-Access follows the control API's rule (`core.control.endpoints.find_refusal`); only the page itself, without its token
-for those who need one, is open to every client. Answers are computed in a thread, with a store opened for each: a query
-must never delay a replay. The engine's state is taken in its own thread, between two of its events.
+Access follows the control API's rule (`core.control.endpoints.find_access_refusal`); only the page itself, without its
+token for those who need one, is open to every client. Answers are computed in a thread, with a store opened for each: a
+query must never delay a replay. The engine's state is taken in its own thread, between two of its events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.advice import format_command, format_store_option
-from llmproxy.core.control.endpoints import ControlForbidden, ControlRequest, find_refusal
+from llmproxy.core.control.endpoints import ControlForbidden, ControlRequest, find_access_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
@@ -24,7 +24,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX, Decision
 from llmproxy.proxy_calls import Call, CallLog
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 from llmproxy.ui import page, queries
 
 _DATA = UI_PREFIX + "data/"
@@ -50,10 +50,10 @@ class Viewer:
     tests: Callable[[Mapping[str, str]], Any] | None = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
-    def answer_request(self, asked: ControlRequest) -> Future[page.PageAnswer]:
+    def answer_request(self, asked: ControlRequest) -> Future[page.ViewerResponse]:
         """Answer a request asynchronously. Must be called in the engine's thread."""
         target = urlsplit(asked.target)
-        path, refusing = target.path, find_refusal(asked, self.token, self.page_token)
+        path, refusing = target.path, find_access_refusal(asked, self.token, self.page_token)
         if path == "/":
             answer = page.redirect_to_page()
         elif asked.method not in ("GET", "HEAD"):
@@ -71,21 +71,21 @@ class Viewer:
                 return self._thread.submit(page.answer_query_as_json, ask, question, query)
             except LLMProxyError as error:
                 answer = page.error_answer(error)
-        made: Future[page.PageAnswer] = Future()
+        made: Future[page.ViewerResponse] = Future()
         made.set_result(answer)
         return made
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> page.PageAnswer:
+    def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> page.ViewerResponse:
         """Return the page; with its token only for clients that need none, and never for a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = find_refusal(_drop_same_origin_headers(asked), self.token)
+        typed = find_access_refusal(_drop_same_origin_headers(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return page.error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
-        store = self.engine.config.shown or show_store(self.engine.config.store)
+        store = self.engine.config.shown or format_store_place(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
         return page.page_answer({**start, "store": store, "store_words": format_store_option(store)})
 
@@ -93,7 +93,7 @@ class Viewer:
         """Return the function that answers a query; the engine's state is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":
-            seen = self._take_live_snapshot(queries.read_int(query, "after", 0, 1 << 53))
+            seen = self._take_live_snapshot(queries.read_query_integer(query, "after", 0, 1 << 53))
             return lambda *_: {**seen, "rows": [_call_to_row(number, each) for number, each in seen["rows"]]}
         if question == "miss":
             misses, all_of_them = engine.journal.list_misses(), format_command("why", path)
@@ -129,7 +129,7 @@ def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> 
             raise
         return {"store": path.name, "cassettes": []}
     with store:
-        return queries.answer_question(store, question, query)
+        return queries.answer_viewer_query(store, question, query)
 
 
 def name_call_outcome(call: Call) -> str:
@@ -155,16 +155,16 @@ def _call_to_row(number: int, o: Call) -> dict[str, Json]:
 
 
 def _answer_miss_details(misses: Sequence[JournaledMiss], query: Mapping[str, str], all_of_them: str) -> Json:
-    """Return a miss: text, places, commands; repeated ones are kept once. Raises BadQuestion, NoSuchQuestion."""
+    """Return a miss: text, places, commands; repeats are kept once. Raises InvalidViewerQuery, UnknownPageQuery."""
     try:
         at = float(query.get("at", ""))
     except ValueError as error:
-        raise queries.BadQuestion(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
+        raise queries.InvalidViewerQuery(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
     key, own = query.get("key", ""), [each for each in misses if each.data.get("session") == query.get("session", "")]
     found = next((each for each in own if each.at == at), None)
     found = found or next((each for each in reversed(own) if key and each.data.get("key") == key), None)
     if found is None:
-        raise queries.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
+        raise queries.UnknownPageQuery("llmproxy: this miss is not remembered any more.", hint=all_of_them)
     near = found.data.get("nearest") or {}
     places = list(found.places) or near.get("differences") or []
     about = {name: found.data.get(name) for name in ("reason", "cassette")}

@@ -31,14 +31,14 @@ UNSEEN = re.compile(
 _NO_SCRIPT = "This page needs JavaScript, which is switched off here."
 
 
-def render_page(data: dict[str, Any], title: str = "llmproxy", *, served: bool = False) -> str:
+def render_viewer_page(data: dict[str, Any], title: str = "llmproxy", *, served: bool = False) -> str:
     style, code = read_static("style.css"), build_page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{build_security_policy(style, code, served=served)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" '
         'content="no-referrer"><meta name="generator" content="llmproxy">'
-        f"<title>{escape(to_visible(title))}</title>\n<style>{style}</style></head>\n"
+        f"<title>{escape(escape_invisible(title))}</title>\n<style>{style}</style></head>\n"
         f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p></noscript>\n'
         f'<script type="application/json" id="data">{to_script_safe_json(data)}</script>\n'
     )
@@ -68,10 +68,10 @@ def to_script_safe_json(value: object) -> str:
     """Return JSON for a script element: without markup, and without terminal escapes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return to_visible(text)
+    return escape_invisible(text)
 
 
-def to_visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Return a text with invisible characters written as JSON escapes."""
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -153,14 +153,14 @@ Ask = Callable[[str, dict[str, str]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class PageAnswer:
+class ViewerResponse:
     status: int
     kind: str
     body: bytes
     more: Headers = ()
 
 
-def build_headers(answer: PageAnswer) -> Headers:
+def build_viewer_response_headers(answer: ViewerResponse) -> Headers:
     """Return header fields common to all our answers: no caching, framing, sniffing or referrer."""
     return (
         ("content-type", answer.kind),
@@ -173,17 +173,19 @@ def build_headers(answer: PageAnswer) -> Headers:
     )
 
 
-def page_answer(start: dict[str, Any]) -> PageAnswer:
-    return PageAnswer(200, "text/html; charset=utf-8", render_page({"served": True, **start}, served=True).encode())
+def page_answer(start: dict[str, Any]) -> ViewerResponse:
+    return ViewerResponse(
+        200, "text/html; charset=utf-8", render_viewer_page({"served": True, **start}, served=True).encode()
+    )
 
 
-def json_answer(status: int, value: object) -> PageAnswer:
+def json_answer(status: int, value: object) -> ViewerResponse:
     """Return plain values as JSON; lone surrogates are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return PageAnswer(status, "application/json", text.encode("utf-8", "backslashreplace"))
+    return ViewerResponse(status, "application/json", text.encode("utf-8", "backslashreplace"))
 
 
-def answer_query_as_json(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
+def answer_query_as_json(ask: Ask, question: str, query: dict[str, str]) -> ViewerResponse:
     try:
         return json_answer(200, ask(question, query))
     except LLMProxyError as error:
@@ -194,14 +196,14 @@ def answer_query_as_json(ask: Ask, question: str, query: dict[str, str]) -> Page
         return refusal_answer(500, "llmproxy_viewer", told, _FAULT)
 
 
-def error_answer(error: LLMProxyError) -> PageAnswer:
+def error_answer(error: LLMProxyError) -> ViewerResponse:
     status = 404 if isinstance(error, CassetteNotFound) else error.status
     return refusal_answer(status, error.code, error.message, error.hint)
 
 
-def refusal_answer(status: int, code: str, message: str, hint: str = "") -> PageAnswer:
+def refusal_answer(status: int, code: str, message: str, hint: str = "") -> ViewerResponse:
     return json_answer(status, {"error": {"code": code, "message": message, "hint": hint}})
 
 
-def redirect_to_page() -> PageAnswer:
-    return PageAnswer(302, "text/plain", b"", (("location", UI_PREFIX),))
+def redirect_to_page() -> ViewerResponse:
+    return ViewerResponse(302, "text/plain", b"", (("location", UI_PREFIX),))

@@ -12,14 +12,20 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from llmproxy.core.forks.fork_rows import list_forks
-from llmproxy.core.sessions.session import canonical_name
+from llmproxy.core.sessions.session import canonicalize_session_name
 from llmproxy.core.store.reader import CassetteInfo, Readable
-from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, decode_sql_text, to_sql, to_summary
+from llmproxy.core.store.rows import SELECT_SUMMARY, StoredCallSummary, build_summary_from_row, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.server_store_copies import find_server_of_copy, show_store
-from llmproxy.ui.calls import ExchangeLinker, attach_results, body_to_json, call_to_json, summarize_recorded_steps
+from llmproxy.server_store_copies import find_server_of_copy, format_store_place
+from llmproxy.ui.calls import (
+    ExchangeLinker,
+    attach_tool_results_to_calls,
+    call_to_json,
+    encode_body_for_json,
+    summarize_recorded_steps,
+)
 
 MOST = 1000
 DRAWN = 3000
@@ -65,10 +71,10 @@ class CallFilter:
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
 
 
-def read_row_window(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
+def read_window_of_call_rows(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
     where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
-    return [row_to_json(to_summary(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
+    return [row_to_json(build_summary_from_row(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
 
 
 def read_first_prompt_of_cassette(store: Readable, info: CassetteInfo) -> str:
@@ -127,7 +133,7 @@ def count_rows_before(store: Readable, wanted: CallFilter, started_at: float, id
     return int(store.query(sql, (*values, started_at, id_))[0][0])
 
 
-def row_to_json(row: RowSummary) -> dict[str, Any]:
+def row_to_json(row: StoredCallSummary) -> dict[str, Any]:
     return {
         "id": row.id, "party": row.party, "provider": row.provider, "operation": row.operation,
         "channel": row.channel.value, "model": row.model, "stream": row.stream, "status": row.status,
@@ -147,49 +153,49 @@ BEFORE, AFTER = 24, 12
 AROUND_BYTES = 6 << 20
 
 
-class BadQuestion(RefusedError):
+class InvalidViewerQuery(RefusedError):
     code = "llmproxy_question"
     status = 400
 
 
-class NoSuchQuestion(RefusedError):
+class UnknownPageQuery(RefusedError):
     code = "llmproxy_not_found"
     status = 404
 
 
-def answer_question(store: Readable, question: str, query: Query) -> Json:
-    """Answer a query of the page. Raises BadQuestion, NoSuchQuestion, CassetteError."""
+def answer_viewer_query(store: Readable, question: str, query: Query) -> Json:
+    """Answer a query of the page. Raises InvalidViewerQuery, UnknownPageQuery, CassetteError."""
     if question not in QUESTIONS:
-        raise NoSuchQuestion(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
+        raise UnknownPageQuery(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
     return QUESTIONS[question](store, query)
 
 
-def read_int(query: Query, name: str, default: int | None, most: int) -> int:
+def read_query_integer(query: Query, name: str, default: int | None, most: int) -> int:
     text = query.get(name, "")
     if not text and default is not None:
         return default
     if not (text.isascii() and text.isdecimal()) or len(text) > len(str(most)) or int(text) > most:
-        raise BadQuestion(f"llmproxy: {name} is {text[:20]!r}; it can be 0 to {most}.")
+        raise InvalidViewerQuery(f"llmproxy: {name} is {text[:20]!r}; it can be 0 to {most}.")
     return int(text)
 
 
-def read_call_filter(query: Query) -> CallFilter:
+def parse_call_list_query(query: Query) -> CallFilter:
     if "cassette" not in query:
-        raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
-    sample = read_int(query, "sample", 1, 999_999)
+        raise InvalidViewerQuery("llmproxy: say which cassette: ?cassette=NAME.")
+    sample = read_query_integer(query, "sample", 1, 999_999)
     find, model = (query.get(name, "")[:200] for name in ("find", "model"))
     words = query.get("ids", "").split(",")[:MAX_RUN_CALLS]
-    ids = tuple(read_int({"ids": each}, "ids", None, 1 << 62) for each in words if each)
+    ids = tuple(read_query_integer({"ids": each}, "ids", None, 1 << 62) for each in words if each)
     return CallFilter(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------
 
 
-def answer_cassettes(store: Readable, _query: Query) -> Json:
+def answer_cassette_list_query(store: Readable, _query: Query) -> Json:
     children, sums = list_fork_origins(store), summarize_cassettes(store)
     return {
-        "store": store.path.name if find_server_of_copy(store.path) is None else show_store(store.path),
+        "store": store.path.name if find_server_of_copy(store.path) is None else format_store_place(store.path),
         "cassettes": [
             {
                 **asdict(info),
@@ -210,64 +216,64 @@ NO_CHILD = {"fork": None, "parent": None}
 def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
     found = {}
     for each in list_forks(store):
-        parent = canonical_name(f"{each.parent}~{each.parent_sample}")
+        parent = canonicalize_session_name(f"{each.parent}~{each.parent_sample}")
         found[each.cassette, each.sample] = {"fork": each.describe_origin(), "parent": parent}
     return found
 
 
-def answer_calls(store: Readable, query: Query) -> Json:
+def answer_call_list_query(store: Readable, query: Query) -> Json:
     """Return a window of a recording's calls; ``sums=1`` adds totals and the timeline."""
-    which = read_call_filter(query)
-    offset, limit = read_int(query, "offset", 0, 10**9), read_int(query, "limit", 200, MOST)
-    found: dict[str, Json] = {"offset": offset, "rows": read_row_window(store, which, offset, limit)}
+    which = parse_call_list_query(query)
+    offset, limit = read_query_integer(query, "offset", 0, 10**9), read_query_integer(query, "limit", 200, MOST)
+    found: dict[str, Json] = {"offset": offset, "rows": read_window_of_call_rows(store, which, offset, limit)}
     if query.get("sums") == "1":
         found |= {"sums": sum_calls(store, which), "strip": list_timeline_marks(store, which)}
     return found
 
 
-def answer_call_place(store: Readable, query: Query) -> Json:
+def answer_call_position_query(store: Readable, query: Query) -> Json:
     """Return a call's position in its recording's list, and its name in every store with the same cassettes."""
-    row = _load_row_summary(store, read_int(query, "id", None, 1 << 62))
-    which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
+    row = _load_row_summary(store, read_query_integer(query, "id", None, 1 << 62))
+    which = replace(parse_call_list_query({**query, "cassette": row.cassette}), sample=row.sample)
     place = count_rows_before(store, which, row.started_at, row.id)
     about = {"cassette": row.cassette, "sample": row.sample}
     return {**about, "place": place, "recording": f"{row.key}#{row.occurrence}"}
 
 
-def answer_steps(store: Readable, query: Query) -> Json:
-    which = read_call_filter(query)
-    listed = read_row_window(store, which, 0, MOST)
+def answer_recorded_steps_query(store: Readable, query: Query) -> Json:
+    which = parse_call_list_query(query)
+    listed = read_window_of_call_rows(store, which, 0, MOST)
     rows = [row for row in listed if row["party"] == AGENT] or listed  # without simulators and judges
     read = list(take_until_byte_limit((store.load(row["id"]) for row in rows[:MAX_RUN_CALLS]), MAX_RUN_BYTES))
     return {"steps": summarize_recorded_steps(read), "calls": len(read), "of": count_calls(store, which)}
 
 
-def answer_call(store: Readable, query: Query) -> Json:
+def answer_call_detail_query(store: Readable, query: Query) -> Json:
     """Return one call with its new content among its neighbours, and its tools' results."""
-    id_ = read_int(query, "id", None, 1 << 62)
+    id_ = read_query_integer(query, "id", None, 1 << 62)
     row = _load_row_summary(store, id_)
     reader = ExchangeLinker()
     for earlier in reversed(list(_load_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
     found = {id_: call_to_json(reader.read(store.load(id_)))}
     for later in _load_neighbours(store, row, AFTER, later=True):
-        attach_results(found, reader.read(later).results)
+        attach_tool_results_to_calls(found, reader.read(later).results)
     return found[id_]
 
 
-def answer_bodies(store: Readable, query: Query) -> Json:
+def answer_call_bodies_query(store: Readable, query: Query) -> Json:
     """Return both bodies of a call, byte for byte: text, or base64."""
-    found = store.load(read_int(query, "id", None, 1 << 62))
-    return {"request": body_to_json(found.request.body), "response": body_to_json(found.response.body)}
+    found = store.load(read_query_integer(query, "id", None, 1 << 62))
+    return {"request": encode_body_for_json(found.request.body), "response": encode_body_for_json(found.response.body)}
 
 
 QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
-    "cassettes": answer_cassettes,
-    "calls": answer_calls,
-    "place": answer_call_place,
-    "steps": answer_steps,
-    "call": answer_call,
-    "bodies": answer_bodies,
+    "cassettes": answer_cassette_list_query,
+    "calls": answer_call_list_query,
+    "place": answer_call_position_query,
+    "steps": answer_recorded_steps_query,
+    "call": answer_call_detail_query,
+    "bodies": answer_call_bodies_query,
 }
 
 
@@ -288,15 +294,15 @@ def count_body_bytes(interaction: Interaction) -> int:
     return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
-def _load_row_summary(store: Readable, id_: int) -> RowSummary:
+def _load_row_summary(store: Readable, id_: int) -> StoredCallSummary:
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
     if not found:
         text = f"There is no interaction {id_} in {store.path.name}."
         raise CassetteNotFound(text, hint="It may have been replaced.")
-    return to_summary(found[0])
+    return build_summary_from_row(found[0])
 
 
-def _load_neighbours(store: Readable, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
+def _load_neighbours(store: Readable, row: StoredCallSummary, count: int, *, later: bool) -> Iterator[Interaction]:
     """Yield the calls of the same party before or after one, nearest first, within the byte limit."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (

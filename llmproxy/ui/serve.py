@@ -36,7 +36,7 @@ def answer_ui_request(
     start: dict[str, Any],
     put: Put | None = None,
     body: bytes = b"",
-) -> page.PageAnswer:
+) -> page.ViewerResponse:
     # Origin form: nothing else names what is here, and `urlsplit` raises for `http://[`.
     path, _, asked = target.partition("?")
     if path == "/":
@@ -63,7 +63,7 @@ def answer_ui_request(
     return page.answer_query_as_json(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def _store_page_input(put: Put, body: bytes) -> page.PageAnswer:
+def _store_page_input(put: Put, body: bytes) -> page.ViewerResponse:
     said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
@@ -80,7 +80,7 @@ def _parse_content_length(said: str) -> int | None:
     return int(said) if plain and int(said) <= _MOST else None
 
 
-def make_server(
+def make_viewer_server(
     port: int, token: str, ask: page.Ask, start: dict[str, Any], put: Put | None = None
 ) -> ThreadingHTTPServer:
     """Return a server on loopback that is not serving yet. Raises OSError: the port is taken."""
@@ -98,7 +98,7 @@ def make_server(
                 self.close_connection = True  # its body is not read
             answer = answer_ui_request(self.command, self.path, headers, token, ask, start, put, body)
             self.send_response_only(answer.status)
-            for name, value in (*page.build_headers(answer), ("content-length", str(len(answer.body)))):
+            for name, value in (*page.build_viewer_response_headers(answer), ("content-length", str(len(answer.body)))):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":

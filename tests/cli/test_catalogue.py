@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.parsing import PRESETS, read_faults, read_preset_text, yaml_to_plain_values
-from llmproxy.settings import list_options
+from llmproxy.core.faults.parsing import PRESETS, parse_faults_yaml, read_faults, read_preset_text
+from llmproxy.settings import list_setting_options
 from tests.support.doc_tables import kinds_table
 from tests.support.forked import program
 
@@ -28,7 +28,7 @@ def test_each_option_is_shown_with_its_source(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.llmproxy]\nport = 9999\n", encoding="utf-8")
     done = settings(tmp_path, "--json", LLMPROXY_MODE="auto", OPENAI_BASE_URL="https://gateway.example/v1")
     facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
-    assert list(facts) == [option.key for option in list_options()]
+    assert list(facts) == [option.key for option in list_setting_options()]
     assert (facts["mode"]["value"], facts["mode"]["source"]) == ("auto", "environment LLMPROXY_MODE")
     assert (facts["port"]["value"], facts["host"]["source"]) == (9999, "default")
     assert facts["upstream"]["value"] == {"openai": "https://gateway.example/v1"}
@@ -48,7 +48,7 @@ def test_every_kind_and_preset_is_listed_with_an_example_that_works(capsys: pyte
     assert main(["faults"]) == 0
     said = capsys.readouterr().out
     examples = [line.partition("example")[2].strip() for line in said.splitlines() if line.startswith("  example")]
-    rules = [read_faults(yaml_to_plain_values(text, "x")).rules[0] for text in examples]
+    rules = [read_faults(parse_faults_yaml(text, "x")).rules[0] for text in examples]
     assert [rule.kind.name for rule in rules] == list(KINDS)
     assert all(name in said for name in PRESETS)
 

@@ -20,12 +20,12 @@ from llmproxy.cli.doctor import (
     check_bypassing_programs,
     check_certificates,
     check_own_address_exempt,
-    check_variables,
+    check_proxy_env_variables,
     diagnose_traffic_arrival,
     parse_url_address,
 )
 from llmproxy.client.bypass_monitor import MonitoredProcess, ProcessMonitor
-from llmproxy.client.child_env import CaFiles, combine_bundles, plan_env
+from llmproxy.client.child_env import CaFiles, combine_ca_bundles, plan_env
 from llmproxy.client.session_reports import Report
 from tests.cli.test_run import asking
 from tests.provider.tls import server_context
@@ -132,10 +132,10 @@ def verdicts(findings: list[Diagnosis]) -> list[str]:
 def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     """What `run` sets is what the doctor wants, interception included."""
     ca = server_context()[1]
-    how = CaFiles(str(ca), str(combine_bundles(ca, [], tmp_path / "bundle.pem")))
+    how = CaFiles(str(ca), str(combine_ca_bundles(ca, [], tmp_path / "bundle.pem")))
     env = plan_env(URL, "x", {}, replay=True, interception=how).apply_to({})
     found = [
-        *check_variables(env, URL, intercepted=True),
+        *check_proxy_env_variables(env, URL, intercepted=True),
         *check_own_address_exempt(env, URL),
         *check_certificates(env, str(ca), time.time()),
     ]
@@ -151,7 +151,7 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     ],
 )
 def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: str) -> None:
-    bad = [each for each in check_variables(env, URL) if each.verdict is DiagnosisLevel.BAD]
+    bad = [each for each in check_proxy_env_variables(env, URL) if each.verdict is DiagnosisLevel.BAD]
     assert words in bad[0].text
     assert bad[0].advice
 

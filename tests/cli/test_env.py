@@ -16,7 +16,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.env import render_assignments
+from llmproxy.cli.env import format_env_assignments
 from tests.provider import Provider, step
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port, llmproxy
@@ -78,7 +78,7 @@ ODD = {"A": 'it\'s $HOME `x` "y" \\', "B": "http://127.0.0.1:1/s/a%20b/v1"}
 
 def test_a_shell_reads_back_what_was_written() -> None:
     """Nothing in a value is executed or expanded."""
-    script = render_assignments(ODD, "sh") + '\nprintf \'%s|%s\' "$A" "$B"'
+    script = format_env_assignments(ODD, "sh") + '\nprintf \'%s|%s\' "$A" "$B"'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"{ODD['A']}|{ODD['B']}"
 
@@ -94,11 +94,11 @@ def test_a_shell_reads_back_what_was_written() -> None:
 )
 def test_each_form_quotes_in_its_own_way(form: str, value: str, text: str) -> None:
     """An apostrophe is the test of every quoting; else dotenv takes single quotes, which are literal to all readers."""
-    assert render_assignments({"A": value}, form) == text
+    assert format_env_assignments({"A": value}, form) == text
 
 
 def test_json_is_an_object() -> None:
-    assert json.loads(render_assignments(ODD, "json")) == ODD
+    assert json.loads(format_env_assignments(ODD, "json")) == ODD
 
 
 def test_status_says_what_runs_and_stop_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.cassettes.folder import build_slug
-from llmproxy.core.cassettes.formats import Recorded, read_source_file
+from llmproxy.core.cassettes.formats import Recorded, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
@@ -172,7 +172,7 @@ def test_export_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run("export", "--cassette", "trip", "-", "--format", "vcr") == 0
     Path("again.yaml").write_text(capsys.readouterr().out)
-    assert len(read(read_source_file(Path("again.yaml")))) == 1
+    assert len(read(read_file_of_recordings(Path("again.yaml")))) == 1
 
 
 def test_export_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:

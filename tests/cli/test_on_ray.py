@@ -8,7 +8,11 @@ import pytest
 
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.transfer_files import describe_parcel, driver_cassette_folder, merge_cassettes
+from llmproxy.scenario.cluster.transfer_files import (
+    describe_files_sent_to_cluster,
+    driver_cassette_folder,
+    merge_node_cassettes,
+)
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
@@ -51,7 +55,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
     assert list(made.files) == ["agent.py", "t.suite.snapshots.json", "t.suite.yaml"]
     assert list(made.cassettes) == ["t/a.yaml"]
     assert made.env == {"OPENAI_API_KEY": "none", "PLACE": "Oslo"}
-    assert describe_parcel(made, "ray", "--send FILE").startswith(
+    assert describe_files_sent_to_cluster(made, "ray", "--send FILE").startswith(
         "to ray: agent.py, t.suite.snapshots.json, t.suite.yaml, 1 cassette; variables: OPENAI_API_KEY, PLACE "
     )
     live = packed("record", ("lib/*.py",), ("OPENAI_API_KEY",), OPENAI_API_KEY="sk-1", ANTHROPIC_API_KEY="sk-2")
@@ -63,7 +67,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
     folder = driver_cassette_folder(load_settings({}))
-    assert merge_cassettes([], folder) == ""
-    assert "0 cassette files came home to tests/cassettes" in merge_cassettes(
+    assert merge_node_cassettes([], folder) == ""
+    assert "0 cassette files came home to tests/cassettes" in merge_node_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder
     )

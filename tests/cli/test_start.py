@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.settings import list_options
+from llmproxy.settings import list_setting_options
 from tests.support.process import clean_env
 
 
@@ -17,7 +17,7 @@ def test_the_help_has_a_flag_and_a_variable_for_every_option(capsys: pytest.Capt
     """Options are derived, so none can be forgotten."""
     assert main(["start", "--help-all"]) == 0
     text = "".join(capsys.readouterr().out.split())
-    for option in list_options():
+    for option in list_setting_options():
         assert option.flag in text
         assert not option.has_flag or option.env in text
 

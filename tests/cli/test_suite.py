@@ -11,10 +11,10 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.cli.suite import (
     build_suite_from_recording,
+    collect_turns_from_spans,
     format_starter_suite,
-    read_suite_turns,
+    format_yaml_flow_value,
     rebase_agent_paths,
-    write_flow_value,
 )
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
@@ -114,7 +114,7 @@ def made(chats: Chats) -> list[Interaction]:
 
 def test_turns_are_what_the_user_said() -> None:
     """With tools, answer and number of calls; calls that are no conversation with the user are told apart."""
-    turns, notes = read_suite_turns(build_spans(made(talk())))
+    turns, notes = collect_turns_from_spans(build_spans(made(talk())))
     assert [(turn.text, [name for name, _ in turn.tools], turn.calls) for turn in turns] == [
         ("buy milk for $5", ["createTask"], 2), ("thanks", [], 1),
     ]  # fmt: skip
@@ -157,7 +157,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 
     value = {"a b": ["no", 1, True, None, "x: #y", "\u2028"], "null": "", "$c": "é\x7f"}
     problems = Problems()
-    ((back, _),) = read_documents(write_flow_value(value), "t", problems)
+    ((back, _),) = read_documents(format_yaml_flow_value(value), "t", problems)
     assert (back, list(problems)) == (value, [])
 
 

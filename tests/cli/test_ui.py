@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.parts.options import LAST_REPORT, STORE
-from llmproxy.cli.ui import make_page_query_function, open_view_target
+from llmproxy.cli.ui import make_viewer_query_function, open_view_target
 from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.report import html
@@ -29,7 +29,7 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
         assert seen.start["start"] == "#/c/hostile"
     with open_view_target(str(file), None) as seen:
         assert seen.start == {"store": "weather.yaml", "file": str(file)}
-        assert [each["name"] for each in make_page_query_function(seen.store)("cassettes", {})["cassettes"]] == [
+        assert [each["name"] for each in make_viewer_query_function(seen.store)("cassettes", {})["cassettes"]] == [
             "weather"
         ]
     assert not seen.store.exists()
@@ -53,7 +53,7 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fill(tmp_path / "llmproxy.db", chat())
     with open_view_target(None, None) as seen:
         assert (seen.start["store"], seen.start["store_words"], seen.start["tests"]) == ("llmproxy.db", "", True)
-        assert make_page_query_function(seen.store, seen.report)("report", {})["title"] == "tasks"
+        assert make_viewer_query_function(seen.store, seen.report)("report", {})["title"] == "tasks"
     with open_view_target(str(LAST_REPORT), None) as seen:
         assert (seen.store, seen.start["store_words"]) == (tmp_path / STORE, f" --store {STORE}")
 

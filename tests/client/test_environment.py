@@ -18,20 +18,20 @@ from llmproxy.client.child_env import (
     BASE_URLS,
     NODE_PRELOAD,
     CaFiles,
-    combine_bundles,
+    combine_ca_bundles,
     describe_certificate_problem,
     find_upstreams,
     find_zone_with_other_date,
     gather_run_variables,
     is_proxy_url,
-    list_preset_bundles,
+    list_env_ca_bundles,
     make_truststore,
     parse_var_option_dicts,
     plan_env,
 )
 from llmproxy.core.bindings import parse_run_variable
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.providers.routing import route, split_session
+from llmproxy.core.providers.routing import route, split_session_from_path
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, PLACEHOLDER_KEY, PROXIES
 from tests.provider.tls import server_context
@@ -232,7 +232,7 @@ def ca() -> Path:
 def test_a_bundle_holds_everybody_s_authorities(ca: Path, tmp_path: Path) -> None:
     """What is tunnelled untouched must still be trusted, by the user's own authority as well."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(combine_bundles(ca, [server_context()[1]], tmp_path / "bundle.pem"))
+    context.load_verify_locations(combine_ca_bundles(ca, [server_context()[1]], tmp_path / "bundle.pem"))
     names = re.findall(r"'commonName', '([^']+)'", str([each["subject"] for each in context.get_ca_certs()]))
     assert names.count("llmproxy test CA") == 2
     assert len(names) > 50
@@ -242,7 +242,7 @@ def test_a_bundle_holds_everybody_s_authorities(ca: Path, tmp_path: Path) -> Non
 def test_a_certificate_that_was_removed_is_said(tmp_path: Path) -> None:
     """Before anything is run with a bundle that trusts nobody."""
     with pytest.raises(MachineError, match="does not exist"):
-        combine_bundles(tmp_path / "gone.pem", [], tmp_path / "bundle.pem")
+        combine_ca_bundles(tmp_path / "gone.pem", [], tmp_path / "bundle.pem")
     assert not (tmp_path / "bundle.pem").exists()
 
 
@@ -257,7 +257,7 @@ def test_what_is_wrong_with_a_certificate_is_named(ca: Path, tmp_path: Path) -> 
 def test_bundles_that_the_environment_names_are_found_once(ca: Path) -> None:
     """CI images preset several variables to one file."""
     env = {"SSL_CERT_FILE": str(ca), "REQUESTS_CA_BUNDLE": str(ca), "CURL_CA_BUNDLE": "/nosuch.pem"}
-    assert list_preset_bundles(env) == (ca,)
+    assert list_env_ca_bundles(env) == (ca,)
 
 
 def test_without_java_there_is_no_store_for_it(ca: Path, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_what_a_sdk_asks_below_its_variable_reaches_its_provider(each: object) -
     asked = f"/s/my%20test{path}{appended}"
     found = route(asked, (), {"azure": "https://x.openai.azure.com"})
     assert (found.provider.name, found.operation, found.known) == (provider, operation, True)
-    assert split_session(asked)[0] == "my test"
+    assert split_session_from_path(asked)[0] == "my test"
     if target is not None:
         assert found.target == target
 

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from llmproxy.client.fault_sweep_judging import (
-    PlannedTrial,
-    SweepKind,
-    SweepRun,
+    FaultSweepOutcome,
+    FaultTrialOutcome,
+    PlannedFaultTrial,
     TrialFinding,
-    find_failure_message,
-    findings_to_json,
-    format_findings,
+    find_failure_in_output,
+    format_sweep_findings,
     format_sweep_summary_lines,
     give_bound_hits_recorded_keys,
-    judge_trial,
-    plan_trials,
-    select_kinds,
+    judge_fault_trial,
+    plan_fault_trials,
+    select_fault_kinds,
+    sweep_findings_to_json,
 )
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.faults.kinds import KINDS
@@ -46,19 +46,21 @@ def miss(seq: int, key: str = "new") -> Call:
     return call(seq, key, decision="REFUSE", miss=True, status=404)
 
 
-def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> PlannedTrial:
-    return PlannedTrial(KINDS[kind], number, key, 1, {"kind": kind})
+def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> PlannedFaultTrial:
+    return PlannedFaultTrial(KINDS[kind], number, key, 1, {"kind": kind})
 
 
-BASELINE = SweepRun(calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.0, said="one\ntook 3 ms\ntwo\n")
+BASELINE = FaultSweepOutcome(
+    calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.0, said="one\ntook 3 ms\ntwo\n"
+)
 
 
 def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
     """Not what meets everybody, nor what asks the same of an agent as another kind; names say otherwise."""
-    usual = [kind.name for kind in select_kinds("sweep")]
+    usual = [kind.name for kind in select_fault_kinds("sweep")]
     assert {"http-429", "reset", "early-end", "truncated-arguments"} <= set(usual)
     assert not {"refused", "tls-failure", "http-503", "slow-start"} & set(usual)
-    assert [kind.name for kind in select_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
+    assert [kind.name for kind in select_fault_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
 )
 def test_what_a_sweep_cannot_take_is_refused(asked: str, said: str) -> None:
     with pytest.raises(BadFaults, match=said):
-        select_kinds(asked)
+        select_fault_kinds(asked)
 
 
 def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
@@ -78,12 +80,12 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     chats.serve("echo", {"n": 2})
     chats.chat([user("y")], said("done"))
     walk = [told._replace(recording=to_json(made)) for told, made in chats.calls if made is not None]
-    trials = plan_trials(walk, select_kinds("sweep:http-500,mcp-error,mcp-gone"))
+    trials = plan_fault_trials(walk, select_fault_kinds("sweep:http-500,mcp-error,mcp-gone"))
     assert [(each.label, each.rule["recording"]) for each in trials] == [
         ("http-500@1", 102), ("http-500@2", 105), ("mcp-error@1", 103), ("mcp-error@2", 104), ("mcp-gone@1", 103),
         ("mcp-gone@2", 104),
     ]  # fmt: skip
-    usual = {each.kind.name for each in plan_trials(walk, select_kinds("sweep"))}
+    usual = {each.kind.name for each in plan_fault_trials(walk, select_fault_kinds("sweep"))}
     assert {"mcp-error", "mcp-tool-error", "mcp-silent", "mcp-gone", "http-429"} <= usual
 
 
@@ -91,47 +93,50 @@ RETRIED = [call(1, "a"), injected(2, "b"), injected(3, "b"), call(4, "b"), call(
 ACCEPTED = [call(1, "a"), injected(2, "b"), call(3, "c")]
 
 
-def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
-    return SweepRun(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
+def went(calls: object, said: str = BASELINE.said, **more: object) -> FaultSweepOutcome:
+    return FaultSweepOutcome(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("run", "outcome", "detail", "mark"), [
-    (went(RETRIED), SweepKind.RECOVERED, "2 retries, +1.0 s", " "),
-    (went(ACCEPTED), SweepKind.RECOVERED, "not disturbed, +1.0 s", " "),
-    (went(ACCEPTED, said="one\n"), SweepKind.QUIET, "says nothing, not 'took 3 ms'", "!"),
-    (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), SweepKind.QUIET, "says 'three', not 'two'", "!"),
-    (went(ACCEPTED, said=BASELINE.said + "oops\n"), SweepKind.QUIET, "says 'oops' besides", "!"),
-    (went([call(1, "a"), injected(2, "b")]), SweepKind.QUIET, "ended well, without call 3", "!"),
-    (went(RETRIED[:3], failed="Error: 500"), SweepKind.GAVE_UP, "Error: 500", "!"),
-    (went([*ACCEPTED[:2], miss(3)]), SweepKind.WENT_ON, "to a request that is not recorded, at call 3", "?"),
-    (went([*ACCEPTED[:2], miss(3)], failed="404"), SweepKind.WENT_ON,
+    (went(RETRIED), FaultTrialOutcome.RECOVERED, "2 retries, +1.0 s", " "),
+    (went(ACCEPTED), FaultTrialOutcome.RECOVERED, "not disturbed, +1.0 s", " "),
+    (went(ACCEPTED, said="one\n"), FaultTrialOutcome.QUIET, "says nothing, not 'took 3 ms'", "!"),
+    (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), FaultTrialOutcome.QUIET, "says 'three', not 'two'", "!"),
+    (went(ACCEPTED, said=BASELINE.said + "oops\n"), FaultTrialOutcome.QUIET, "says 'oops' besides", "!"),
+    (went([call(1, "a"), injected(2, "b")]), FaultTrialOutcome.QUIET, "ended well, without call 3", "!"),
+    (went(RETRIED[:3], failed="Error: 500"), FaultTrialOutcome.GAVE_UP, "Error: 500", "!"),
+    (went([*ACCEPTED[:2], miss(3)]), FaultTrialOutcome.WENT_ON, "to a request that is not recorded, at call 3", "?"),
+    (went([*ACCEPTED[:2], miss(3)], failed="404"), FaultTrialOutcome.WENT_ON,
      "to a request that is not recorded, at call 3", "?"),
-    (went([*RETRIED[:4], miss(5)]), SweepKind.WENT_ON, "to a request that is not recorded, at call 3", "?"),
-    (went(RETRIED[:2], hung=True, failed="killed"), SweepKind.HUNG, "had not ended after 2.0 s", "!"),
-    (went(BASELINE.calls), SweepKind.UNMET, "the call did not come", "?"),
-    (went(ACCEPTED, wrong="step 1: nope"), SweepKind.QUIET, "step 1: nope", "!"),
+    (went([*RETRIED[:4], miss(5)]), FaultTrialOutcome.WENT_ON, "to a request that is not recorded, at call 3", "?"),
+    (went(RETRIED[:2], hung=True, failed="killed"), FaultTrialOutcome.HUNG, "had not ended after 2.0 s", "!"),
+    (went(BASELINE.calls), FaultTrialOutcome.UNMET, "the call did not come", "?"),
+    (went(ACCEPTED, wrong="step 1: nope"), FaultTrialOutcome.QUIET, "step 1: nope", "!"),
 ])  # fmt: skip
-def test_what_the_agent_did(run: SweepRun, outcome: SweepKind, detail: str, mark: str) -> None:
+def test_what_the_agent_did(run: FaultSweepOutcome, outcome: FaultTrialOutcome, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
-    found = judge_trial(trial(), run, [BASELINE])
+    found = judge_fault_trial(trial(), run, [BASELINE])
     assert (found.outcome, found.full_detail, found.severity_mark) == (outcome, detail, mark)
 
 
 def test_giving_up_is_sound_where_asking_again_is_no_cure() -> None:
     """With a message; an error that nobody caught breaks the agent there too."""
     refused = went(ACCEPTED[:2], failed="the model declined")
-    assert not judge_trial(trial("refusal"), refused, [BASELINE]).weak
+    assert not judge_fault_trial(trial("refusal"), refused, [BASELINE]).weak
     crashed = went(ACCEPTED[:2], failed="KeyError: 'x'", crashed=True)
-    assert judge_trial(trial("refusal"), crashed, [BASELINE]).weak
+    assert judge_fault_trial(trial("refusal"), crashed, [BASELINE]).weak
 
 
 def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
     """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
-    more = SweepRun(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
+    more = FaultSweepOutcome(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
     other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
-    assert judge_trial(trial(), other, [BASELINE]).outcome is SweepKind.QUIET
-    assert judge_trial(trial(), other, [BASELINE, more]).outcome is SweepKind.RECOVERED
-    assert judge_trial(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepKind.QUIET
+    assert judge_fault_trial(trial(), other, [BASELINE]).outcome is FaultTrialOutcome.QUIET
+    assert judge_fault_trial(trial(), other, [BASELINE, more]).outcome is FaultTrialOutcome.RECOVERED
+    assert (
+        judge_fault_trial(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome
+        is FaultTrialOutcome.QUIET
+    )
 
 
 @pytest.mark.parametrize(("err", "said", "crashed"), [
@@ -146,16 +151,16 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
 ])  # fmt: skip
 def test_last_words(err: str, said: str, crashed: bool) -> None:
     """The message that a person would look for: the error's own line, else the last one."""
-    assert find_failure_message("out of ideas\n", err, 1) == (said, crashed)
-    assert find_failure_message("", "", 3) == ("exit code 3", False)
+    assert find_failure_in_output("out of ideas\n", err, 1) == (said, crashed)
+    assert find_failure_in_output("", "", 3) == ("exit code 3", False)
 
 
 FINDINGS = [
-    TrialFinding(trial("http-429", 1), SweepKind.RECOVERED, "1 retry", weak=False, extra_seconds=0.5),
-    TrialFinding(trial("http-429", 2), SweepKind.RECOVERED, "1 retry", weak=False, extra_seconds=1.5),
-    TrialFinding(trial("http-429", 4), SweepKind.RECOVERED, "1 retry", weak=False, extra_seconds=0.2),
-    TrialFinding(trial("http-429", 5), SweepKind.RECOVERED, "2 retries", weak=False, extra_seconds=0.2),
-    TrialFinding(trial("length", 2), SweepKind.QUIET, "says 'a', not 'b'", weak=True),
+    TrialFinding(trial("http-429", 1), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=0.5),
+    TrialFinding(trial("http-429", 2), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=1.5),
+    TrialFinding(trial("http-429", 4), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=0.2),
+    TrialFinding(trial("http-429", 5), FaultTrialOutcome.RECOVERED, "2 retries", weak=False, extra_seconds=0.2),
+    TrialFinding(trial("length", 2), FaultTrialOutcome.QUIET, "says 'a', not 'b'", weak=True),
 ]
 
 
@@ -173,7 +178,7 @@ def test_a_bound_hit_is_the_same_call_in_each_run() -> None:
 
 def test_alike_findings_share_a_row() -> None:
     """With the longest time of them; what breaks the agent is marked."""
-    assert format_findings(FINDINGS) == [
+    assert format_sweep_findings(FINDINGS) == [
         "fault     call      what the agent did",
         "http-429  1-2,4     recovered: 1 retry, +1.5 s",
         "http-429  5         recovered: 2 retries, +0.2 s",
@@ -190,12 +195,12 @@ def test_what_it_comes_to() -> None:
         "Run one alone: llmproxy run --faults length@2 -- x",
     ]
     assert format_sweep_summary_lines(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
-    unsure = [TrialFinding(trial("length", 2), SweepKind.WENT_ON, "at call 3", weak=False)]
+    unsure = [TrialFinding(trial("length", 2), FaultTrialOutcome.WENT_ON, "at call 3", weak=False)]
     assert "Unknown, for want of recordings: length@2" in format_sweep_summary_lines(unsure, "x FAULT")[1]
     assert format_sweep_summary_lines([], "") == ["0 faults, one at a time: none"]
 
 
 def test_as_plain_values() -> None:
-    assert findings_to_json(FINDINGS)[-1] == {
+    assert sweep_findings_to_json(FINDINGS)[-1] == {
         "kind": "length", "call": 2, "outcome": "wrong but quiet", "detail": "says 'a', not 'b'", "weak": True,
     }  # fmt: skip

@@ -16,15 +16,15 @@ from llmproxy.client.bypass_monitor import (
     OTHER,
     RUNTIMES,
     MonitoredProcess,
-    ObservedLookup,
+    ObservedHostLookup,
     ProcessMonitor,
-    find_clients,
+    find_bypassing_clients,
     find_lookup_bypasses,
-    find_runtime,
-    is_configured_in_command,
+    find_runtime_advice,
+    is_client_configured_in_command,
     list_bypass_warnings,
     make_lookup_reporting_env,
-    read_lookups,
+    read_host_lookups,
 )
 from tests.support.process import clean_env, until
 
@@ -113,7 +113,7 @@ def test_hosts_of_providers_and_of_the_web_count(
     told: list[tuple[int, str, str, int]], past: dict[int, tuple[str, list[tuple[str, int]]]]
 ) -> None:
     """Loopback, a database and the proxy's own port are nobody's business; where no name is resolved the name is left."""
-    assert find_lookup_bypasses([ObservedLookup(*each) for each in told], "laptop") == past
+    assert find_lookup_bypasses([ObservedHostLookup(*each) for each in told], "laptop") == past
 
 
 def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
@@ -129,16 +129,16 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
         words = clean_env(given | {"LLMPROXY_DOCTOR": log})
         done = subprocess.run([sys.executable, "-c", code], env=words, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("True\n", "")
-    assert [(each.host, each.port) for each in read_lookups(tmp_path)] == [("127.0.0.1", 80)]
+    assert [(each.host, each.port) for each in read_host_lookups(tmp_path)] == [("127.0.0.1", 80)]
 
 
 def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
     """Two children may write at once, and one may be killed while it does."""
-    assert list(read_lookups(tmp_path)) == []
+    assert list(read_host_lookups(tmp_path)) == []
     (tmp_path / "lookups").write_text("7\tapi.x.com\t443\tpython\n8\t\nnot a pid\ta\tb\tc\n9\th")
-    assert list(read_lookups(tmp_path)) == [
-        ObservedLookup(7, "python", "api.x.com", 443),
-        ObservedLookup(9, "", "h", 0),
+    assert list(read_host_lookups(tmp_path)) == [
+        ObservedHostLookup(7, "python", "api.x.com", 443),
+        ObservedHostLookup(9, "", "h", 0),
     ]
 
 
@@ -160,14 +160,14 @@ def test_a_client_is_known_by_its_program_or_its_package(
     command: list[str], files: dict[str, str], names: list[str]
 ) -> None:
     """Programs are whole words of the command, packages whole names of a project's file."""
-    assert [each.name for each in find_clients(command, files)] == names
+    assert [each.name for each in find_bypassing_clients(command, files)] == names
 
 
 def test_codex_with_an_address_needs_no_advice() -> None:
     """What the command sets itself is not said again."""
     codex = CLIENTS[0]
-    assert not is_configured_in_command(codex, ["codex", "exec", "hi"])
-    assert is_configured_in_command(codex, ["sh", "-c", "codex -c model_providers.x.base_url=$OPENAI_BASE_URL"])
+    assert not is_client_configured_in_command(codex, ["codex", "exec", "hi"])
+    assert is_client_configured_in_command(codex, ["sh", "-c", "codex -c model_providers.x.base_url=$OPENAI_BASE_URL"])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool
     ],
 )
 def test_a_runtime_is_known_by_its_program(program: str, name: str) -> None:
-    assert find_runtime(program).name == name
+    assert find_runtime_advice(program).name == name
 
 
 def test_every_runtime_has_advice_for_both_ways() -> None:

@@ -8,10 +8,10 @@ from llmproxy.client.session_reports import (
     Health,
     Report,
     describe_unreached_provider,
-    format_counts,
+    format_session_counts,
     list_miss_lines,
     shorten_miss,
-    sum_reports,
+    sum_session_reports,
 )
 from llmproxy.proxy_calls import Call, Miss, UnusedRecording, Use
 
@@ -74,19 +74,19 @@ def report(**facts: object) -> Report:
 
 
 def test_the_line_leaves_out_what_is_nothing() -> None:
-    assert format_counts(report()) == "0 hits, 0 misses, 0 recorded"
+    assert format_session_counts(report()) == "0 hits, 0 misses, 0 recorded"
     full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, saved=Use(cost=Decimal("0.00123")))
-    assert format_counts(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
-    found = format_counts(report(hits=1, parties={"agent": Use(unpriced=1)}))
+    assert format_session_counts(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
+    found = format_session_counts(report(hits=1, parties={"agent": Use(unpriced=1)}))
     assert found == "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"
 
 
 def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:
     """It is never counted as 0."""
     spent = report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(UnusedRecording(1, "messages", None, None),))
-    total = sum_reports([report(hits=1), spent])
+    total = sum_session_reports([report(hits=1), spent])
     assert (total.hits, total.spent.cost, total.saved.cost, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
-    assert sum_reports([]).calls == 0
+    assert sum_session_reports([]).calls == 0
 
 
 def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:

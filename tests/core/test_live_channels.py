@@ -10,18 +10,18 @@ from typing import NamedTuple
 import pytest
 
 from llmproxy.core.live_or_recorded import (
-    LiveChannels,
+    LiveChannelSettings,
     LiveSession,
+    format_call_display_name,
     is_model_request,
-    is_requested_tool_call,
-    may_change_state,
-    may_depend_on_state,
-    name_call,
+    is_request_for_tool_call,
+    may_change_tool_state,
+    may_depend_on_tool_state,
     order_recorded_tool_calls,
     split_tools_by_read_only,
 )
 from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.protocol import Channel
 from tests.support.live import Wish, World
@@ -36,15 +36,15 @@ READING = frozenset({"get", "look"})
 class Recorded(NamedTuple):
     """A recorded call at a real server."""
 
-    row: RowSummary
+    row: StoredCallSummary
     wish: Wish
     said: str
 
 
-def summarize(number: int, operation: str, started_at: float) -> RowSummary:
+def summarize(number: int, operation: str, started_at: float) -> StoredCallSummary:
     """Return the row of a call that took half a second."""
     head = (number, "x", 1, "agent", number, 1, Key(f"v2:{number}"), "tools", operation, None, False, "POST", "/mcp")
-    return RowSummary(
+    return StoredCallSummary(
         *head, 200, Ending.COMPLETE, started_at, 1.0, 500.0, None, None, None, False, False, None, None, "", 0.0
     )
 
@@ -61,10 +61,10 @@ def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Recorded]:
 class Walk:
     def __init__(self, calls: Sequence[Recorded], announced: frozenset[int] = frozenset()) -> None:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
-        self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
+        self.live = LiveSession(LiveChannelSettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
         self.path = order_recorded_tool_calls(
-            rows, lambda row: may_change_state(row, {"tools": READING}, lambda _name: False)
+            rows, lambda row: may_change_tool_state(row, {"tools": READING}, lambda _name: False)
         )
 
     def ask(self, wish: Wish) -> str | None:
@@ -150,8 +150,8 @@ def test_a_restart_begins_in_the_first_state() -> None:
 ])  # fmt: skip
 def test_a_method_that_nobody_knows_may_change_something(operation: str, dependent: bool, changing: bool) -> None:
     """What sets a connection up depends on no state; all else does."""
-    assert may_depend_on_state(Channel.MCP, operation) is dependent
-    assert may_change_state(summarize(1, operation, 0.0), {}, lambda _name: False) is changing
+    assert may_depend_on_tool_state(Channel.MCP, operation) is dependent
+    assert may_change_tool_state(summarize(1, operation, 0.0), {}, lambda _name: False) is changing
 
 
 def test_only_a_hint_that_never_wavers_counts() -> None:
@@ -180,18 +180,18 @@ def test_under_a_name_of_ones_own_only_models_are_asked(provider: str, operation
 
 
 def test_calls_have_names_that_can_be_typed() -> None:
-    assert name_call("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
-    assert name_call("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
-    assert name_call("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
-    channels = LiveChannels(frozenset(), read_only=("POST api.x.com/s*",))
+    assert format_call_display_name("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
+    assert format_call_display_name("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
+    assert format_call_display_name("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
+    channels = LiveChannelSettings(frozenset(), read_only=("POST api.x.com/s*",))
     assert channels.is_user_declared_read_only("POST api.x.com/search")
 
 
 def test_a_model_names_tools_behind_their_server() -> None:
     """Agents put the server's name before a tool's; arguments are compared as values."""
     asked = json.dumps({"params": {"name": "get", "arguments": {"a": 1, "b": 2}}}).encode()
-    assert is_requested_tool_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
-    assert is_requested_tool_call(asked, "get", '{"a": 1, "b": 2}')
-    assert not is_requested_tool_call(asked, "forget", '{"a": 1, "b": 2}')
-    assert not is_requested_tool_call(asked, "get", '{"a": 1}')
-    assert not is_requested_tool_call(b"[]", "get", "{}")
+    assert is_request_for_tool_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
+    assert is_request_for_tool_call(asked, "get", '{"a": 1, "b": 2}')
+    assert not is_request_for_tool_call(asked, "forget", '{"a": 1, "b": 2}')
+    assert not is_request_for_tool_call(asked, "get", '{"a": 1}')
+    assert not is_request_for_tool_call(b"[]", "get", "{}")

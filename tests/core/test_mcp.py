@@ -10,17 +10,17 @@ import pytest
 from llmproxy.core.mcp_answer_replay import (
     AnswerPart,
     SendCondition,
-    ToolCallText,
-    adapt_ids,
+    ToolCallWithResult,
+    adapt_mcp_answer_ids,
     answers,
-    build_error_message,
+    build_mcp_error_answer,
     build_refusal,
     find_member_span,
     frame_http_chunk,
-    may_ignore_unrecorded,
+    may_ignore_unrecorded_message,
     read_call,
     split_at_server_requests,
-    split_standalone_stream,
+    split_standalone_sse_stream,
 )
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 
@@ -35,14 +35,14 @@ def response(kind: str, *chunks: bytes) -> Response:
 def test_only_the_id_changes() -> None:
     """Spaces, the order of members and the spelling of numbers stay; an id inside of the result is no id of a message."""
     body = b'{ "result" : {"id": 3, "n": 1.50, "t": "\\u00e9"}, "id" : 3 , "jsonrpc":"2.0"}'
-    made = adapt_ids(response("application/json", body), ASKED, TODAY)
+    made = adapt_mcp_answer_ids(response("application/json", body), ASKED, TODAY)
     assert made.body == body.replace(b'"id" : 3 ', b'"id" : "seven" ')
 
 
 def test_an_answer_with_equal_ids_is_the_recorded_one() -> None:
     """Byte for byte: the very object."""
     recorded = response("application/json", b'{"jsonrpc":"2.0","id":3,"result":{}}')
-    assert adapt_ids(recorded, ASKED, ASKED) is recorded
+    assert adapt_mcp_answer_ids(recorded, ASKED, ASKED) is recorded
 
 
 def test_progress_goes_to_the_token_of_today() -> None:
@@ -52,7 +52,9 @@ def test_progress_goes_to_the_token_of_today() -> None:
         b'data: {"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{}}\n\n',
         b'data: {"jsonrpc":"2.0","id":3,"result":{"text":"\xc3\xa9"}}\n\n',
     ]
-    assert [chunk.data for chunk in adapt_ids(response("text/event-stream", *events), ASKED, TODAY).chunks] == [
+    assert [
+        chunk.data for chunk in adapt_mcp_answer_ids(response("text/event-stream", *events), ASKED, TODAY).chunks
+    ] == [
         events[0].replace(b'"progressToken":3', b'"progressToken":"p"'),
         events[1],
         events[2].replace(b'"id":3', b'"id":"seven"'),
@@ -60,7 +62,9 @@ def test_progress_goes_to_the_token_of_today() -> None:
 
 
 def test_an_answer_split_within_its_id_is_put_together() -> None:
-    made = adapt_ids(response("application/json", b'{"jsonrpc":"2.0","id"', b":", b'3,"result":{}}'), ASKED, TODAY)
+    made = adapt_mcp_answer_ids(
+        response("application/json", b'{"jsonrpc":"2.0","id"', b":", b'3,"result":{}}'), ASKED, TODAY
+    )
     assert json.loads(made.body) == {"jsonrpc": "2.0", "id": "seven", "result": {}}
 
 
@@ -88,11 +92,11 @@ def body(method: str, meta: dict[str, Any] | None = None) -> bytes:
 
 def test_a_call_gets_a_result_that_is_an_error() -> None:
     """So that the model reads our text; a client of the stateless era finds the kind of result that it insists on."""
-    assert build_error_message(body("tools/call"), "no") == {
+    assert build_mcp_error_answer(body("tools/call"), "no") == {
         "jsonrpc": "2.0", "id": 5, "result": {"content": [{"type": "text", "text": "no"}], "isError": True},
     }  # fmt: skip
     stateless = body("tools/call", {"io.modelcontextprotocol/protocolVersion": "2026-07-28"})
-    assert build_error_message(stateless, "no")["result"]["resultType"] == "complete"
+    assert build_mcp_error_answer(stateless, "no")["result"]["resultType"] == "complete"
 
 
 @pytest.mark.parametrize(("operation", "status", "harmless"), [
@@ -104,7 +108,7 @@ def test_each_message_is_refused_in_its_way(operation: str, status: int, *, harm
     """A 404 would end the session; what nobody waits for has no body, and is no miss unless something depends on it."""
     got, _, data = build_refusal(operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80")
     assert got == status
-    assert may_ignore_unrecorded(operation) is harmless
+    assert may_ignore_unrecorded_message(operation) is harmless
     assert not data or "text" in json.dumps(json.loads(data))
 
 
@@ -131,7 +135,7 @@ def line(**said: Any) -> bytes:
 def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: bool) -> None:
     """Texts as they are, other content by its kind; an error is one."""
     found = read_call(recorded(asked(text="é"), response("application/x-ndjson", answer)))
-    assert found == ToolCallText("echo", '{"text": "é"}', result, failed)
+    assert found == ToolCallWithResult("echo", '{"text": "é"}', result, failed)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"method":"tools/list"}', b'{"method":"tools/call"}'])
@@ -161,10 +165,10 @@ def test_a_question_parts_an_answer() -> None:
 def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
-    assert split_standalone_stream(stream(b"a", b"b"), 100.0, messages) == [
+    assert split_standalone_sse_stream(stream(b"a", b"b"), 100.0, messages) == [
         AnswerPart(SendCondition.SERVED, 4, b"a"), AnswerPart(SendCondition.SERVED, 5, b"b"), AnswerPart(SendCondition.FOR_EVER, None, b""),
     ]  # fmt: skip
-    assert split_standalone_stream(stream(b"a"), 100.0, [])[0] == AnswerPart(SendCondition.NOTHING, None, b"a")
+    assert split_standalone_sse_stream(stream(b"a"), 100.0, [])[0] == AnswerPart(SendCondition.NOTHING, None, b"a")
 
 
 def test_parts_are_http_chunks_where_the_client_takes_such() -> None:

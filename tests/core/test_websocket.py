@@ -17,20 +17,20 @@ from llmproxy.core.traffic.interaction import Ending, Request, Response, header
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, Frame, parse_recorded_frames
 from llmproxy.core.ws_replay import (
     LONGEST_REASON,
-    FrameCanon,
+    FrameCanonicalizer,
     FrameMismatch,
     FramePlayer,
     FrameRecorder,
-    classify_ending,
-    clip_reason,
+    classify_websocket_ending,
+    clip_close_reason,
     explain,
 )
 from tests.support.narrowing import narrow
 
 
-def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> FrameCanon:
+def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> FrameCanonicalizer:
     """Make one for a conversation whose cassette made no ids."""
-    return FrameCanon(family, operation, rules or Rules(), lambda _: None)
+    return FrameCanonicalizer(family, operation, rules or Rules(), lambda _: None)
 
 
 def player(*frames: Frame) -> FramePlayer:
@@ -195,8 +195,8 @@ def test_a_text_is_cut_at_a_character(text: str, size: int) -> None:
         short = len(text.encode()) <= size
     except UnicodeEncodeError:
         return
-    assert len(clip_reason(text, size).encode()) <= size
-    assert (clip_reason(text, size) == text) is short
+    assert len(clip_close_reason(text, size).encode()) <= size
+    assert (clip_close_reason(text, size) == text) is short
 
 
 HEADERS = (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", "x"), ("Sec-WebSocket-Extensions", "permessage-deflate"),
@@ -278,7 +278,7 @@ DONE = Frame(2, client=False, data='{"type": "response.done"}')
 ])  # fmt: skip
 def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
     """Closed properly, or left by a client to which the server owed nothing (as with HTTP, where clients hang up after the terminator)."""
-    assert classify_ending(frames) is expected
+    assert classify_websocket_ending(frames) is expected
 
 
 def test_it_tells_when_the_end_has_begun() -> None:

@@ -18,7 +18,7 @@ import yaml
 from llmproxy.core.bindings.volatile_field_matching import parse_volatile_field
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.settings import load
-from llmproxy.suite.reading.project_settings import read_project_table
+from llmproxy.suite.reading.project_settings import read_suite_pyproject_table
 from tests.docs.test_commands import PAGES
 from tests.suite.fragment import load_fragment
 from tests.support.process import ROOT
@@ -72,7 +72,7 @@ def options(text: str, folder: Path) -> object:
 
 def suite_options(text: str, folder: Path) -> object:
     (folder / "pyproject.toml").write_text(text)
-    return read_project_table(folder)[0] == tomllib.loads(text)["tool"]["llmproxy"]["suite"]
+    return read_suite_pyproject_table(folder)[0] == tomllib.loads(text)["tool"]["llmproxy"]["suite"]
 
 
 def _read(text: str) -> dict[str, list[dict[str, object]]]:

@@ -34,7 +34,7 @@ from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.interception import ConnectInterceptor
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.serve import ServedProxy, build_engine_config, build_origin_guard
+from llmproxy.mitm.serve import EmbeddedMitmproxyServer, build_engine_config, build_origin_guard
 from llmproxy.proxy_calls import Call
 from llmproxy.settings import Settings
 from tests.mitm.wire import Received, Wire, request
@@ -145,7 +145,7 @@ class Rig:
         self.proxy = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
         ours = choice(self.proxy, layer), intercept(self.proxy, forward=self.settings.forward), recorder(self.proxy)
         before = {name: getattr(ctx, name, None) for name in ("master", "options")}
-        proxy = ServedProxy(self.proxy, self.settings, ours, self._front)
+        proxy = EmbeddedMitmproxyServer(self.proxy, self.settings, ours, self._front)
         self.port = await proxy.start_listening()
         self._ready.set()
         await self._end.wait()

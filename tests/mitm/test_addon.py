@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.mitm.addon import NOT_OURS, RecordReplay, find_mode_upstreams
-from llmproxy.settings import list_options
+from llmproxy.mitm.addon import NOT_OURS, RecordReplay, parse_mitmproxy_mode_upstreams
+from llmproxy.settings import list_setting_options
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat, request
 from tests.provider import Provider, Reply, Script, Step, json_answer
@@ -102,11 +102,11 @@ def test_reverse_mode_sends_everything_to_its_target(store: Path, tmp_path: Path
 def test_modes_that_we_would_not_heed_are_refused(mode: str) -> None:
     """Where a client's request is meant to go would be ignored: it never starts."""
     with pytest.raises(SettingsError, match="cannot serve mitmproxy's mode"):
-        find_mode_upstreams([mode])
+        parse_mitmproxy_mode_upstreams([mode])
     with pytest.raises(SettingsError, match="cannot serve mitmproxy's mode"):
-        find_mode_upstreams(["reverse:http://127.0.0.1:9", "regular"])
-    assert find_mode_upstreams(["regular", "regular@8081"]) == {}
-    assert set(dict(find_mode_upstreams(["reverse:https://[::1]:8443"]).values())) == {"https://[::1]:8443"}
+        parse_mitmproxy_mode_upstreams(["reverse:http://127.0.0.1:9", "regular"])
+    assert parse_mitmproxy_mode_upstreams(["regular", "regular@8081"]) == {}
+    assert set(dict(parse_mitmproxy_mode_upstreams(["reverse:https://[::1]:8443"]).values())) == {"https://[::1]:8443"}
 
 
 def test_mitmdump_records_and_replays(store: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_every_option_of_ours_is_one_of_mitmproxys() -> None:
             self.added[name] = text
 
     RecordReplay().load(Loader())  # type: ignore[arg-type]
-    expected = {option.name for option in list_options() if option.has_flag} - NOT_OURS
+    expected = {option.name for option in list_setting_options() if option.has_flag} - NOT_OURS
     assert set(Loader.added) == {f"llmproxy_{name}" for name in expected}
     assert all(Loader.added.values())
 

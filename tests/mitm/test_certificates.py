@@ -15,7 +15,7 @@ import certifi
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.mitm.interception import CERTIFICATE, KEY, prepare_authority, prepare_or_use_temporary
+from llmproxy.mitm.interception import CERTIFICATE, KEY, prepare_certificate_authority, prepare_or_create_temporary_ca
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 from tests.support.process import clean_env
 from tests.support.proxy import proxy
@@ -36,9 +36,9 @@ def modes(folder: Path) -> dict[str, str]:
 
 def test_it_is_made_once(folder: Path) -> None:
     """The second start finds what the first made, and says nothing."""
-    first = prepare_authority(folder)
+    first = prepare_certificate_authority(folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    second = prepare_authority(folder)
+    second = prepare_certificate_authority(folder)
     assert (first, second.notes) == (second, ())
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -47,7 +47,7 @@ def test_only_we_can_read_the_key(folder: Path) -> None:
     """The folder is 0700 and the key 0600, whatever the umask says."""
     before = os.umask(0)
     try:
-        prepare_authority(folder)
+        prepare_certificate_authority(folder)
     finally:
         os.umask(before)
     assert modes(folder) == {"llmproxy": "700", KEY: "600"}
@@ -55,17 +55,17 @@ def test_only_we_can_read_the_key(folder: Path) -> None:
 
 def test_what_was_open_to_others_is_closed(folder: Path) -> None:
     """And said, since somebody may have read it."""
-    prepare_authority(folder)
+    prepare_certificate_authority(folder)
     folder.chmod(0o755)
     (folder / KEY).chmod(0o644)
-    notes = prepare_authority(folder).notes
+    notes = prepare_certificate_authority(folder).notes
     assert modes(folder) == {"llmproxy": "700", KEY: "600"}
     assert [note.partition(" was open")[0] for note in notes] == [str(folder), str(folder / KEY)]
 
 
 def test_the_bundle_holds_ours_and_everybody_else_s(folder: Path) -> None:
     """Variables that replace what is trusted must not cut off the rest of the world."""
-    made = prepare_authority(folder)
+    made = prepare_certificate_authority(folder)
     ours, all_of_them, theirs = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) for _ in range(3))
     ours.load_verify_locations(made.ca_certificate_path)
     all_of_them.load_verify_locations(made.ca_bundle)
@@ -77,20 +77,20 @@ def test_the_bundle_holds_ours_and_everybody_else_s(folder: Path) -> None:
 @pytest.mark.parametrize("gone", [CERTIFICATE, "mitmproxy-ca-bundle.pem", "mitmproxy-dhparam.pem"])
 def test_what_follows_from_the_key_is_written_again(folder: Path, gone: str) -> None:
     """A removed or damaged certificate or bundle is as it was, without a word: the authority is the same."""
-    prepare_authority(folder)
+    prepare_certificate_authority(folder)
     wanted = (folder / gone).read_bytes()
     (folder / gone).unlink()
-    assert prepare_authority(folder).notes == ()
+    assert prepare_certificate_authority(folder).notes == ()
     (folder / gone).write_bytes(wanted[:40])
-    assert prepare_authority(folder).notes == ()
+    assert prepare_certificate_authority(folder).notes == ()
     assert (folder / gone).read_bytes() == wanted
 
 
 def test_a_removed_key_means_a_new_authority(folder: Path) -> None:
     """And a note that whoever trusted the old one must trust it anew."""
-    old = prepare_authority(folder).ca_certificate_path.read_bytes()
+    old = prepare_certificate_authority(folder).ca_certificate_path.read_bytes()
     (folder / KEY).unlink()
-    again = prepare_authority(folder)
+    again = prepare_certificate_authority(folder)
     assert again.ca_certificate_path.read_bytes() != old
     assert "trust it anew" in " ".join(again.notes)
     assert again.ca_bundle.read_text("utf-8").endswith(again.ca_certificate_path.read_text("utf-8"))
@@ -98,8 +98,8 @@ def test_a_removed_key_means_a_new_authority(folder: Path) -> None:
 
 def test_an_expired_authority_is_replaced(folder: Path) -> None:
     """No client would accept it; the old key is kept beside it, and a note says so."""
-    key = (prepare_authority(folder), (folder / KEY).read_bytes())[1]
-    assert "expired on" in prepare_authority(folder, LATER - dt.timedelta(days=1)).notes[0]
+    key = (prepare_certificate_authority(folder), (folder / KEY).read_bytes())[1]
+    assert "expired on" in prepare_certificate_authority(folder, LATER - dt.timedelta(days=1)).notes[0]
     assert (folder / f"{KEY}.old").read_bytes() == key
     assert (folder / KEY).read_bytes() != key
     assert (folder / f"{KEY}.old").stat().st_mode & 0o077 == 0
@@ -107,8 +107,8 @@ def test_an_expired_authority_is_replaced(folder: Path) -> None:
 
 def test_a_clock_that_is_wrong_says_so(folder: Path) -> None:
     """An authority from the future counts as little as an expired one."""
-    prepare_authority(folder)
-    assert "valid only from" in prepare_authority(folder, dt.datetime(2001, 1, 1, tzinfo=dt.UTC)).notes[0]
+    prepare_certificate_authority(folder)
+    assert "valid only from" in prepare_certificate_authority(folder, dt.datetime(2001, 1, 1, tzinfo=dt.UTC)).notes[0]
 
 
 def damage(data: bytes) -> dict[str, bytes]:
@@ -123,17 +123,17 @@ def damage(data: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("how", ["empty", "cut", "key only", "certificate only", "text", "other"])
 def test_a_damaged_key_is_an_error_and_is_left_alone(folder: Path, tmp_path: Path, how: str) -> None:
     """It may be the user's own; the message names the file and what to type."""
-    prepare_authority(folder)
+    prepare_certificate_authority(folder)
     data = (folder / KEY).read_bytes()
     if how == "other":
-        prepare_authority(tmp_path / "second")
+        prepare_certificate_authority(tmp_path / "second")
         other = (tmp_path / "second" / KEY).read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
         broken = data.partition(b"-----BEGIN CERTIFICATE-----")[0] + other[1] + other[2]
     else:
         broken = damage(data)[how]
     (folder / KEY).write_bytes(broken)
     with pytest.raises(MachineError, match="is damaged") as raised:
-        prepare_authority(folder)
+        prepare_certificate_authority(folder)
     assert str(folder / KEY) in str(raised.value)
     assert "rm '" in str(raised.value)
     assert (folder / KEY).read_bytes() == broken
@@ -143,14 +143,14 @@ def test_a_place_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     """A file where the folder should be: what is wrong, and what to set."""
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="certificate authority") as raised:
-        prepare_authority(tmp_path / "file" / "llmproxy")
+        prepare_certificate_authority(tmp_path / "file" / "llmproxy")
     assert "XDG_DATA_HOME" in str(raised.value)
 
 
 def test_a_proxy_for_base_urls_does_without(tmp_path: Path) -> None:
     """It has an authority for its run, and says why."""
     (tmp_path / "file").write_text("")
-    made = prepare_or_use_temporary(tmp_path / "file")
+    made = prepare_or_create_temporary_ca(tmp_path / "file")
     assert made.ca_certificate_path.is_file()
     assert "for this run alone" in made.notes[0]
 
@@ -158,7 +158,9 @@ def test_a_proxy_for_base_urls_does_without(tmp_path: Path) -> None:
 def test_proxies_that_start_at_once_share_one(folder: Path) -> None:
     """However many come first, there is one authority, and every one of them has it."""
     with ThreadPoolExecutor(6) as pool:
-        made = list(pool.map(lambda _: prepare_authority(folder).ca_certificate_path.read_bytes(), range(6)))
+        made = list(
+            pool.map(lambda _: prepare_certificate_authority(folder).ca_certificate_path.read_bytes(), range(6))
+        )
     assert set(made) == {(folder / CERTIFICATE).read_bytes()}
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 

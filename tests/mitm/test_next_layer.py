@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mitmproxy import master, options
 
-from llmproxy.mitm.interception import LazyTlsConfig, prepare_authority
+from llmproxy.mitm.interception import LazyTlsConfig, prepare_certificate_authority
 from llmproxy.mitm.proxy_context import ProxyContext
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chat
@@ -152,13 +152,13 @@ def test_it_is_made_once_and_hears_of_changes(tmp_path: Path) -> None:
     async def check() -> None:
         opts = options.Options()
         master.Master(opts)
-        opts.update(confdir=str(prepare_authority(tmp_path / "one").folder))  # type: ignore[no-untyped-call]
+        opts.update(confdir=str(prepare_certificate_authority(tmp_path / "one").folder))  # type: ignore[no-untyped-call]
         late = LazyTlsConfig()
         late.configure({"confdir"})
         made = late.get_config()
         first = made.certstore.default_ca
         assert late.get_config() is made
-        opts.update(confdir=str(prepare_authority(tmp_path / "two").folder))  # type: ignore[no-untyped-call]
+        opts.update(confdir=str(prepare_certificate_authority(tmp_path / "two").folder))  # type: ignore[no-untyped-call]
         late.configure({"confdir"})
         assert made.certstore.default_ca != first
 

@@ -16,7 +16,7 @@ import pytest
 from mitmproxy import http
 from mitmproxy.connection import Client, ConnectionState
 
-from llmproxy.core.engine.call_outcomes import AnswerWriter
+from llmproxy.core.engine.call_outcomes import RecordingStoreWriter
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
@@ -85,7 +85,7 @@ class Crowded(ProxyContext):
         return found
 
 
-class Picky(AnswerWriter):
+class Picky(RecordingStoreWriter):
     def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         if any(b"bad" in (exchange.request.data) for exchange, _ in ended):
             raise RecordingError("a bad one")

@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.recorder import Fields, build_upstream_headers, merge_equal_content_lengths, simplify_cause
+from llmproxy.mitm.recorder import (
+    Fields,
+    build_upstream_headers,
+    merge_equal_content_lengths,
+    simplify_connection_error,
+)
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -464,7 +469,7 @@ def test_an_unreachable_upstream_is_a_readable_502(tmp_path: Path, mode: str, he
 ])  # fmt: skip
 def test_a_reason_is_told_in_words(cause: str, said: str) -> None:
     """Numbers and tuples of asyncio are for programmers."""
-    assert simplify_cause(cause) == said
+    assert simplify_connection_error(cause) == said
 
 
 def test_an_unreachable_upstream_speaks_its_own_dialect(tmp_path: Path) -> None:

@@ -32,11 +32,11 @@ from llmproxy.mitm.serve import (
     check_client_cert,
     check_port_free,
     end_proxy_and_print_totals,
-    on_signals,
+    install_signal_handlers,
 )
 from llmproxy.proxy_calls import Totals
 from llmproxy.report.proxy_console import Console
-from llmproxy.settings import find_reachable_host
+from llmproxy.settings import convert_listen_to_connect_host
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
@@ -371,7 +371,7 @@ def test_a_store_that_appears_later_is_replayed(store: Path) -> None:
 ])  # fmt: skip
 def test_the_base_url_that_is_printed_can_be_used(host: str, said: str) -> None:
     """Bound to every address, one of them is said: no client can ask for all."""
-    assert find_reachable_host(host) == said
+    assert convert_listen_to_connect_host(host) == said
 
 
 def test_an_upstream_that_asks_for_a_certificate_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ def test_a_loop_without_handlers_of_signals_hears_them_all_the_same() -> None:
 
     loop, before = Windows(), signal.getsignal(signal.SIGUSR1)
     heard = asyncio.Event()
-    unhear = on_signals(loop, [signal.SIGUSR1], heard.set)
+    unhear = install_signal_handlers(loop, [signal.SIGUSR1], heard.set)
     try:
         loop.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
         loop.run_until_complete(asyncio.wait_for(heard.wait(), 10))

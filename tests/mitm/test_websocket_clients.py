@@ -16,10 +16,10 @@ from llmproxy.mitm.http1_parser import Head, parse_head
 from llmproxy.mitm.interception import CERTIFICATE, confdir
 from llmproxy.mitm.websockets import (
     PIECE,
-    UpgradeMissed,
     UpgradeRequired,
+    WebSocketUpgradeMiss,
     find_api_key_in_subprotocols,
-    join_message_parts,
+    join_websocket_message_parts,
     raise_if_invalid_upgrade,
     split_into_frame_events,
 )
@@ -257,7 +257,11 @@ def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
 
 def test_refusals_let_clients_fall_back() -> None:
     """426 is the one status on which Codex goes over to HTTP at once."""
-    assert (UpgradeRequired.status, UpgradeMissed.status, UpgradeMissed.code) == (426, 426, "llmproxy_cache_miss")
+    assert (UpgradeRequired.status, WebSocketUpgradeMiss.status, WebSocketUpgradeMiss.code) == (
+        426,
+        426,
+        "llmproxy_cache_miss",
+    )
 
 
 @pytest.mark.parametrize(("offered", "key"), [
@@ -277,7 +281,7 @@ def test_pieces_make_the_message(data: str | bytes) -> None:
     found = split_into_frame_events(data)
     assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
     parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
-    assert join_message_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data
+    assert join_websocket_message_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data
     assert max(map(len, parts)) <= PIECE
     assert [piece.message_finished for piece in found if isinstance(piece, (TextMessage, BytesMessage))] == [False] * (
         len(found) - 1

@@ -18,7 +18,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import parse_recorded_frames
 from llmproxy.mitm.interception import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.websockets import is_upgrade, limit_offered_extensions
+from llmproxy.mitm.websockets import is_websocket_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.test_intercept import intercepted, secure
 from tests.mitm.wire import request
@@ -381,9 +381,9 @@ def test_only_what_can_be_taken_apart_is_offered(offered: str, kept: str | None)
     for plain in ({}, {"upgrade": "websocket"}, {"upgrade": "h2c", "connection": "upgrade"}):
         upgrade.headers.clear()
         upgrade.headers.update(plain)
-        assert not is_upgrade(upgrade)
+        assert not is_websocket_upgrade(upgrade)
     upgrade.headers.update(UPGRADE | {"Sec-WebSocket-Extensions": offered})
-    assert is_upgrade(upgrade)
+    assert is_websocket_upgrade(upgrade)
     limit_offered_extensions(upgrade)
     assert upgrade.headers.get("sec-websocket-extensions") == kept
 

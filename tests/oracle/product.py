@@ -20,16 +20,16 @@ from llmproxy.suite.checks.chat_steps import (
     explain_unseen_traffic,
     find_unclear_tool_checks,
 )
-from llmproxy.suite.checks.row_checks import check_created, check_verify, take_baseline
+from llmproxy.suite.checks.row_checks import check_created_rows, check_verify_step, take_row_snapshot_before_step
 from llmproxy.suite.checks.rows import RowCheckContext
-from llmproxy.suite.checks.tools import check_tool_sequence, check_tools, check_total
+from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence, check_total_tool_calls
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Created, MessageProcessing, ToolExpect, Usage, Verify
 from llmproxy.suite.schema.suite import ChatStep
 from llmproxy.suite.stores import StoreAdapter, build_store
-from llmproxy.suite.stores.http import HttpStore, read_http_entity
-from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
-from llmproxy.trace.observing.history_edits import ProcessorFindings, find_history_edits
+from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints
+from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
+from llmproxy.trace.observing.history_edits import HistoryEditFindings, find_history_edits
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
 from tests.oracle.places import Database, Service
@@ -65,8 +65,8 @@ def told(number: int, exchange: Exchange) -> tuple[Call, Interaction]:
     return call, interaction
 
 
-def seen(exchanges: Iterable[Exchange]) -> WireObserver:
-    wire = WireObserver()
+def seen(exchanges: Iterable[Exchange]) -> ModelCallObserver:
+    wire = ModelCallObserver()
     wire.add_calls(told(number, exchange) for number, exchange in enumerate(exchanges, 1))
     return wire
 
@@ -84,17 +84,17 @@ def judge(said: dict[str, Any], step: AgentActivity) -> Status:
     elif "toolOrder" in said:
         found = [check_tool_sequence(said["toolOrder"], step)]
     elif "totalToolCalls" in said:
-        found = check_total(said["totalToolCalls"], step, scope, hosted=said.get("includeHosted", False))
+        found = check_total_tool_calls(said["totalToolCalls"], step, scope, hosted=said.get("includeHosted", False))
     elif "onlyTools" in said:
         some = {name: ToolExpect.model_validate({"count": {"lte": 999}}) for name in said["onlyTools"]}
-        found = check_tools(some, step, scope, only=True)
+        found = check_expected_tool_calls(some, step, scope, only=True)
     else:
         tools = {name: ToolExpect.model_validate(each) for name, each in said["tools"].items()}
-        found = check_tools(tools, step, scope)
+        found = check_expected_tool_calls(tools, step, scope)
     return worst(found)
 
 
-def history(wire: WireObserver, step: Chapter) -> ProcessorFindings:
+def history(wire: ModelCallObserver, step: Chapter) -> HistoryEditFindings:
     """Return what the product knows of the history in a step."""
     before = [each for each in wire.calls if each.call.seq <= step.after]
     return find_history_edits(
@@ -102,7 +102,7 @@ def history(wire: WireObserver, step: Chapter) -> ProcessorFindings:
     )
 
 
-def judge_history(said: dict[str, Any], found: ProcessorFindings) -> Status:
+def judge_history(said: dict[str, Any], found: HistoryEditFindings) -> Status:
     """Return what a suite makes of an assertion about it."""
     wanted = MessageProcessing.model_validate(said["messageProcessing"])
     return worst(check_history_edits(wanted, found, VariableScope()))
@@ -123,7 +123,7 @@ def store_of(place: Database | Service) -> StoreAdapter:
         return httpx.Response(status, headers=headers, content=data)
 
     client = httpx.Client(transport=httpx.MockTransport(ask))
-    return HttpStore("http://rows", {"tasks": read_http_entity("tasks", place.entity)}, client=client)
+    return HttpEntityStore("http://rows", {"tasks": parse_entity_http_endpoints("tasks", place.entity)}, client=client)
 
 
 class Books:
@@ -152,11 +152,11 @@ class Books:
     def created(self, said: dict[str, Any], happens: list[Callable[[], None]]) -> Status:
         """Return what a suite makes of an assertion about new rows; the first thing happens before the answer, the others after it."""
         entities = self._looking()
-        before = take_baseline(entities, ["tasks"])
+        before = take_row_snapshot_before_step(entities, ["tasks"])
         happens[0]()
         self.later = deque(happens[1:])
-        return worst(check_created(entities, before, [Created.model_validate(said)]))
+        return worst(check_created_rows(entities, before, [Created.model_validate(said)]))
 
     def verify(self, said: dict[str, Any]) -> Status:
         """Return what a suite makes of an assertion about the rows that are there."""
-        return worst(check_verify(self._looking(), "verify", Verify.model_validate(said)))
+        return worst(check_verify_step(self._looking(), "verify", Verify.model_validate(said)))

@@ -20,7 +20,7 @@ import pytest
 
 from llmproxy.client.control import Control
 from llmproxy.report.events import Status
-from llmproxy.trace.observing.agent_activity import WireObserver
+from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from tests.oracle.acting import ACTOR, Part
 from tests.oracle.agents import Exchange, World
 from tests.oracle.history import Life, claim, recalls
@@ -180,7 +180,7 @@ def test_what_a_real_proxy_tells_is_judged_as_truly(px: tuple[Proxy, Upstream]) 
         perform(made.url, name, run.exchanges)
         calls = control.calls(name)
         assert [call.attempt for call in calls] == [each.attempt for each in run.exchanges]
-        wire = WireObserver()
+        wire = ModelCallObserver()
         wire.add_calls_with_recordings(calls)
         for step in run.steps:
             measured = wire.build_step(step.after, step.until)

@@ -12,7 +12,7 @@ from llmproxy.client.session_reports import Report
 from llmproxy.errors import Exit
 from llmproxy.proxy_calls import UnusedRecording, Use
 from llmproxy.pytest.run_summary import RunSummaryPlugin
-from llmproxy.pytest.shared_proxy import PluginRun
+from llmproxy.pytest.shared_proxy import PytestPluginState
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my dir' a --llmproxy-mode auto"
 
@@ -78,7 +78,7 @@ def test_what_a_green_test_hides_is_said() -> None:
 @pytest.mark.parametrize(("sample", "name"), [(0, "a"), (1, "a"), (2, "'a~2'")])
 def test_a_failed_test_names_its_recording(sample: int, name: str) -> None:
     """A proxy that says no sample (0) has but the first one."""
-    collector = RunSummaryPlugin(run=PluginRun(Terminal.config))  # type: ignore[arg-type]
+    collector = RunSummaryPlugin(run=PytestPluginState(Terminal.config))  # type: ignore[arg-type]
     heard(collector, "t", "failed", Report("a", "a", sample, hits=1))
     assert summary(collector)[1].startswith(f"t: look at its recording: llmproxy ui {name} ")
 
@@ -92,7 +92,7 @@ def test_recordings_above_their_age_have_a_code(
 ) -> None:
     """Where --fail-on-stale was set, and nothing else failed."""
     monkeypatch.setenv(f"LLMPROXY_FAIL_ON_{forbids.upper()}", "true")
-    run = PluginRun(Terminal.config)  # type: ignore[arg-type]
+    run = PytestPluginState(Terminal.config)  # type: ignore[arg-type]
     collector, session = RunSummaryPlugin(run=run), SimpleNamespace(exitstatus=before)
     heard(collector, "a", "passed", Report("a", "a", hits=2, stale=1))
     collector.pytest_sessionfinish(session, before)  # type: ignore[arg-type]

@@ -12,9 +12,9 @@ from llmproxy.pytest.scenario_report import (
     ScenarioReporter,
     build_failure_sections,
     build_scenario_rows,
-    list_run_properties,
-    pack_run,
-    unpack_run,
+    deserialize_scenario_run,
+    list_junit_run_properties,
+    serialize_scenario_run,
 )
 from llmproxy.report.events import Criterion, Finished, Message, PartyUse, Started, Status
 from llmproxy.report.run_tree import RunTree
@@ -68,8 +68,10 @@ def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
 def test_a_run_travels_as_plain_values() -> None:
     third = SimpleNamespace(name="refund", options=SimpleNamespace(sample=2, runs=3))
     used = {"agent": PartyUse(calls=1, cost_usd="0.10")}
-    packed = pack_run(third, result(status=Status.AGENT_ERROR, success=False, reasoning="\ud800", usage=used))
-    who, back = unpack_run(json.loads(json.dumps(packed)))
+    packed = serialize_scenario_run(
+        third, result(status=Status.AGENT_ERROR, success=False, reasoning="\ud800", usage=used)
+    )
+    who, back = deserialize_scenario_run(json.loads(json.dumps(packed)))
     found = (who.name, back.success, back.status, back.reasoning, back.usage)
     assert found == ("refund [2/3]", False, Status.AGENT_ERROR, "\\ud800", used)
 
@@ -79,12 +81,12 @@ def test_properties_leave_out_what_is_unknown() -> None:
     agent, user = (PartyUse(calls=1, cost_usd=cost) for cost in ("0.10", "0.05"))
     used = {"agent": agent, "user": user, "judge": PartyUse()}
     known = result(usage=used, cassette="refund", run_id="r1")
-    assert list_run_properties(SimpleNamespace(name="refund"), known, 1) == [
+    assert list_junit_run_properties(SimpleNamespace(name="refund"), known, 1) == [
         ("scenario.name", "refund"), ("scenario.status", "passed"), ("scenario.cassette", "refund"),
         ("scenario.cost_usd", "0.15"), ("scenario.run_id", "r1"),
     ]  # fmt: skip
     unknown = result(usage={**used, "judge": PartyUse(calls=1)}, run_id="r2")
-    assert list_run_properties(SimpleNamespace(name="refund"), unknown, 2) == [
+    assert list_junit_run_properties(SimpleNamespace(name="refund"), unknown, 2) == [
         ("scenario.2.name", "refund"), ("scenario.2.status", "passed"), ("scenario.2.run_id", "r2"),
     ]  # fmt: skip
 

@@ -8,12 +8,12 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.client.session_reports import Report, format_counts
+from llmproxy.client.session_reports import Report, format_session_counts
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call, Totals, find_strict_violations
 from llmproxy.report import json_report, junit
 from llmproxy.report.events import Finished, Started, Status
-from llmproxy.report.proxy_console import describe_request_handling, format_request_line, format_totals
+from llmproxy.report.proxy_console import describe_request_handling, format_console_call_line, format_totals
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.report.run_tree import describe_replay_match_kinds
 from llmproxy.ui.mount_in_proxy import name_call_outcome
@@ -68,13 +68,13 @@ def test_a_scenario_says_it_when_it_ends() -> None:
 def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     """A word of its own in the line, the names of the changes in the sum, and a doubt where a proof is asked for."""
     call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
-    assert "CARRIED" in format_request_line(call, colour=False, zone=None, room=None)
+    assert "CARRIED" in format_console_call_line(call, colour=False, zone=None, room=None)
     assert "system-3f2a" in "\n".join(describe_request_handling(call))
     assert name_call_outcome(call) == "carried"
     totals = Totals()
     totals.add(call)
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"
     assert format_totals(totals, 0)[0].startswith(said)
-    assert format_counts(Report.from_json({**totals.to_json(), "name": "x"})).startswith(said)
+    assert format_session_counts(Report.from_json({**totals.to_json(), "name": "x"})).startswith(said)
     found = find_strict_violations(totals, 0, used=True, fail_on_miss=False, strict=True)
     assert "1 hit was carried under system-3f2a" in found

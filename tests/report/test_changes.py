@@ -18,7 +18,7 @@ from llmproxy.core.changes.change import (
     digest_texts,
 )
 from llmproxy.core.sessions.journal import TrialSessionResult
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.report.change_summary import ChangeSummary, group_trial_changes
 
@@ -48,10 +48,10 @@ def total(*trials: TrialSessionResult, after: dict[int, float | None] | None = N
     return group_trial_changes(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
 
 
-def row(number: int, cost: float | None) -> RowSummary:
+def row(number: int, cost: float | None) -> StoredCallSummary:
     place = (number, "refund", 1, "agent", number, 1)
     head = (*place, Key(f"v2:{number}"), "anthropic", "messages", "m", True, "POST", "/v1")
-    return RowSummary(
+    return StoredCallSummary(
         *head, 200, Ending.COMPLETE, 0.0, 1.0, 2.0, 10, 2, cost, False, False, "hi", "ho", "Claude Code 2.1.1", 0.0
     )
 

@@ -11,7 +11,14 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.report.events import Event, Finished, Message, SecretHider, redact_plain_data, to_handlers
+from llmproxy.report.events import (
+    Event,
+    Finished,
+    Message,
+    RedactingEventHandler,
+    convert_to_event_handlers,
+    redact_plain_data,
+)
 from llmproxy.report.report_kinds import KINDS, make_report_handler
 from llmproxy.report.run_console import ScenarioConsole
 from llmproxy.scenario.config import ScenarioConfig
@@ -30,10 +37,10 @@ SCRIPT = [scenario.user("hi"), scenario.agent(), scenario.succeed()]
 def test_a_function_hears_every_event() -> None:
     """In the order in which they happen; an object with `handle` does as ever."""
     heard: list[Any] = []
-    (handler,) = to_handlers([heard.append])
+    (handler,) = convert_to_event_handlers([heard.append])
     samples.feed(handler)
     assert heard == list(samples.events())
-    assert to_handlers([handler]) == (handler,)
+    assert convert_to_event_handlers([handler]) == (handler,)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_a_function_hears_every_event() -> None:
 def test_what_would_hear_nothing_is_refused(given: Any, words: str) -> None:
     """Silence would look like a run in which nothing happened."""
     with pytest.raises(ValueError, match="handlers") as caught:
-        to_handlers(given)
+        convert_to_event_handlers(given)
     assert words in str(caught.value)
 
 
@@ -104,7 +111,7 @@ def test_no_kind_of_report_shows_a_key(
 
 def test_the_console_shows_none_either() -> None:
     out = io.StringIO()
-    samples.feed(SecretHider(ScenarioConsole(verbose=2, stream=out), {"MY_TOKEN": OWN}), telling())
+    samples.feed(RedactingEventHandler(ScenarioConsole(verbose=2, stream=out), {"MY_TOKEN": OWN}), telling())
     assert "my keys: [REDACTED] and [REDACTED]" in out.getvalue()
     assert GITHUB not in out.getvalue()
 

@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
 from llmproxy.report.html import collect_recordings_and_trend, render_report
-from llmproxy.report.json_report import to_document
+from llmproxy.report.json_report import build_json_report
 from llmproxy.report.report_kinds import BufferedReport, make_report_handler
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.run_tree import RunTree
@@ -162,7 +162,7 @@ def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> Non
     out = tmp_path / "x" / "report.html"
     samples.feed(BufferedReport(out, render_report))
     report = written_data(out.read_text("utf-8"))["report"]
-    assert report == json.loads(json.dumps(to_document(samples.story()))) | {"trend": [], "left": []}
+    assert report == json.loads(json.dumps(build_json_report(samples.story()))) | {"trend": [], "left": []}
 
 
 def test_what_an_agent_says_cannot_become_markup() -> None:

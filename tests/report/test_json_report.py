@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.report.json_report import FORMAT, JsonLines, read_report_runs, render_json_report
+from llmproxy.report.json_report import FORMAT, JsonLinesReport, read_report_runs, render_json_report
 from llmproxy.report.report_kinds import BufferedReport
 from tests.report import samples
 
@@ -15,7 +15,7 @@ from tests.report import samples
 def test_lines_are_there_as_soon_as_they_happen(tmp_path: Path) -> None:
     """A reader sees each event before the next one comes: nothing waits in a buffer."""
     out = tmp_path / "deep" / "events.jsonl"
-    handler = JsonLines(out)
+    handler = JsonLinesReport(out)
     for number, event in enumerate(samples.events(), start=1):
         handler.handle(event)
         assert len(out.read_text("utf-8").splitlines()) == number

@@ -10,7 +10,12 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status
-from llmproxy.report.json_report import JsonLines, is_being_written, read_report_runs, render_json_report
+from llmproxy.report.json_report import (
+    JsonLinesReport,
+    is_live_report_being_written,
+    read_report_runs,
+    render_json_report,
+)
 from llmproxy.report.live_report_reader import LiveTestReportReader, make_report_query_handler, read_finished_report
 from tests.report import samples
 
@@ -29,7 +34,7 @@ def said(name: str) -> Event:
     return Message(run_id=f"{name}-1", message={"role": "user", "content": "hi"})
 
 
-def write(writer: JsonLines, *events: Event) -> None:
+def write(writer: JsonLinesReport, *events: Event) -> None:
     for event in events:
         writer.handle(event)
 
@@ -39,7 +44,7 @@ def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
     path = tmp_path / "last.jsonl"
     followed = LiveTestReportReader(path)
     assert (followed.read_state("", 0)["running"], followed.read_state("", 0)["scenarios"]) == (False, [])
-    writer = JsonLines(path)
+    writer = JsonLinesReport(path)
     write(writer, BEGIN, begun("one"), said("one"))
     first = followed.read_state("", 0)
     assert (first["running"], first["title"], first["wanted"]) == (True, "tasks", {"scenarios": 2, "runs": 3})
@@ -69,13 +74,13 @@ def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
 def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
     """Its file looks like that of a test that runs; nobody holds it."""
     path = tmp_path / "last.jsonl"
-    writer, followed = JsonLines(path), LiveTestReportReader(path)
+    writer, followed = JsonLinesReport(path), LiveTestReportReader(path)
     write(writer, BEGIN, begun("one"))
     told = followed.read_state("", 0)
-    assert (told["running"], is_being_written(path)) == (True, True)
+    assert (told["running"], is_live_report_being_written(path)) == (True, True)
     writer.close()
     now = followed.read_state(told["test"], told["count"])
-    assert (now["running"], is_being_written(path)) == (False, False)
+    assert (now["running"], is_live_report_being_written(path)) == (False, False)
     assert [(each["status"], each["runs"][0]["why"]) for each in now["scenarios"]] == [
         ("environment_error", "it did not end: the tests were interrupted")
     ]
@@ -86,7 +91,7 @@ def test_the_next_test_is_told_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "last.jsonl"
     followed = LiveTestReportReader(path)
     for at, names in ((1.0, ("one",)), (2.0, ("one", "two", "three"))):
-        writer = JsonLines(path)
+        writer = JsonLinesReport(path)
         write(writer, Selected(title="t", scenarios=1, runs=1, at=at), *map(begun, names))
         told = followed.read_state("1", 1)
         assert [each["id"] for each in told["scenarios"]] == list(names)
@@ -96,7 +101,7 @@ def test_the_next_test_is_told_from_its_beginning(tmp_path: Path) -> None:
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     """What is being written is neither told nor an error; for labels of a killed test neither."""
     path = tmp_path / "last.jsonl"
-    writer = JsonLines(path)
+    writer = JsonLinesReport(path)
     write(writer, BEGIN, begun("one"))
     writer.close()
     with path.open("a") as out:
@@ -112,14 +117,14 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 def test_two_tests_write_one_file_one_after_the_other(tmp_path: Path) -> None:
     """The second is told; what the first writes stays whole."""
     path = tmp_path / "last.jsonl"
-    first = JsonLines(path)
+    first = JsonLinesReport(path)
     write(first, BEGIN)
     with pytest.raises(BlockingIOError, match="another test that runs writes it"):
-        JsonLines(path)
+        JsonLinesReport(path)
     write(first, begun("one"))
     assert len(path.read_text().splitlines()) == 2
     first.close()
-    JsonLines(path).close()
+    JsonLinesReport(path).close()
     assert path.read_text() == ""
 
 

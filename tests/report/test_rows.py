@@ -12,9 +12,9 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed
 from llmproxy.report.scenario_rows import (
     BaselineComparisonHandler,
+    format_baseline_changes,
     format_baseline_comparison,
     format_case_table,
-    format_rows_comparison,
     read_baseline,
 )
 
@@ -111,7 +111,7 @@ def test_worse_comes_first() -> None:
         each["scenario"]: each
         for each in (row_with_rate("a"), row_with_rate("b", 0), row_with_rate("same"), row_with_rate("gone"))
     }
-    assert format_rows_comparison(
+    assert format_baseline_changes(
         before, [row_with_rate("new"), row_with_rate("b"), row_with_rate("a", 0), row_with_rate("same")]
     ) == [
         "against the baseline: 1 worse, 1 better, 1 as before",
@@ -123,14 +123,14 @@ def test_worse_comes_first() -> None:
 
 
 def test_a_change_that_may_be_chance_says_so() -> None:
-    (_, line) = format_rows_comparison(
+    (_, line) = format_baseline_changes(
         {"a": row_with_rate("a", 9, 10, interval=(0.6, 0.98))}, [row_with_rate("a", 7, 10, interval=(0.4, 0.9))]
     )
     assert (
         line
         == "  worse    a: failed, 9 of 10 (60% to 98%) -> failed, 7 of 10 (40% to 90%); the intervals overlap: this may be chance"
     )
-    (_, line) = format_rows_comparison(
+    (_, line) = format_baseline_changes(
         {"a": row_with_rate("a", 10, 10, interval=(0.7, 1.0))}, [row_with_rate("a", 0, 10, interval=(0.0, 0.3))]
     )
     assert "chance" not in line
@@ -140,7 +140,7 @@ def test_what_could_not_be_judged_is_worse() -> None:
     """An error of the environment is no pass, whatever its rate."""
     assert (
         "worse"
-        in format_rows_comparison({"a": row_with_rate("a")}, [row_with_rate("a", status="environment_error")])[1]
+        in format_baseline_changes({"a": row_with_rate("a")}, [row_with_rate("a", status="environment_error")])[1]
     )
 
 

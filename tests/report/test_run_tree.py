@@ -27,8 +27,8 @@ from llmproxy.report.run_tree import (
     RunTree,
     describe_assertion,
     deserialize_event,
-    format_content,
     format_conversation,
+    format_message_content,
     format_tool_calls,
     show_value,
     to_plain,
@@ -180,7 +180,7 @@ def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
 )
 def test_content_of_every_kind_is_text(content: object, expected: str) -> None:
     """Parts that are no text are named, not dropped."""
-    assert format_content({"role": "user", "content": content}) == expected
+    assert format_message_content({"role": "user", "content": content}) == expected
 
 
 def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:

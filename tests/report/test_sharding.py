@@ -18,6 +18,7 @@ from llmproxy.report.sharding import (
     MergedReport,
     Shard,
     ShardReport,
+    assign_items_to_shards,
     combine_exit_codes,
     detect_report_kind,
     merge_shard_reports,
@@ -25,8 +26,7 @@ from llmproxy.report.sharding import (
     read_shard_report,
     read_test_times,
     shard_split_to_json,
-    split_items,
-    weigh_items,
+    weigh_tests_for_shards,
 )
 from tests.report import samples, whole as made
 
@@ -36,10 +36,10 @@ NAMES = [f"s{n}" for n in range(60)]
 def test_every_scenario_is_in_one_part_whatever_order_they_come_in() -> None:
     """The order of files on a disk differs from machine to machine; the parts do not."""
     times = {name: 100 + 37 * n % 900 for n, name in enumerate(NAMES)}
-    parts = split_items(weigh_items(dict.fromkeys(NAMES, 1), times), 10)
+    parts = assign_items_to_shards(weigh_tests_for_shards(dict.fromkeys(NAMES, 1), times), 10)
     for seed in range(5):
         mixed = random.Random(seed).sample(NAMES, len(NAMES))
-        again = split_items(weigh_items(dict.fromkeys(mixed, 1), times), 10)
+        again = assign_items_to_shards(weigh_tests_for_shards(dict.fromkeys(mixed, 1), times), 10)
         assert again == parts
         assert list(again) == mixed
     assert set(parts.values()) == set(range(1, 11))
@@ -47,15 +47,17 @@ def test_every_scenario_is_in_one_part_whatever_order_they_come_in() -> None:
 
 def test_parts_are_cut_like_this() -> None:
     """Written down, so that a change of the rule is seen: machines of two versions would cut differently."""
-    weighed = weigh_items({"d": 1, "c": 1, "b": 3, "a": 1, "new": 2}, {"a": 4000, "b": 900, "c": 1000, "d": 1000})
+    weighed = weigh_tests_for_shards(
+        {"d": 1, "c": 1, "b": 3, "a": 1, "new": 2}, {"a": 4000, "b": 900, "c": 1000, "d": 1000}
+    )
     assert weighed == {"d": 1000, "c": 1000, "b": 900, "a": 4000, "new": 2000}
-    assert split_items(weighed, 3) == {"d": 3, "c": 3, "b": 2, "a": 1, "new": 2}
+    assert assign_items_to_shards(weighed, 3) == {"d": 3, "c": 3, "b": 2, "a": 1, "new": 2}
 
 
 def test_parts_take_equally_long_where_times_are_known() -> None:
     """The heaviest part is at most one scenario heavier than the lightest."""
     times = {name: 10 + n * n for n, name in enumerate(NAMES)}
-    parts = split_items(times, 7)
+    parts = assign_items_to_shards(times, 7)
     loads = [sum(times[name] for name in NAMES if parts[name] == n) for n in range(1, 8)]
     assert max(loads) - min(loads) <= max(times.values())
     assert max(loads) < 1.1 * min(loads)
@@ -64,12 +66,12 @@ def test_parts_take_equally_long_where_times_are_known() -> None:
 def test_without_times_scenarios_weigh_what_they_repeat() -> None:
     """Ten runs of one are as much as one run of ten."""
     runs = {"many": 10, **dict.fromkeys(NAMES[:10], 1)}
-    parts = split_items(weigh_items(runs, {}), 2)
+    parts = assign_items_to_shards(weigh_tests_for_shards(runs, {}), 2)
     assert [name for name in runs if parts[name] == parts["many"]] == ["many"]
 
 
 def test_more_parts_than_scenarios_leave_some_empty() -> None:
-    assert split_items({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
+    assert assign_items_to_shards({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
     assert shard_split_to_json(Shard(4, 5), {"a": 1}, "test", more=1) == {
         "number": 4, "of": 5, "by": "test", "items": ["a"], "parts": [1], "more": 1,
     }  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.report.events import Completed, Event, Finished, Message, PartyUse, Selected, Started, Status, Step
-from llmproxy.report.sharding import Shard, shard_split_to_json, split_items, weigh_items
+from llmproxy.report.sharding import Shard, assign_items_to_shards, shard_split_to_json, weigh_tests_for_shards
 
 NAMES = [f"s{n:02}" for n in range(23)]
 RUNS = {name: 3 if n % 7 == 0 else 1 for n, name in enumerate(NAMES)}
@@ -47,7 +47,7 @@ def whole_test(names: list[str], shard: dict[str, Any] | None = None, at: float 
 
 
 def parts(of: int = 10, at: float = 100.0) -> list[list[Event]]:
-    cut = split_items(weigh_items(RUNS, {}), of)
+    cut = assign_items_to_shards(weigh_tests_for_shards(RUNS, {}), of)
     return [
         whole_test([name for name in NAMES if cut[name] == n], shard_split_to_json(Shard(n, of), cut, "test"), at)
         for n in range(1, of + 1)

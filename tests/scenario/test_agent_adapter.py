@@ -11,7 +11,7 @@ from llmproxy import scenario
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
 from llmproxy.scenario.agent_adapter import (
     AdapterAttributes,
-    find_session,
+    find_scenario_session,
     get_scenario_description,
     get_wire_tool_calls,
     is_conversation_unscripted,
@@ -67,7 +67,7 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
 
 def around(given: AgentInput) -> tuple[Any, ...]:
     told = (is_conversation_unscripted(given), get_scenario_description(given))
-    return *told, find_session(given), get_wire_tool_calls(given)
+    return *told, find_scenario_session(given), get_wire_tool_calls(given)
 
 
 def test_without_a_run_there_is_nothing() -> None:

@@ -19,7 +19,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from llmproxy.errors import CassetteBusy, MissError, SettingsError, StoreReadOnly
-from llmproxy.scenario.cache_store import CacheCorrupt, CacheMode, CacheSlot, CacheStore, get_or_make, get_or_make_sync
+from llmproxy.scenario.cache_store import (
+    CacheCorrupt,
+    CacheMode,
+    CacheSlot,
+    CacheStore,
+    get_cached_or_compute,
+    get_cached_or_compute_sync,
+)
 from tests.support.process import ROOT, clean_env
 
 WRITER = """
@@ -93,7 +100,11 @@ def test_what_is_kept_stays(store: CacheStore) -> None:
     record = CacheStore(store.path, CacheMode.RECORD)
     assert (put(record, "k", "two"), store.get("k")) == ("two", "two")
     put(store, "k", "old")
-    assert get_or_make_sync(place(CacheStore(store.path, CacheMode.RECORD)), lambda: "new") == "new" == store.get("k")
+    assert (
+        get_cached_or_compute_sync(place(CacheStore(store.path, CacheMode.RECORD)), lambda: "new")
+        == "new"
+        == store.get("k")
+    )
 
 
 @given(st.text(), st.text())
@@ -239,7 +250,7 @@ class Maker:
 def test_threads_share_one_making(store: CacheStore) -> None:
     maker = Maker()
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: get_or_make_sync(place(store), maker.make), range(8))) == {"made"}
+        assert set(pool.map(lambda _: get_cached_or_compute_sync(place(store), maker.make), range(8))) == {"made"}
     assert maker.calls == 1
 
 
@@ -248,12 +259,14 @@ def test_tasks_and_loops_share_one_making(store: CacheStore) -> None:
     maker = Maker()
 
     async def go(key: str) -> None:
-        assert set(await asyncio.gather(*(get_or_make(place(store, key), maker.amake) for _ in range(4)))) == {"made"}
+        assert set(
+            await asyncio.gather(*(get_cached_or_compute(place(store, key), maker.amake) for _ in range(4)))
+        ) == {"made"}
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda key: asyncio.run(go(key)), ["k", "k", "other"]))
     assert maker.calls == 2
-    assert get_or_make_sync(place(store), maker.make) == "made"
+    assert get_cached_or_compute_sync(place(store), maker.make) == "made"
     assert maker.calls == 2
 
 
@@ -261,7 +274,9 @@ async def test_what_cannot_be_kept_is_made_by_each(store: CacheStore) -> None:
     """None is not kept, and nobody waits for it twice."""
     maker = Maker(None)
     began = time.monotonic()
-    assert list(await asyncio.gather(*(get_or_make(place(store), maker.amake) for _ in range(5)))) == [None] * 5
+    assert (
+        list(await asyncio.gather(*(get_cached_or_compute(place(store), maker.amake) for _ in range(5)))) == [None] * 5
+    )
     assert maker.calls == 5
     assert time.monotonic() - began < 5 * 0.2
     assert store.get("k") is None
@@ -270,7 +285,9 @@ async def test_what_cannot_be_kept_is_made_by_each(store: CacheStore) -> None:
 async def test_who_is_cancelled_disturbs_nobody(store: CacheStore) -> None:
     """Of three the one who makes it and one who waits are cancelled: the third gets it."""
     maker = Maker()
-    making, waiting, impatient = (asyncio.ensure_future(get_or_make(place(store), maker.amake)) for _ in range(3))
+    making, waiting, impatient = (
+        asyncio.ensure_future(get_cached_or_compute(place(store), maker.amake)) for _ in range(3)
+    )
     while not maker.calls:
         await asyncio.sleep(0.001)
     impatient.cancel()
@@ -288,14 +305,14 @@ def test_asking_again_from_inside_does_not_hang(how: str, store: CacheStore) -> 
         return "inner"
 
     async def aouter() -> str | None:
-        return f"outer of {await asyncio.create_task(get_or_make(place(store), inner))}"
+        return f"outer of {await asyncio.create_task(get_cached_or_compute(place(store), inner))}"
 
     def outer() -> str | None:
-        return f"outer of {get_or_make_sync(place(store), lambda: 'inner')}"
+        return f"outer of {get_cached_or_compute_sync(place(store), lambda: 'inner')}"
 
     calls: dict[str, Callable[[], str | None]] = {
-        "sync": lambda: get_or_make_sync(place(store), outer),
-        "async": lambda: asyncio.run(get_or_make(place(store), aouter)),
+        "sync": lambda: get_cached_or_compute_sync(place(store), outer),
+        "async": lambda: asyncio.run(get_cached_or_compute(place(store), aouter)),
     }
     found: list[str | None] = []
     thread = threading.Thread(target=lambda: found.append(calls[how]()), daemon=True)
@@ -309,7 +326,7 @@ async def test_a_slow_lock_does_not_stop_the_loop(store: CacheStore) -> None:
     put(store, "other")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        pending = asyncio.ensure_future(get_or_make(place(store), Maker().amake))
+        pending = asyncio.ensure_future(get_cached_or_compute(place(store), Maker().amake))
         for ticks in range(10):
             await asyncio.sleep(0.02)
             assert not pending.done(), ticks
@@ -324,12 +341,12 @@ def test_a_miss_in_replay_says_what_is_nearest(store: CacheStore) -> None:
 
     def missed(key: str, cache_key: str) -> str:
         with pytest.raises(MissError) as caught:
-            get_or_make_sync(place(replay, key, cache_key), lambda: pytest.fail("called"))
+            get_cached_or_compute_sync(place(replay, key, cache_key), lambda: pytest.fail("called"))
         return str(caught.value)
 
     assert "Nothing of it was ever kept there." in missed("k", "v1")
     put(store, "k", "v")
-    assert get_or_make_sync(place(replay), lambda: pytest.fail("called")) == "v"
+    assert get_cached_or_compute_sync(place(replay), lambda: pytest.fail("called")) == "v"
     assert "kept for cache_key 'v1', and not for 'v2'" in missed("other", "v2")
     assert "kept for 1 other inputs: llmproxy cache list m.f" in missed("other", "v1")
 

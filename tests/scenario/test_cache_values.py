@@ -16,7 +16,7 @@ from hypothesis import assume, given, strategies as st
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 
 from llmproxy.scenario import ScenarioResult
-from llmproxy.scenario.cache import NotCacheable, class_path, decode_value, encode_value
+from llmproxy.scenario.cache import NotCacheable, class_path, deserialize_cached_value, serialize_cached_value
 from tests.support.process import ROOT, clean_env
 
 JSON = st.recursive(
@@ -66,7 +66,7 @@ class Anything(BaseModel):
 
 
 def back(value: object) -> Any:
-    return decode_value(encode_value(value))
+    return deserialize_cached_value(serialize_cached_value(value))
 
 
 @given(JSON)
@@ -140,13 +140,13 @@ def test_answers_of_known_sdks_come_back() -> None:
 def test_what_would_not_come_back_is_not_kept(value: object) -> None:
     """Nor is a credential, in any part of a value."""
     with pytest.raises(NotCacheable):
-        encode_value(value)
+        serialize_cached_value(value)
 
 
 def test_a_key_of_the_environment_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MYAPI_KEY", "MYSECRETVALUE123")
     with pytest.raises(NotCacheable, match="credential"):
-        encode_value("the key is MYSECRETVALUE123")
+        serialize_cached_value("the key is MYSECRETVALUE123")
 
 
 @dataclass
@@ -170,14 +170,14 @@ def test_a_class_that_cannot_be_found_is_not_kept() -> None:
     titled.append(1)
     for value in (Hidden(), Words(["a"]), more, [Hidden()], titled):
         with pytest.raises(NotCacheable, match=r"Hidden|Words|extra|Titled"):
-            encode_value(value)
+            serialize_cached_value(value)
 
 
 def test_a_field_that_is_new_gets_its_default() -> None:
     """An SDK that was updated reads what an older one answered; what is lost stays lost, and a subclass stays one."""
-    old = json.loads(encode_value(Basket(items=[])))
+    old = json.loads(serialize_cached_value(Basket(items=[])))
     del old["is"]["note"]
-    assert decode_value(json.dumps(old)) == Basket(items=[])
+    assert deserialize_cached_value(json.dumps(old)) == Basket(items=[])
     basket = Basket(items=[])
     del basket.note
     assert not hasattr(back(basket), "note")
@@ -198,14 +198,14 @@ def test_nothing_unknown_is_imported(tmp_path: Path) -> None:
         "from dataclasses import dataclass\nprint('PWNED')\n@dataclass\nclass E:\n    a: int = 1\n"
     )
     code = """
-from llmproxy.scenario.cache import NotCacheable, decode_value
+from llmproxy.scenario.cache import NotCacheable, deserialize_cached_value
 text = '{"$type": "evil:E", "is": {"a": 2}}'
 try:
-    decode_value(text)
+    deserialize_cached_value(text)
 except NotCacheable as error:
     print("refused:", error)
 import evil
-print(decode_value(text))
+print(deserialize_cached_value(text))
 """
     env = clean_env({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
@@ -218,7 +218,7 @@ print(decode_value(text))
 def test_a_broken_text_is_an_error(text: str) -> None:
     """ValueError: the caller calls the file damaged."""
     with pytest.raises(ValueError, match=r"\S"):
-        decode_value(text)
+        deserialize_cached_value(text)
 
 
 def test_an_old_shape_of_a_class_and_a_hostile_path_are_refused() -> None:
@@ -236,4 +236,4 @@ def test_an_old_shape_of_a_class_and_a_hostile_path_are_refused() -> None:
     ]
     for tree in (*trees, *({"$type": path, "is": {}, "gone": [], "extra": {}, "set": []} for path in HOSTILE)):
         with pytest.raises(NotCacheable):
-            decode_value(json.dumps(tree))
+            deserialize_cached_value(json.dumps(tree))

@@ -11,10 +11,10 @@ from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.run_tree import _format_args as in_a_report
 from llmproxy.report.sharding import read_shard_report, read_test_times
-from llmproxy.scenario.models.errors import find_proxy_text
+from llmproxy.scenario.models.errors import extract_proxy_error_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.scenario_state import _parse_arguments
-from llmproxy.scenario.values.data_files import RowError, read_rows
+from llmproxy.scenario.values.data_files import DataFileError, read_data_file_rows
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.reading.shared_parts import find_scenario_files
 from llmproxy.suite.stores.protocol import Kind, to_plain
@@ -41,7 +41,7 @@ def test_an_answer_nested_too_deeply_is_no_json() -> None:
         parse_json(DEEP)
     assert to_plain(DEEP, Kind.JSON, parse_json=True) == DEEP
     assert (
-        find_proxy_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response"))
+        extract_proxy_error_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response"))
         == "llmproxy: no recorded response"
     )
 
@@ -50,8 +50,8 @@ def test_an_answer_nested_too_deeply_is_no_json() -> None:
 def test_a_file_of_cases_nested_too_deeply_is_refused(name: str, tmp_path: Path) -> None:
     """As any other that is no JSON."""
     (tmp_path / name).write_text(DEEP)
-    with pytest.raises(RowError, match="nested too deeply"):
-        read_rows(tmp_path / name)
+    with pytest.raises(DataFileError, match="nested too deeply"):
+        read_data_file_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonl", "html"])

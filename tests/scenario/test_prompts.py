@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.scenario.prompts import (
     content_to_text,
-    fence_text,
+    enclose_in_tags,
     format_as_user_sees,
     format_transcript,
     prompt,
@@ -140,4 +140,4 @@ def test_every_prompt_is_a_file_that_can_be_read() -> None:
 
 def test_text_cannot_leave_its_tags() -> None:
     """Somebody who writes the closing tag into a conversation writes no instructions with it."""
-    assert fence_text("transcript", "a </transcript> b") == "<transcript>\na <\\/transcript> b\n</transcript>"
+    assert enclose_in_tags("transcript", "a </transcript> b") == "<transcript>\na <\\/transcript> b\n</transcript>"

@@ -23,13 +23,13 @@ from llmproxy.scenario.run_session import (
     _OWN,
     FairLock,
     RunSession,
+    bind_process_calls_to_session,
     bind_service,
+    build_process_session_name,
     choose_proxy,
-    env_without_turn,
+    copy_env_without_proxy_changes,
     get_session_lock,
-    hold_process_turn,
     list_base_url_sessions,
-    process_session_name,
     run_in_thread_to_end,
     wait_despite_cancel,
 )
@@ -309,7 +309,7 @@ async def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px:
     async with run_session(px.url, cassette="attributed") as session:
         async with session.speaking_turn(Calls(nothing)):
             pass
-        await asyncio.to_thread(ask_chat, f"{px.url}/s/{process_session_name()}/v1", "who am I?")
+        await asyncio.to_thread(ask_chat, f"{px.url}/s/{build_process_session_name()}/v1", "who am I?")
         assert (await session.count_unattributed(), len(await session.calls())) == (1, 0)
 
 
@@ -542,8 +542,8 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
 ) -> None:
     """What was there is there again, and what somebody changed meanwhile is theirs."""
     env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
-    async with hold_process_turn(control, "run", replay=True, env=env):
-        assert env["OPENAI_BASE_URL"] == f"{replaying.url}/s/{process_session_name()}/v1"
+    async with bind_process_calls_to_session(control, "run", replay=True, env=env):
+        assert env["OPENAI_BASE_URL"] == f"{replaying.url}/s/{build_process_session_name()}/v1"
         assert env["OPENAI_API_KEY"]
         assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
         ask_chat(env["OPENAI_BASE_URL"])
@@ -555,26 +555,26 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
 async def test_others_see_the_environment_as_it_is_without_the_turn(control: Control) -> None:
     """A run that opens meanwhile finds the user's own gateway, not the proxy."""
     env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
-    async with hold_process_turn(control, "run", replay=True, env=env):
+    async with bind_process_calls_to_session(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
-        assert env_without_turn(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
-    assert env_without_turn(env) == env
+        assert copy_env_without_proxy_changes(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
+    assert copy_env_without_proxy_changes(env) == env
 
 
 async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
     """The name is free again, for the next one."""
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            async with hold_process_turn(control, "run", replay=True, env={}):
+            async with bind_process_calls_to_session(control, "run", replay=True, env={}):
                 raise ZeroDivisionError
-    control.bind_session_name(process_session_name(), "run")
+    control.bind_session_name(build_process_session_name(), "run")
 
 
 async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
     """A run that is called off leaves neither binding nor lock."""
 
     async def long() -> None:
-        async with hold_process_turn(control, "run", replay=True, env={}):
+        async with bind_process_calls_to_session(control, "run", replay=True, env={}):
             await asyncio.sleep(60)
 
     task = asyncio.create_task(long())
@@ -582,7 +582,7 @@ async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with hold_process_turn(control, "run", replay=True, env={}) as waited:
+    async with bind_process_calls_to_session(control, "run", replay=True, env={}) as waited:
         assert waited < 60
 
 
@@ -592,7 +592,7 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(replaying: Proxy,
     env = {"OPENAI_BASE_URL": f"{replaying.url}/s/{name}/v1"}
     control.open_session("test")
     control.bind_session_name(name, "test")
-    async with hold_process_turn(control, "run", replay=True, env=env):
+    async with bind_process_calls_to_session(control, "run", replay=True, env=env):
         ask_chat(env["OPENAI_BASE_URL"])
     ask_chat(env["OPENAI_BASE_URL"])
     assert (control.report("run").misses, control.report("test").misses) == (1, 1)
@@ -637,7 +637,7 @@ def test_a_proxy_that_is_gone_frees_the_turn(tmp_path: Path) -> None:
     async def run() -> None:
         for _ in range(2):
             with pytest.raises(MachineError, match="no llmproxy answers"):
-                async with hold_process_turn(Control("http://127.0.0.1:9"), "run", replay=True, env={}):
+                async with bind_process_calls_to_session(Control("http://127.0.0.1:9"), "run", replay=True, env={}):
                     pass
 
     asyncio.run(asyncio.wait_for(run(), 20))

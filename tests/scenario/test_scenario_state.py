@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
 from llmproxy.scenario.scenario_state import ToolCalls, merge_calls, render_message
-from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse
+from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse
 from tests.scenario.people import Agent, executor
 
 
@@ -99,7 +99,7 @@ def test_a_dump_holds_what_is_documented() -> None:
 def test_what_servers_of_tools_got() -> None:
     """By the server's name, with arguments and result; differences to what the model asked for are told."""
     got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output='{"found": 1}')
-    served = ServedToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
+    served = ServerSideToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
     found = state(wire=[ToolUse("mcp__shop__look", '{"n": 8}', "w1", 1, 1)], served=served)
     assert (found.server_calls("look").inputs, found.server_calls().outputs) == ([{"n": 9}], [{"found": 1}])
     assert not found.server_calls("send").first
@@ -113,10 +113,13 @@ def test_what_servers_of_tools_got() -> None:
     ("given", "said"),
     [
         ({"served": None}, "there is no proxy"),
-        ({"served": ServedToolCalls()}, "no server of tools was seen"),
-        ({"served": ServedToolCalls(seen=True, unread=["call 3 of the session"])}, "nothing was recorded of call 3"),
-        ({"served": ServedToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
-        ({"served": ServedToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
+        ({"served": ServerSideToolCalls()}, "no server of tools was seen"),
+        (
+            {"served": ServerSideToolCalls(seen=True, unread=["call 3 of the session"])},
+            "nothing was recorded of call 3",
+        ),
+        ({"served": ServerSideToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
+        ({"served": ServerSideToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
     ],
 )
 def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.row_checks import check_created
+from llmproxy.suite.checks.row_checks import check_created_rows
 from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Created
@@ -69,7 +69,7 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
 
 def created(look: RowCheckContext, before: Any, **wanted: Any) -> list[str]:
     """Check one item of `created`, of tasks."""
-    return lines(check_created(look, before, [Created(entity="tasks", **wanted)]))
+    return lines(check_created_rows(look, before, [Created(entity="tasks", **wanted)]))
 
 
 def lines(assertions: Sequence[Assertion]) -> list[str]:

@@ -15,7 +15,12 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
+from llmproxy.suite.checks.row_checks import (
+    check_created_rows,
+    check_verify_step,
+    take_row_snapshot_before_step,
+    wait_until_rows_match,
+)
 from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
@@ -65,20 +70,20 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
     """Play setup, chat, created, verify and wait; returns what was said and what was wrong."""
     with rows(language, folder, running, time.monotonic) as (store, entities):
         entities.insert_row("tasks", {"title": "Parent"}, "parent")
-        before = take_baseline(entities, ["tasks", "reminders"])
+        before = take_row_snapshot_before_step(entities, ["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
         sub = Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})
-        wrong = bad(check_created(entities, before, [sub]))
+        wrong = bad(check_created_rows(entities, before, [sub]))
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
         review = Created(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})
-        wrong += bad(check_created(entities, before, [review]))
+        wrong += bad(check_created_rows(entities, before, [review]))
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
         done = Verify(entity="tasks", id="$new", fields={"status": "completed"})
-        wrong += bad(check_verify(entities, "verify", done))
+        wrong += bad(check_verify_step(entities, "verify", done))
         said.append(running.chat("Remind me to call mum"))
         mum: dict[str, Any] = {"filters": {"text": {"contains": "mum"}}, "until": {"status": "delivered"}}
         wait = WaitFor(entity="reminders", timeout=9000, pollInterval=20, **mum)
-        wrong += bad(check_wait(entities, "wait", wait))
+        wrong += bad(wait_until_rows_match(entities, "wait", wait))
         made = store.list("tasks")
         assert [row["createdAt"] for row in made if row["title"] == "Sub"] == [SEEDED["LLMPROXY_NOW"]]
     return said, wrong
@@ -143,10 +148,10 @@ def test_a_broken_agent_is_found(language: str, name: str, tmp_path: Path) -> No
         agent(language, tmp_path, f"{p.url}/v1", "--break", name) as running,
         rows(language, tmp_path, running, time.monotonic) as (_, entities),
     ):
-        before = take_baseline(entities, ["tasks"])
+        before = take_row_snapshot_before_step(entities, ["tasks"])
         running.chat("Create a task called 'Review PR'")
         fields = {"title": "Review PR", "status": "todo"}
-        wrong = bad(check_created(entities, before, [Created(entity="tasks", **{"as": "new"}, fields=fields)]))
+        wrong = bad(check_created_rows(entities, before, [Created(entity="tasks", **{"as": "new"}, fields=fields)]))
         if name == "wrong-title":
             assert any("created[0].fields.title" in each and "Untitled" in each for each in wrong), wrong
         else:

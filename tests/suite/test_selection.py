@@ -19,15 +19,15 @@ from llmproxy.suite.selection import (
     SelectionOptions,
     advise_recording,
     append_runs_flag,
+    build_case_cassette_name,
     build_no_recording_error,
-    cassette_name,
-    check_costs,
+    check_estimated_cost_limit,
     estimate_cost,
     explain_unrecorded_request,
     list_steps_until,
     parse_tag_expression,
     read_last_failed,
-    record_failed,
+    save_failed_case_ids,
     select_cases,
 )
 from tests.suite import rig
@@ -109,28 +109,32 @@ def test_steps_up_to_a_label(cases: Sequence[SuiteCase]) -> None:
 
 def test_names_of_cassettes_never_meet() -> None:
     """They can be read, stand in a URL, and what slugging lost is told apart."""
-    names = {cassette_name(suite, case) for suite in ("My suite", "my-suite") for case in ("a", "a[1]", "a[2]", "ä")}
+    names = {
+        build_case_cassette_name(suite, case)
+        for suite in ("My suite", "my-suite")
+        for case in ("a", "a[1]", "a[2]", "ä")
+    }
     assert len(names) == 8
-    assert cassette_name("tasks", "create") == "tasks/create"
+    assert build_case_cassette_name("tasks", "create") == "tasks/create"
     assert all(name.isascii() and "#" not in name for name in names)
 
 
 def test_failed_ones_stay_until_they_pass(tmp_path: Path) -> None:
     assert read_last_failed(tmp_path) is None
-    record_failed(tmp_path, ["a", "b", "c"], ["a", "b"])
-    record_failed(tmp_path, ["a"], [])
+    save_failed_case_ids(tmp_path, ["a", "b", "c"], ["a", "b"])
+    save_failed_case_ids(tmp_path, ["a"], [])
     assert read_last_failed(tmp_path) == ["b"]
-    record_failed(tmp_path, ["b", "d"], ["d"])
+    save_failed_case_ids(tmp_path, ["b", "d"], ["d"])
     assert read_last_failed(tmp_path) == ["d"]
 
 
 def test_a_damaged_file_is_none(tmp_path: Path) -> None:
     """It is nobody's work; and a folder that cannot be written is left alone."""
-    record_failed(tmp_path, ["a"], ["a"])
+    save_failed_case_ids(tmp_path, ["a"], ["a"])
     for text in ("{", "[]", '{"failed": 7}', "[" * 100_000):
         (tmp_path / FILE).write_text(text)
         assert read_last_failed(tmp_path) is None
-    record_failed(tmp_path / "nowhere" / "at all", ["a"], ["a"])
+    save_failed_case_ids(tmp_path / "nowhere" / "at all", ["a"], ["a"])
 
 
 TEXT_cost = "name: t\nscenarios: [{id: one, runs: 3, steps: [{chat: x}]}, {id: two, steps: [{chat: x}]}]\n"
@@ -158,12 +162,12 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
     """Before anything runs; in replay nothing is spent."""
     store, cases = recorded
     for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):
-        check_costs(store, cases, SuiteCommandOptions(mode=mode, max_cost=Decimal(limit)))
+        check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode=mode, max_cost=Decimal(limit)))
     with pytest.raises(SuiteError, match="this would cost"):
-        check_costs(store, cases, SuiteCommandOptions(mode="record", max_cost=Decimal("0.0001")))
-    (doubt, *_) = check_costs(store, cases, SuiteCommandOptions(mode="auto", max_cost=Decimal(9)))
+        check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode="record", max_cost=Decimal("0.0001")))
+    (doubt, *_) = check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode="auto", max_cost=Decimal(9)))
     assert "nothing is known about the cost of two" in doubt
-    assert check_costs(store, cases, SuiteCommandOptions(mode="auto")) == []
+    assert check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode="auto")) == []
 
 
 @pytest.mark.parametrize(("cases", "selected", "partly", "said"), [

@@ -2,7 +2,7 @@
 
 A program is a tree: a leaf asks; a sequence does one after the other; a join starts its children at once and goes on by the first, by all
 of them in their order, or by the order in which they ended. Whatever it asks next says all that it heard, in that order, so that an answer
-that comes out of turn is another question. `record` plays it against a provider with random latencies, `replay` against an `EndOrder`.
+that comes out of turn is another question. `record` plays it against a provider with random latencies, `replay` against an `EndOrderEnforcer`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, cast
 
-from llmproxy.core.engine.concurrent_calls import EndOrder, RecordedCall, group_concurrent
+from llmproxy.core.engine.concurrent_calls import EndOrderEnforcer, RecordedCall, group_concurrent
 from tests.provider import Provider
 from tests.provider.dialects import render
 from tests.provider.script import Call, Play, Reply, Step
@@ -127,7 +127,7 @@ class Replayed:
 
 def replay(program: Program, made: Recorded, rng: random.Random, *, patience: float = 3.0) -> Replayed:
     """Play a program against its recording, at full speed. Raises KeyError: it asks what was never recorded."""
-    order, loop = EndOrder(group_concurrent(made.calls), patience), _Loop()
+    order, loop = EndOrderEnforcer(group_concurrent(made.calls), patience), _Loop()
 
     async def ask(question: str) -> str:
         number, answer = made.answers[question]

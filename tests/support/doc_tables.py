@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.settings import format_value, list_options
+from llmproxy.settings import format_value, list_setting_options
 
 
 def options_table() -> str:
     """Return all options, for docs/options.md."""
     lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
-    for option in list_options():
+    for option in list_setting_options():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
         flag = f"`{pattern}`" if option.has_flag else f"(key `{option.key}`)"
         default = f"`{format_value(option.default)}`" if format_value(option.default) else ""

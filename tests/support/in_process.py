@@ -24,7 +24,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, RejectConnection, Request, TextMessage
 
 from llmproxy.core.control import endpoints as control
-from llmproxy.core.control.endpoints import ControlledProxy, ControlRequest
+from llmproxy.core.control.endpoints import ControlApiContext, ControlRequest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp_answer_replay import SendCondition
 from llmproxy.core.secrets.redact import Redactor
@@ -37,7 +37,7 @@ from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeMissed, redact_message
+from llmproxy.mitm.websockets import ReplayedWebSocket, WebSocketUpgradeMiss, redact_websocket_message
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision, Mode
 
 Json = dict[str, Any]
@@ -89,7 +89,7 @@ class InProcess:
     def control(self, method: str, path: str, **body: object) -> tuple[int, Json]:
         said = json.dumps(body).encode() if body else b""
         asked = ControlRequest(method, CONTROL_PREFIX + path, (), said, loopback=True)
-        status, data, _ = control.answer_control_request(self.engine, asked, ControlledProxy())
+        status, data, _ = control.answer_control_request(self.engine, asked, ControlApiContext())
         return status, json.loads(data)
 
     def ask(
@@ -193,7 +193,7 @@ class InProcess:
             case Decision.RECORD | Decision.PASS:
                 return self._record_socket(exchange, label, says, upstream)
         error = exchange.error or LLMProxyError("refused")
-        missed = UpgradeMissed(error.message, hint=error.hint) if isinstance(error, MissError) else error
+        missed = WebSocketUpgradeMiss(error.message, hint=error.hint) if isinstance(error, MissError) else error
         return self._refuse(exchange, missed)
 
     def _record_socket(
@@ -201,7 +201,7 @@ class InProcess:
     ) -> Answer:
         exchange.recording.on_head(10, SWITCHING, "Switching Protocols", (("x-request-id", "r"),))
         recording = FrameRecorder(
-            lambda data: redact_message(self.engine, exchange, data), *exchange.recording.timed_head
+            lambda data: redact_websocket_message(self.engine, exchange, data), *exchange.recording.timed_head
         )
         exchange.recording, at, heard = recording, 20, []
         for each in ("", *says):

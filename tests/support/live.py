@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.live_or_recorded import LiveChannels
+from llmproxy.core.live_or_recorded import LiveChannelSettings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
@@ -147,7 +147,9 @@ class Bench:
         self._lasting = lasting
         self._journal = Journal.open(Path(f"{store}.state.db"), lambda: began)
         channels = (
-            LiveChannels(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only)) if live else None
+            LiveChannelSettings(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only))
+            if live
+            else None
         )
         self.now = Clock(began)
         dead = {"tools": "http://127.0.0.1:9"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.formats import read_source_file
+from llmproxy.core.cassettes.formats import read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import read
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.dialects.codecs import CHAT
@@ -43,7 +43,7 @@ def interactions(folder: Path) -> list[list[Interaction]]:
     """Return the interactions of each file of real traffic; read once."""
     found = []
     for path in sorted(folder.rglob("*.yaml")):
-        adopted = convert_exchanges(read(read_source_file(path)), path.stem, rules=Rules(), redactor=Redactor())
+        adopted = convert_exchanges(read(read_file_of_recordings(path)), path.stem, rules=Rules(), redactor=Redactor())
         found.append([each.interaction for each in adopted if each.interaction is not None])
     return found
 

@@ -24,7 +24,7 @@ from llmproxy.trace import (
     tool_trajectory,
 )
 from llmproxy.trace.assertions import matches_partially
-from llmproxy.trace.trace_file import from_interactions
+from llmproxy.trace.trace_file import build_trace_from_interactions
 from tests.support.messages import said, user
 from tests.trace.runs import Json, chat, tools, weather
 
@@ -91,13 +91,13 @@ def test_an_answer_that_was_not_read_proves_no_absence(kind: str) -> None:
         response = replace(response, chunks=(Chunk(1, BODIES[kind]),))
     else:
         status, ending = (200, Ending.CUT) if kind == "cut" else (500, ending)
-    run = from_interactions([replace(ASKED, response=replace(response, status=status, ending=ending))], "x")
+    run = build_trace_from_interactions([replace(ASKED, response=replace(response, status=status, ending=ending))], "x")
     results = [no_tool_called(run), no_tool_called(run, "a"), tool_called(run, "a", times=0), no_loops(run)]
     results += [tool_trajectory(run, [], mode="subset"), tool_order(run, [], strict=True), same_tool_calls(run, run)]
     results += [cost_under(run, 1), token_count_under(run, 999), latency_under(run, 9e9)] if status == 500 else []
     assert not any(results)
     assert all(each.message for each in results)
-    assert no_tool_called(from_interactions([ASKED], "x"))
+    assert no_tool_called(build_trace_from_interactions([ASKED], "x"))
 
 
 def test_an_assert_shows_what_was_expected() -> None:

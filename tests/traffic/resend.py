@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.cli.parts.import_files import group_files, read_exchanges
+from llmproxy.cli.parts.import_files import group_files_by_cassette, read_exchanges
 from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
@@ -42,7 +42,7 @@ class Row:
 
 def exchanges(folder: Path) -> Iterator[tuple[str, list[ConvertedExchange]]]:
     """Read every cassette as `llmproxy import` does: (session name, its exchanges)."""
-    for name, pieces in group_files([folder], None).items():
+    for name, pieces in group_files_by_cassette([folder], None).items():
         yield name, convert_exchanges(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
 
 

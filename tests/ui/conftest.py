@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import make_page_query_function
+from llmproxy.cli.ui import make_viewer_query_function
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.ui.serve import make_server
+from llmproxy.ui.serve import make_viewer_server
 from tests.support.browser import Browser, Page
 from tests.support.recordings import reopened
 from tests.support.services import serving
@@ -21,7 +21,7 @@ from tests.ui import samples
 @contextmanager
 def viewing(path: Path, start: str = "") -> Iterator[str]:
     """Serve the viewer on a store; yields the address with its token."""
-    made = make_server(0, "the-token", make_page_query_function(path), {"store": str(path), "start": start})
+    made = make_viewer_server(0, "the-token", make_viewer_query_function(path), {"store": str(path), "start": start})
     with serving(made) as url:
         yield f"{url}{UI_PREFIX}#token=the-token"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from llmproxy.ui.calls import body_to_json, encode_text_as_delta
+from llmproxy.ui.calls import encode_body_for_json, encode_text_as_delta
 
 
 def rebuilt(base: str, made: dict[str, Any]) -> str:
@@ -36,5 +36,5 @@ def test_requests_that_have_little_in_common_stand_for_themselves() -> None:
 
 
 def test_bytes_that_are_no_text_come_as_base64() -> None:
-    assert body_to_json(b"\xff\x00") == {"base64": base64.b64encode(b"\xff\x00").decode()}
-    assert body_to_json("é".encode()) == {"text": "é"}
+    assert encode_body_for_json(b"\xff\x00") == {"base64": base64.b64encode(b"\xff\x00").decode()}
+    assert encode_body_for_json("é".encode()) == {"text": "é"}

@@ -10,13 +10,13 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound
 from llmproxy.ui.queries import (
     QUESTIONS,
-    BadQuestion,
     CallFilter,
-    NoSuchQuestion,
-    answer_question,
+    InvalidViewerQuery,
+    UnknownPageQuery,
+    answer_viewer_query,
     count_rows_before,
     list_timeline_marks,
-    read_row_window,
+    read_window_of_call_rows,
     sum_calls,
 )
 from tests.support.recordings import reopened
@@ -35,12 +35,12 @@ ASKED = {
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_question_has_an_answer(store: Store, question: str) -> None:
     """Each is asked once here as the page asks it."""
-    assert answer_question(store, question, ASKED[question])
+    assert answer_viewer_query(store, question, ASKED[question])
 
 
 def test_a_call_is_opened_with_what_came_before_and_after(store: Store) -> None:
     """What is new in it, and what its tools answered later, without reading the whole recording."""
-    found = answer_question(store, "call", {"id": "3"})
+    found = answer_viewer_query(store, "call", {"id": "3"})
     assert (found["previous"], found["known"], found["retry"]) == (2, 4, True)
     told = found["results"]
     assert told == {"toolu_2": {"text": "written", "in": 5}, "toolu_3": {"text": "14 passed in 0.3 s", "in": 5}}
@@ -60,16 +60,16 @@ def test_a_call_is_opened_with_what_came_before_and_after(store: Store) -> None:
 )
 def test_what_makes_no_sense_is_refused(store: Store, question: str, query: dict[str, str]) -> None:
     """With what it can be; nothing is guessed."""
-    with pytest.raises(BadQuestion, match="llmproxy: "):
-        answer_question(store, question, query)
+    with pytest.raises(InvalidViewerQuery, match="llmproxy: "):
+        answer_viewer_query(store, question, query)
 
 
 def test_what_is_not_there_is_said(store: Store) -> None:
     """A call that is gone, and a question that nobody knows."""
     with pytest.raises(CassetteNotFound):
-        answer_question(store, "call", {"id": "999"})
-    with pytest.raises(NoSuchQuestion):
-        answer_question(store, "../../etc/passwd", {})
+        answer_viewer_query(store, "call", {"id": "999"})
+    with pytest.raises(UnknownPageQuery):
+        answer_viewer_query(store, "../../etc/passwd", {})
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
@@ -77,15 +77,15 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     before = path.read_bytes()
     with reopened(path) as store:
         for question, query in ASKED.items():
-            answer_question(store, question, query)
+            answer_viewer_query(store, question, query)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["x.db"]
 
 
 def test_a_window_gives_its_part_in_order(store: Store) -> None:
-    assert [row["id"] for row in read_row_window(store, CallFilter("agent"), 1, 3)] == [2, 3, 4]
-    assert read_row_window(store, CallFilter("agent"), 5, 10) == []
-    assert read_row_window(store, CallFilter("nothing"), 0, 10) == []
+    assert [row["id"] for row in read_window_of_call_rows(store, CallFilter("agent"), 1, 3)] == [2, 3, 4]
+    assert read_window_of_call_rows(store, CallFilter("agent"), 5, 10) == []
+    assert read_window_of_call_rows(store, CallFilter("nothing"), 0, 10) == []
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_window_gives_its_part_in_order(store: Store) -> None:
 )
 def test_finding_looks_into_prompts_answers_and_models(store: Store, find: str, ids: list[int]) -> None:
     """Case does not count, and what SQL takes for a wildcard is a letter."""
-    assert [row["id"] for row in read_row_window(store, CallFilter("agent", find=find), 0, 10)] == ids
+    assert [row["id"] for row in read_window_of_call_rows(store, CallFilter("agent", find=find), 0, 10)] == ids
 
 
 def test_only_what_failed(store: Store) -> None:
     only = CallFilter("agent", failed=True)
-    assert [row["status"] for row in read_row_window(store, only, 0, 10)] == [529]
+    assert [row["status"] for row in read_window_of_call_rows(store, only, 0, 10)] == [529]
     assert sum_calls(store, only)["calls"] == 1
 
 
@@ -114,7 +114,7 @@ def test_sums_say_what_is_unknown(store: Store) -> None:
 
 def test_a_call_knows_its_place(store: Store) -> None:
     """So that the list can be opened where it stands."""
-    for place, row in enumerate(read_row_window(store, CallFilter("agent"), 0, 10)):
+    for place, row in enumerate(read_window_of_call_rows(store, CallFilter("agent"), 0, 10)):
         assert count_rows_before(store, CallFilter("agent"), row["at"], row["id"]) == place
 
 

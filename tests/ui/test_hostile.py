@@ -15,8 +15,8 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.ui.html_file import choose_cassettes, page_data
-from llmproxy.ui.page import render_page
+from llmproxy.ui.html_file import build_viewer_page_data, choose_cassettes
+from llmproxy.ui.page import render_viewer_page
 from tests.support.browser import Browser, Page
 from tests.support.chats import chat, fill
 from tests.support.proxy import DIRECT, proxy
@@ -145,7 +145,10 @@ def test_in_a_file_it_stays_text(browser: Browser, store: Path, tmp_path: Path) 
     with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
         file = tmp_path / "shared.html"
         file.write_text(
-            render_page(page_data(opened, list(choose_cassettes(opened, None, None)), hostile.EVIL)), "utf-8"
+            render_viewer_page(
+                build_viewer_page_data(opened, list(choose_cassettes(opened, None, None)), hostile.EVIL)
+            ),
+            "utf-8",
         )
     page = browser.open(file.as_uri())
     page.see("recording", "main")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llmproxy.cli import main
 from llmproxy.report import json_report
-from llmproxy.scenario.lab.human_labels import read_labels
+from llmproxy.scenario.lab.human_labels import read_human_labels
 from tests.support.browser import Browser, Page
 from tests.support.chats import chat, fill
 from tests.support.proxy import proxy
@@ -143,5 +143,5 @@ def test_a_verdict_is_labelled_by_the_keyboard_alone(browser: Browser, tmp_path:
         page.see("call #1", ".facts h2")
         assert page.errors() == []
         page.close()
-    (labelled,) = read_labels(labels)
+    (labelled,) = read_human_labels(labels)
     assert labelled.labels == {"It says that the tests pass": "passed"}

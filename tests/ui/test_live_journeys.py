@@ -20,7 +20,7 @@ from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Chunk, Request as Asked, Response
 from llmproxy.protocol import LAST_REPORT
 from llmproxy.report.events import Completed, Finished, Selected, Started, Status
-from llmproxy.report.json_report import JsonLines
+from llmproxy.report.json_report import JsonLinesReport
 from tests.support.browser import Browser
 from tests.support.chats import NOW, chat, fill
 from tests.support.proxy import DIRECT, Proxy, ask_chat, near, proxy
@@ -101,7 +101,7 @@ def test_the_test_that_runs_is_told_live(browser: Browser, tmp_path: Path, monke
     """Beside its calls: how far `llmproxy test` in this folder is, what failed, and the way to it; gone when it is over."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / LAST_REPORT).parent.mkdir()
-    writer = JsonLines(tmp_path / LAST_REPORT)
+    writer = JsonLinesReport(tmp_path / LAST_REPORT)
     with near("replay", tmp_path / "x.db") as px:
         page = browser.open(f"{px.url}/")
         page.see("None has begun", ".sessions")

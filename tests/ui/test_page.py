@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.ui.page import build_page_scripts, render_page, to_script_safe_json, wrap_js_module
+from llmproxy.ui.page import build_page_scripts, render_viewer_page, to_script_safe_json, wrap_js_module
 from tests.ui.samples import EVIL
 
 STATIC = Path(llmproxy.__file__).parent / "ui" / "static"
@@ -23,7 +23,7 @@ GROUNDS = ("back", "tint", "user", "chosen")
 
 def test_the_page_is_small() -> None:
     """It is put into every report: at most 300 KB without data, and what the documentation says."""
-    size = len(render_page({}).encode())
+    size = len(render_viewer_page({}).encode())
     assert size < LARGEST
     said = (Path(__file__).parents[2] / "docs" / "ui.md").read_text("utf-8")
     assert f"The viewer is {size / 1000:.0f} KB without data" in said
@@ -31,7 +31,7 @@ def test_the_page_is_small() -> None:
 
 def test_the_policy_names_every_script_and_the_style() -> None:
     """By digest, and allows nothing else; a file may ask nobody, a served page where it came from."""
-    text = render_page({"x": EVIL})
+    text = render_viewer_page({"x": EVIL})
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found is not None
     for code in [*build_page_scripts(), (STATIC / "style.css").read_text()]:
@@ -39,7 +39,7 @@ def test_the_policy_names_every_script_and_the_style() -> None:
     assert found[1].startswith("default-src 'none'; ")
     assert "unsafe" not in found[1]
     assert "connect-src" not in found[1]
-    assert "connect-src 'self'" in render_page({}, served=True)
+    assert "connect-src 'self'" in render_viewer_page({}, served=True)
     assert text.count("<script>") == len(build_page_scripts())
 
 
@@ -48,11 +48,13 @@ def test_data_cannot_become_markup() -> None:
     held = to_script_safe_json({"x": EVIL})
     assert not re.search(r"[<>&\x00-\x08\x1b\u202e\ud800-\udfff]", held)
     assert json.loads(held) == {"x": EVIL}
-    assert "<script>document.title" not in render_page({"x": EVIL}, EVIL)
+    assert "<script>document.title" not in render_viewer_page({"x": EVIL}, EVIL)
 
 
 def test_without_scripts_the_page_says_what_it_needs() -> None:
-    assert "<noscript><p>This page needs JavaScript, which is switched off here.</p></noscript>" in render_page({})
+    assert "<noscript><p>This page needs JavaScript, which is switched off here.</p></noscript>" in render_viewer_page(
+        {}
+    )
 
 
 def test_nothing_of_ours_makes_markup_of_text() -> None:
@@ -73,7 +75,7 @@ def test_modules_keep_their_lines() -> None:
 
 def test_every_module_is_on_the_page() -> None:
     """None is forgotten, and none stays that nobody imports."""
-    text = render_page({})
+    text = render_viewer_page({})
     for path in STATIC.rglob("*.js"):
         assert f"sourceURL=llmproxy/ui/static/{path.relative_to(STATIC).as_posix()}\n" in text, path
 

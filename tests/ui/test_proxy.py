@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.endpoints import ControlledProxy, ControlRequest, answer_control_request, find_refusal
+from llmproxy.core.control.endpoints import (
+    ControlApiContext,
+    ControlRequest,
+    answer_control_request,
+    find_access_refusal,
+)
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
@@ -18,10 +23,10 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.proxy_calls import KEPT, CallLog
 from llmproxy.report.events import Selected, Started
-from llmproxy.report.json_report import JsonLines
+from llmproxy.report.json_report import JsonLinesReport
 from llmproxy.report.live_report_reader import make_report_query_handler
 from llmproxy.ui.mount_in_proxy import Viewer
-from llmproxy.ui.queries import QUESTIONS, read_int
+from llmproxy.ui.queries import QUESTIONS, read_query_integer
 from tests.support.chats import NOW, chat, fill
 from tests.ui import samples
 from tests.ui.test_data import ASKED
@@ -111,7 +116,7 @@ def test_the_last_test_of_the_folder_is_told(asker: Asker, tmp_path: Path) -> No
     assert asker.ask(f"{DATA}report")[0] == 404
     asker.viewer.tests = make_report_query_handler(tmp_path / "last.jsonl", tmp_path / "x.db.state.db")
     assert asker.get("report")["scenarios"] == []
-    writer = JsonLines(tmp_path / "last.jsonl")
+    writer = JsonLinesReport(tmp_path / "last.jsonl")
     for event in (Selected(title="tasks", scenarios=1, runs=1), Started(run_id="r", scenario="s", name="s")):
         writer.handle(event)
     told = asker.get("report")
@@ -198,7 +203,7 @@ def test_our_page_may_ask_the_control_api_too(asker: Asker) -> None:
     def status(method: str, headers: dict[str, str]) -> int:
         body = b'{"name": "x"}' if method == "POST" else b""
         asked = ControlRequest(method, "/_llmproxy/sessions", tuple(headers.items()), body, loopback=True)
-        return answer_control_request(asker.engine, asked, ControlledProxy(page_token=PAGE))[0]
+        return answer_control_request(asker.engine, asked, ControlApiContext(page_token=PAGE))[0]
 
     own = OWN | {"origin": "http://127.0.0.1:8080"}
     assert (status("GET", own), status("POST", own)) == (200, 201)
@@ -220,7 +225,7 @@ def test_other_machines_get_the_page_and_no_data(asker: Asker) -> None:
 def test_an_empty_token_is_none() -> None:
     """A proxy without a page token lets no page in, whatever it sends."""
     headers = tuple((OWN | {"x-llmproxy-token": ""}).items())
-    assert find_refusal(ControlRequest("GET", DATA, headers, b"", loopback=True), "", "") is not None
+    assert find_access_refusal(ControlRequest("GET", DATA, headers, b"", loopback=True), "", "") is not None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +233,7 @@ def test_an_empty_token_is_none() -> None:
 )
 def test_a_bad_number_is_the_askers_mistake(asker: Asker, query: str) -> None:
     """Also where the answer begins in the engine's own thread: nothing there is an internal error."""
-    asker.viewer.tests = lambda given: read_int(given, "after", 0, 9)
+    asker.viewer.tests = lambda given: read_query_integer(given, "after", 0, 9)
     status, body = asker.ask(DATA + query)
     assert (status, json.loads(body)["error"]["code"]) == (400, "llmproxy_question")
 

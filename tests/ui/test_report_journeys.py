@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import make_label_file_writer, make_page_query_function, open_view_target
+from llmproxy.cli.ui import make_label_file_writer, make_viewer_query_function, open_view_target
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -27,11 +27,11 @@ from llmproxy.report.events import (
     Step,
 )
 from llmproxy.report.html import render_report as written
-from llmproxy.report.json_report import JsonLines
+from llmproxy.report.json_report import JsonLinesReport
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import TrendRecorder
-from llmproxy.scenario.lab.human_labels import read_labels
-from llmproxy.ui.serve import make_server
+from llmproxy.scenario.lab.human_labels import read_human_labels
+from llmproxy.ui.serve import make_viewer_server
 from tests.report import samples as report_samples
 from tests.support.browser import Browser, Page
 from tests.support.services import serving
@@ -211,10 +211,10 @@ def test_on_a_telephone_the_matrix_is_a_button_away(browser: Browser, tmp_path: 
 def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
     """Serve the viewer on a report; yields the address with its token."""
     with open_view_target(str(file), store) as seen:
-        made = make_server(
+        made = make_viewer_server(
             0,
             "the-token",
-            make_page_query_function(seen.store, seen.report),
+            make_viewer_query_function(seen.store, seen.report),
             seen.start,
             make_label_file_writer(file, labels),
         )
@@ -226,7 +226,7 @@ def test_a_test_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> N
     """Scenarios are there as they begin and end, with what was said last; a call of another store is not taken for its own."""
     recordings = samples.store(tmp_path / "x.db")
     file = tmp_path / "report.jsonl"
-    writer = JsonLines(file)
+    writer = JsonLinesReport(file)
     writer.handle(Selected(title="tasks", scenarios=2, runs=2, at=time.time()))
     with served(file, recordings, tmp_path / "labels.jsonl") as url:
         opened = browser.open(url)
@@ -289,6 +289,6 @@ def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, t
         opened.see("call #3", ".facts h2")
         assert opened.errors() == []
         opened.close()
-    (labelled,) = read_labels(labels)
+    (labelled,) = read_human_labels(labels)
     assert labelled.labels == {"It says that the tests pass": "inconclusive"}
     assert json.loads(labels.read_text("utf-8"))["description"] == "Mend it."

@@ -11,7 +11,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.ui.serve import answer_ui_request, make_server
+from llmproxy.ui.serve import answer_ui_request, make_viewer_server
 from tests.support.proxy import DIRECT
 from tests.support.services import serving
 
@@ -93,7 +93,7 @@ def test_an_error_is_told_as_json() -> None:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with serving(make_server(0, TOKEN, ask, {"store": "x.db"})) as address:
+    with serving(make_viewer_server(0, TOKEN, ask, {"store": "x.db"})) as address:
         yield address
 
 

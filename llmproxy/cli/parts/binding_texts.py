@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmproxy.cli.parts.printing import print_line, to_line
+from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.core.bindings import VolatileField, list_volatile_field_values
-from llmproxy.core.bindings.volatile_field_matching import list_builtin
+from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
 from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_volatile_fields
@@ -31,7 +31,7 @@ def format_run_variables_line(said: str) -> str:
 
 
 def _shorten_value(text: str) -> str:
-    flat = to_line(text)
+    flat = to_safe_line(text)
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
@@ -47,7 +47,7 @@ def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterat
     told = []
     for each in fields:
         where = f' "{_shorten_value(each.before)}"' if each.before else f" {each.at}"
-        told.append(f"{each.name} ({each.kind}, {to_line(each.tool) or 'anywhere'}{where})")
+        told.append(f"{each.name} ({each.kind}, {to_safe_line(each.tool) or 'anywhere'}{where})")
     if told:
         yield f"{name}: volatile fields {', '.join(told)}"
 
@@ -66,7 +66,7 @@ def list_request_volatile_values(
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_volatile_field_values((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
+    values = list_volatile_field_values((*read_volatile_fields(database, found.cassette), *list_builtin_fields()), tree)
     return [
         {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.place.path}
         for each in values
@@ -90,13 +90,13 @@ def print_merged_recordings(found: Mapping[str, Sequence[InterchangeablePair]]) 
     count = sum(map(len, found.values()))
     many = f"{count or 'no'} {'pair' if count == 1 else 'pairs'}"
     print_line(
-        f"volatile fields ({', '.join(map(to_line, found))}): {many} of recordings merged{':' if count else '.'}"
+        f"volatile fields ({', '.join(map(to_safe_line, found))}): {many} of recordings merged{':' if count else '.'}"
     )
     for name, each in [(name, each) for name, merges in found.items() for each in merges][:_SHOWN]:
         alike = "answered alike"
         if not each.alike:
             alike = "answered differently: the order of a run says which is meant, or it is a miss"
         pair = f"#{each.first} and #{each.second}"
-        print_line(f"  {to_line(name)}: {pair} are one by {', '.join(each.volatile)}; {alike}")
+        print_line(f"  {to_safe_line(name)}: {pair} are one by {', '.join(each.volatile)}; {alike}")
     if count > _SHOWN:
         print_line(f"  ... and {count - _SHOWN} more")

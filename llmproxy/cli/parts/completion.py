@@ -1,8 +1,8 @@
 """Shell completion of cassette names and models from the selected store.
 
-It runs at each tab: an unreadable store completes nothing, and prints nothing into the command line. Bash splits
-words at colons and inserts completions unquoted: :func:`adapt_to_bash` handles both. Zsh evaluates completions, and
-typer does not quote every character that a name may have: such a name is not offered there.
+It runs at each tab: an unreadable store completes nothing, and prints nothing into the command line. Bash splits words
+at colons and inserts completions unquoted: :func:`adapt_completion_to_bash` handles both. Zsh evaluates completions,
+and typer does not quote every character that a name may have: such a name is not offered there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
 
 
 @contextmanager
-def adapt_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
+def adapt_completion_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
     """Adapt completions to bash: join words that it split at colons, and return only the missing part of each."""
     if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
         yield
@@ -51,13 +51,13 @@ def adapt_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
             typer.echo(_SPECIAL.sub(r"\\\g<0>", name[there:]))
 
 
-def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_cassette_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_from_store(
         ctx, incomplete, lambda store: (format_sample_name(info.name, info.sample) for info in store.cassettes())
     )
 
 
-def complete_models(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_model_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a recorded model by litellm's name: ``openai/gpt-4o-mini``."""
     query = "SELECT DISTINCT provider, model FROM interactions WHERE model IS NOT NULL"
     return _complete_from_store(ctx, incomplete, lambda store: map("/".join, store.query(query)))

@@ -24,15 +24,20 @@ from typing import Any
 import typer
 
 from llmproxy.amount_formatting import format_count, format_seconds
-from llmproxy.cli.parts.options import RunArguments, format_record_command, refuse_live
+from llmproxy.cli.parts.options import RunArguments, format_record_command, refuse_live_channels
 from llmproxy.cli.parts.run_ending import write_json_result
-from llmproxy.cli.parts.session_setup import build_start_flags, find_agent_tools, plan_environment, redirect_tools
+from llmproxy.cli.parts.session_setup import (
+    build_start_flags,
+    find_command_mcp_servers,
+    plan_environment,
+    redirect_mcp_servers,
+)
 from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_exit_code
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 from llmproxy.settings import Loaded
 
 MOST_KEPT = 1 << 20
@@ -40,7 +45,7 @@ PATIENCE, TIMES = 20.0, 5.0
 """Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
 
 
-def _list_call_identities(run: judging.SweepRun) -> list[tuple[str, int]]:
+def _list_call_identities(run: judging.FaultSweepOutcome) -> list[tuple[str, int]]:
     return sorted((call.key or "", call.occurrence or 0) for call in run.calls)
 
 
@@ -50,14 +55,14 @@ class SweepImpossible(MachineError):
 
 def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Replay the command once for each injected fault; returns 1 if one breaks it. Raises LLMProxyError."""
-    refuse_live(loaded, "llmproxy run --faults sweep")
-    kinds = judging.select_kinds(loaded.settings.faults)
+    refuse_live_channels(loaded, "llmproxy run --faults sweep")
+    kinds = judging.select_fault_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
         raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {format_record_command(loaded)}")
     find_command_path(asked.command, env)
     if asked.options.json is not None:
         write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
-    named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
+    named = {"store": format_store_place(loaded.settings.store), "cassette": loaded.settings.cassette}
     typed_names = [name for name in named if loaded.sources[name].was_typed(environment=False)]
     same = [f"--{name} {shlex.quote(named[name])}" for name in typed_names]
     typed = " ".join([asked.run_command_prefix, "--faults FAULT", *same, "--", shlex.join(asked.command)])
@@ -66,9 +71,9 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
         try:
             sweep.run()
         except KeyboardInterrupt:
-            print_findings_for_exit_code(sweep.findings, typed, asked.options.json)
+            print_sweep_findings(sweep.findings, typed, asked.options.json)
             return Exit.INTERRUPTED
-    return print_findings_for_exit_code(sweep.findings, typed, asked.options.json)
+    return print_sweep_findings(sweep.findings, typed, asked.options.json)
 
 
 class Sweep:
@@ -76,7 +81,7 @@ class Sweep:
         self, asked: RunArguments, loaded: Loaded, env: Mapping[str, str], kinds: Sequence[FaultKind], folder: Path
     ) -> None:
         self._asked, self._loaded, self._env, self._kinds, self._folder = asked, loaded, env, kinds, folder
-        self._declared, self._tools = asked.list_run_variables(env), find_agent_tools(asked, env)
+        self._declared, self._tools = asked.list_run_variables(env), find_command_mcp_servers(asked, env)
         self._stdin, self._tell = read_stdin(), make_progress_printer()
         self._opened = itertools.count(1)
         self._patience = asked.options.patience or 10 * PATIENCE
@@ -84,7 +89,7 @@ class Sweep:
         self._guard, self._ended = threading.Lock(), False
         self._bound: set[int | None] = set()
         self.findings: list[judging.TrialFinding] = []
-        self.baseline: list[judging.SweepRun] = []
+        self.baseline: list[judging.FaultSweepOutcome] = []
 
     def run(self) -> None:
         """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
@@ -95,7 +100,7 @@ class Sweep:
         log = self._folder / "proxy.log"
         with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as self._proxy:
             self.baseline = [self._run_undisturbed()]
-            trials = judging.plan_trials(self.baseline[0].calls, self._kinds)
+            trials = judging.plan_fault_trials(self.baseline[0].calls, self._kinds)
             wanted = asked.options.jobs or os.cpu_count() or 1
             jobs = self._determine_safe_parallelism(max(1, min(wanted, len(trials))))
             longest = max(each.seconds for each in self.baseline)
@@ -105,7 +110,7 @@ class Sweep:
             self._tell(f"sweep: {work}; without faults it takes {format_seconds(longest)}")
             self._run_trials_in_parallel(trials, jobs)
 
-    def _run_undisturbed(self) -> judging.SweepRun:
+    def _run_undisturbed(self) -> judging.FaultSweepOutcome:
         went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
@@ -140,7 +145,7 @@ class Sweep:
         self._tell("sweep: several runs at once disturb each other; one at a time, then")
         return self._determine_safe_parallelism(1)
 
-    def _run_trials_in_parallel(self, trials: Sequence[judging.PlannedTrial], jobs: int) -> None:
+    def _run_trials_in_parallel(self, trials: Sequence[judging.PlannedFaultTrial], jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 pending = [pool.submit(self._run_trial, trial) for trial in trials]
@@ -155,10 +160,10 @@ class Sweep:
                         kill_group_at_once(each)
                 raise
 
-    def _run_trial(self, trial: judging.PlannedTrial) -> judging.TrialFinding:
-        return judging.judge_trial(trial, self._run_once([trial.rule]), self.baseline)
+    def _run_trial(self, trial: judging.PlannedFaultTrial) -> judging.TrialFinding:
+        return judging.judge_fault_trial(trial, self._run_once([trial.rule]), self.baseline)
 
-    def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> judging.SweepRun:
+    def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> judging.FaultSweepOutcome:
         control, asked = self._proxy.control, self._asked
         opened = control.open_session(
             f"sweep-{os.getpid()}-{next(self._opened)}",
@@ -170,7 +175,7 @@ class Sweep:
             patience=10.0,
         )
         own = Path(tempfile.mkdtemp(dir=self._folder))
-        mine, _ = redirect_tools(asked, self._tools, self._proxy.url, opened.name, own)
+        mine, _ = redirect_mcp_servers(asked, self._tools, self._proxy.url, opened.name, own)
         plan = plan_environment(self._proxy, opened, self._env, mine, self._folder)
         try:
             since = time.monotonic()
@@ -180,8 +185,10 @@ class Sweep:
         finally:
             with suppress(ControlError):
                 control.close_session(opened.name)
-        failed, crashed = judging.find_failure_message(out, err, code) if code else ("", False)
-        return judging.SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
+        failed, crashed = judging.find_failure_in_output(out, err, code) if code else ("", False)
+        return judging.FaultSweepOutcome(
+            calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung
+        )
 
     def _run_child(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str, str, bool]:
         """Run the command; returns exit code, output, errors, and whether it was killed."""
@@ -237,12 +244,12 @@ def make_progress_printer() -> Callable[[str], None]:
     return print_progress
 
 
-def print_findings_for_exit_code(findings: Sequence[judging.TrialFinding], typed: str, file: Path | None = None) -> int:
+def print_sweep_findings(findings: Sequence[judging.TrialFinding], typed: str, file: Path | None = None) -> int:
     """Print the table and result, and write them to `file`; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
-    for line in [*judging.format_findings(findings), "", *judging.format_sweep_summary_lines(findings, typed)]:
+    for line in [*judging.format_sweep_findings(findings), "", *judging.format_sweep_summary_lines(findings, typed)]:
         typer.echo(line)
     if file is not None:
-        write_json_result(file, judging.findings_to_json(findings))
+        write_json_result(file, judging.sweep_findings_to_json(findings))
     return Exit.FAILED if any(each.weak for each in findings) else Exit.OK

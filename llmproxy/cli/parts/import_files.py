@@ -10,8 +10,8 @@ from pathlib import Path
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import align_rows, format_count, format_seconds, number
 from llmproxy.cli.parts.store_arguments import find_cassette
-from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_head_notes
-from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
+from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_cassette_head_notes
+from llmproxy.core.cassettes.folder import build_slug, strip_store_data_of_interactions
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
@@ -19,18 +19,18 @@ from llmproxy.core.cassettes.formats import (
     Recorded,
     Source,
     find_matching_format,
-    read_source_file,
+    read_file_of_recordings,
     review_yaml,
 )
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
 from llmproxy.core.forks.fork_rows import store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.queries import write_notes
+from llmproxy.core.store.queries import write_cassette_notes
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 
 _SKIPPED = 20
 _YAML = (".yaml", ".yml")
@@ -43,7 +43,9 @@ class ImportFile:
     """Format, if already detected (in a folder) or requested; None: detect when reading."""
 
 
-def group_files(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[ImportFile]]:
+def group_files_by_cassette(
+    paths: Sequence[Path], name: str | None, form: Format | None = None
+) -> dict[str, list[ImportFile]]:
     """Return each cassette's files in order; `form` forces the format. Raises CassetteNotFound, SettingsError."""
     found: dict[str, list[ImportFile]] = {}
     for path in paths:
@@ -71,7 +73,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
     for file in files:
         found = form
         if form is None and file.suffix not in _YAML:
-            found = find_matching_format(read_source_file(file))
+            found = find_matching_format(read_file_of_recordings(file))
             if found is None:  # another file (package.json)
                 continue
         pieces.append(ImportFile(file, found))
@@ -98,7 +100,7 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
     for piece in pieces:
-        source = read_source_file(piece.path, models)
+        source = read_file_of_recordings(piece.path, models)
         form = piece.form or find_matching_format(source)
         if form is None:
             msg = f"{source.name}: this is not a file of recordings of any format that we know."
@@ -152,9 +154,9 @@ class Importer:
         """Import the files of one cassette; a damaged file is reported, and the cassette is skipped."""
         started = time.perf_counter()
         try:
-            recorded, source = read_exchanges(pieces, self.models), read_source_file(pieces[0].path)
+            recorded, source = read_exchanges(pieces, self.models), read_file_of_recordings(pieces[0].path)
             fork = review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
-            notes = read_head_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            notes = read_cassette_head_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -163,7 +165,7 @@ class Importer:
         if fork is not None and any(each.interaction for each in adopted):
             store_fork(database, replace(fork, cassette=name))
         if notes:
-            write_notes(database, name, notes)
+            write_cassette_notes(database, name, notes)
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 
@@ -228,7 +230,7 @@ class Importer:
         came = "Nothing was imported" if hosts else "Nothing was imported: no exchange is in it"
         if count := total["imported"]:
             held = f"{format_count(self.cassettes, 'cassette')} with {format_count(count, 'interaction')}"
-            came = f"{held} in {show_store(store)}"
+            came = f"{held} in {format_store_place(store)}"
         lines.append(f"{came} ({format_seconds(self.seconds)})")
         if count := total["replaced"]:
             lines.append(f"{number(count)} older recordings of the same requests were replaced; nothing is doubled.")
@@ -254,6 +256,6 @@ def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
 
 def _group_by_sample_and_key(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
-    for each in remove_row_numbers(found):
+    for each in strip_store_data_of_interactions(found):
         places.setdefault(_recording_group_key(each), []).append(each)
     return places

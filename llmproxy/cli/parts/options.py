@@ -19,11 +19,11 @@ from typer.main import get_command
 
 from llmproxy import protocol
 from llmproxy.advice import StartCommand, quote_word
-from llmproxy.cli.parts.completion import complete_cassettes, make_word_completer
+from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
 from llmproxy.client.child_env import gather_run_variables, parse_var_option_dicts
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
-from llmproxy.settings import Loaded, Option, format_value, list_options, load, shown_path
+from llmproxy.settings import Loaded, Option, format_shown_path, format_value, list_setting_options, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class RunArguments:
 _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_all"
 
 
-class SettingsCommand(TyperCommand):
+class CommandWithSettingsFlags(TyperCommand):
     """A command with the flags of `Settings` and `RunOptions` that have help; `get_given_...` read them."""
 
     with_settings = True
@@ -203,7 +203,7 @@ class SettingsCommand(TyperCommand):
             facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if self.free_port else {}
             settings = [
                 _make_option_signature_parameter(option, facts.get(option.name))
-                for option in (list_options() if self.with_settings else ())
+                for option in (list_setting_options() if self.with_settings else ())
                 if option.has_flag and option.name not in own_names and not (self.without_live and option.of_live)
             ]
             self._derived = _make_parameters(settings)
@@ -257,15 +257,15 @@ def _shorten_help(text: str) -> str:
     return text[: max([end for end in ends if end <= _SHORT], default=ends[0])]
 
 
-class OwnOptionsFirstInHelp(SettingsCommand):
+class OwnOptionsFirstInHelp(CommandWithSettingsFlags):
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
 
 
-class FreePortCommand(SettingsCommand):
+class CommandWithFreePortProxy(CommandWithSettingsFlags):
     free_port = True
 
 
-class ReplayCommand(FreePortCommand):
+class CommandWithoutLiveChannels(CommandWithFreePortProxy):
     without_live = True
 
 
@@ -311,13 +311,13 @@ def _make_option_signature_parameter(option: Option, facts: str | None) -> inspe
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
     known = make_word_completer(words) if len(words) > 1 else None
-    complete = complete_cassettes if option.name == "cassette" else known
+    complete = complete_cassette_names if option.name == "cassette" else known
     help_ = f"{option.help} {facts}"
     declared = typer.Option(None, *names, help=help_, metavar=metavar, show_default=False, autocompletion=complete)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
 
 
-def refuse_live(loaded: Loaded, command: str) -> None:
+def refuse_live_channels(loaded: Loaded, command: str) -> None:
     if loaded.settings.live:
         hint = f"It was set by {loaded.sources['live']}."
         raise SettingsError(f"live channels make no sense in `{command}`.", hint=hint)
@@ -337,7 +337,7 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
 def format_record_command(loaded: Loaded, cassette: str = "") -> str:
     """Return the command that records a cassette, by default the settings'; COMMAND stands for the user's own."""
     again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
-    return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))
+    return again.command("record", cassette or loaded.settings.cassette, store=format_shown_path(loaded.settings.store))
 
 
 CASSETTES = Path("tests") / "cassettes"

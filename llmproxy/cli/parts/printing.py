@@ -19,14 +19,19 @@ import typer
 
 from llmproxy.amount_formatting import duration, format_count
 from llmproxy.errors import printable
-from llmproxy.report.proxy_console import clip_cells, count_cells, pad_cells, wrap_to_cells
+from llmproxy.report.proxy_console import (
+    clip_to_terminal_cells,
+    count_terminal_cells,
+    pad_to_terminal_cells,
+    wrap_to_terminal_cells,
+)
 
 _LEAST = 24
 _NARROWEST = 8
 _NOWHERE: Mapping[str, int] = {}
 
 
-def to_line(text: str) -> str:
+def to_safe_line(text: str) -> str:
     """Return `text` on one line without any effect on a terminal."""
     return printable(" ".join(text.split()))
 
@@ -36,7 +41,7 @@ def escape_lines(text: str) -> str:
     return "\n".join(printable(row.replace("\t", "    ")) for row in text.replace("\r\n", "\n").split("\n"))
 
 
-def body_text(content: bytes) -> str:
+def format_body_for_reading(content: bytes) -> str:
     """Return a body for reading: JSON indented, other text as it is, binary as its size and start."""
     try:
         text = content.decode()
@@ -54,7 +59,7 @@ def print_line(text: str = "") -> None:
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def get_width() -> int | None:
+def get_terminal_width() -> int | None:
     """Return the terminal's width; None for a pipe or a file, where nothing is cut or broken."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
@@ -65,7 +70,7 @@ def wrap_text(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
         if room is None or room - indent < _LEAST:
             yield row
         else:
-            yield from (each.rstrip() for each in wrap_to_cells(row, room - indent, " "))
+            yield from (each.rstrip() for each in wrap_to_terminal_cells(row, room - indent, " "))
 
 
 def print_json(value: object) -> None:
@@ -88,8 +93,8 @@ def format_table_lines(
     long name of a cassette); before that, columns of `breaks` are narrowed to the given width at a space. Columns that
     distinguish rows are always complete; only the last column is cut.
     """
-    cells = [[to_line(cell) or "-" for cell in row] for row in rows]
-    widths = [max(map(count_cells, column)) for column in zip(head, *cells, strict=True)]
+    cells = [[to_safe_line(cell) or "-" for cell in row] for row in rows]
+    widths = [max(map(count_terminal_cells, column)) for column in zip(head, *cells, strict=True)]
     last = len(head) - 1
     kept = list(range(last))
     least = min(widths[last], _LEAST)
@@ -106,20 +111,22 @@ def format_table_lines(
     if below:
         _shrink_columns(widths, kept, room or 0, narrow)
     for row in (head, *cells):
-        first, *more = zip_longest(*(wrap_to_cells(row[n], widths[n]) for n in kept), fillvalue="")
+        first, *more = zip_longest(*(wrap_to_terminal_cells(row[n], widths[n]) for n in kept), fillvalue="")
         front = _align_cells(first, widths, kept)
         if not below:
-            end = row[last] if room is None else clip_cells(row[last], room - count_cells(front) - 2)
+            end = (
+                row[last] if room is None else clip_to_terminal_cells(row[last], room - count_terminal_cells(front) - 2)
+            )
             yield f"{front}  {end}".rstrip()
         else:
             yield front.rstrip()
         yield from (_align_cells(each, widths, kept).rstrip() for each in more)
         if below:
-            yield "    " + clip_cells(row[last], (room or 0) - 4)
+            yield "    " + clip_to_terminal_cells(row[last], (room or 0) - 4)
 
 
 def _align_cells(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> str:
-    return "  ".join(pad_cells(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
+    return "  ".join(pad_to_terminal_cells(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
 
 
 def _shrink_columns(widths: list[int], kept: Collection[int], room: int, narrow: Mapping[int, int]) -> None:
@@ -208,8 +215,8 @@ class ProgressLine:
             self._overwrite_line(self.format_line())
 
     def _overwrite_line(self, text: str) -> None:
-        text = clip_cells(text, shutil.get_terminal_size().columns - 1)
+        text = clip_to_terminal_cells(text, shutil.get_terminal_size().columns - 1)
         if text or self._shown:
-            self._stream.write(f"\r{text}{' ' * (self._shown - count_cells(text))}" + ("" if text else "\r"))
+            self._stream.write(f"\r{text}{' ' * (self._shown - count_terminal_cells(text))}" + ("" if text else "\r"))
             self._stream.flush()
-        self._shown = count_cells(text)
+        self._shown = count_terminal_cells(text)

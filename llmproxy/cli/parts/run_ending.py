@@ -18,19 +18,19 @@ from llmproxy import proxy_calls
 from llmproxy.advice import StartCommand, format_command, quote_word
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.parts.options import format_record_command
-from llmproxy.cli.parts.printing import to_line, write_stderr_lines
-from llmproxy.cli.parts.store_arguments import learn_from_recorded_runs, open_given
-from llmproxy.client.bypass_monitor import PROJECTS, find_clients, is_configured_in_command
+from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
+from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
+from llmproxy.client.bypass_monitor import PROJECTS, find_bypassing_clients, is_client_configured_in_command
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import ProxyHandle
-from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
+from llmproxy.client.session_reports import Report, format_session_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownToolPolicy
 from llmproxy.proxy_calls import Totals, describe_served_failures, explain_exit, find_strict_violations
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.server_store_copies import store_exists
-from llmproxy.settings import Loaded, shown_path
+from llmproxy.settings import Loaded, format_shown_path
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
@@ -51,7 +51,7 @@ LOOKED_AT = 500
 
 
 @dataclass(slots=True)
-class RunEnding:
+class RunFinisher:
     proxy: ProxyHandle
     session: str
     since: float
@@ -106,11 +106,11 @@ class RunEnding:
         settings = self.loaded.settings
         if settings.cassette_dir is None or settings.mode not in OFFLINE or self.proxy.process is None:
             return ""
-        from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled_hits
+        from llmproxy.core.cassettes.folder import CassetteDir, describe_hits_missing_from_files
 
         files, calls = CassetteDir(settings.cassette_dir, now=time.time), self.proxy.control.calls
         hits = {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
-        return describe_unfiled_hits(settings.store, files, hits)
+        return describe_hits_missing_from_files(settings.store, files, hits)
 
     def _wait_for_reopened_proxy_port(self) -> None:
         """Wait until the proxy listens again, since an injected fault may have closed its port."""
@@ -143,7 +143,7 @@ class RunEnding:
             log = self.proxy.process.log_text if self.proxy.process is not None else ""
             write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
-        where = f", store {shown_path(settings.store)}" if report.recorded else ""
+        where = f", store {format_shown_path(settings.store)}" if report.recorded else ""
         write_stderr_lines(f"llmproxy: {self.summary_line}  ({report.mode}, cassette {report.cassette}{where})")
         if report.carried:
             from llmproxy.report.change_summary import describe_accepted_changes
@@ -158,7 +158,7 @@ class RunEnding:
             write_stderr_lines(f"  {failures}")
         write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
         if self.misses:
-            write_stderr_lines(self._format_miss_advice(shown_path(settings.store)))
+            write_stderr_lines(self._format_miss_advice(format_shown_path(settings.store)))
         certified = report.calls - report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER or report.replacement
@@ -221,7 +221,7 @@ class RunEnding:
             return "an answer could not be recorded"
         why = f"the command ended with {code}" if code else "an answer failed or was cut off"
         if report.recorded and not (report.live or report.replacement) and self.proxy.process is not None:
-            with suppress(LLMProxyError), open_given(self.loaded.settings.store) as store:
+            with suppress(LLMProxyError), open_given_store(self.loaded.settings.store) as store:
                 if not store.last_session_ended_cleanly(report.cassette, report.sample):
                     return "the command was interrupted" if code in ENDED_BY_USER else why
         return ""
@@ -237,7 +237,7 @@ class RunEnding:
         """Totals on one line: our proxy's, else the session's."""
         if self.totals is not None:
             return format_totals(self.totals, self.unused)[0]
-        return "" if self.report is None else format_counts(self.report)
+        return "" if self.report is None else format_session_counts(self.report)
 
     def _count_misses(self) -> int:
         return max(0 if self.report is None else self.report.misses, 0 if self.totals is None else self.totals.misses)
@@ -260,7 +260,7 @@ class RunEnding:
 
         settings, before = self.loaded.settings, 0
         if self.proxy.process is not None and settings.mode.policy.anew:
-            with suppress(LLMProxyError), open_given(settings.store) as store:
+            with suppress(LLMProxyError), open_given_store(settings.store) as store:
                 before = count_recordings_live_at_time(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
@@ -273,9 +273,9 @@ class RunEnding:
         settings = self.loaded.settings
         options = self.loaded.list_typed(environment=False)
         learn = StartCommand(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
-        typed = learn.command("", store=shown_path(settings.store))
+        typed = learn.command("", store=format_shown_path(settings.store))
         try:
-            number = len(learn_from_recorded_runs(self.loaded).lessons)
+            number = len(learn_fields_from_recorded_runs(self.loaded).lessons)
         except LLMProxyError:
             return []
         vary = "values vary" if number > 1 else "value varies"
@@ -334,7 +334,9 @@ def explain_unused_proxy(
 ) -> list[str]:
     """Return the message if no request arrived, or only `refused` ones, and the command ended with `code`."""
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
-    clients = [each for each in find_clients(command, files) if not is_configured_in_command(each, command)]
+    clients = [
+        each for each in find_bypassing_clients(command, files) if not is_client_configured_in_command(each, command)
+    ]
 
     option = "--intercept " if any(name in plan.others for name in PROXIES) else ""
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
@@ -357,7 +359,7 @@ _SERVED = {"llm": "models", "mcp": "tools", "http": "services"}
 
 
 @dataclass(frozen=True, slots=True)
-class LiveRun:
+class LiveRunOutcome:
     live: Mapping[str, Any]
     verdict: str
     kept: bool = True
@@ -367,18 +369,18 @@ class LiveRun:
 def require_recordings(loaded: Loaded) -> None:
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not store_exists(store) and loaded.settings.cassette_dir is None:
-        msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
+        msg = f"there is no store {format_shown_path(store)}, so there is nothing to serve beside --live {channels}."
         raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {format_record_command(loaded)}")
 
 
 @dataclass(slots=True)
 class FinishedLiveRuns:
     loaded: Loaded
-    runs: list[LiveRun] = field(default_factory=list)
+    runs: list[LiveRunOutcome] = field(default_factory=list)
 
     def add(self, report: Report | None, code: int) -> None:
         if report is not None and report.live is not None:
-            self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
+            self.runs.append(LiveRunOutcome(report.live, f"exit {code}", report.calls > 0))
 
     def to_json(self) -> dict[str, object]:
         found = compare_finished_live_runs(self.loaded, self.runs)
@@ -389,16 +391,16 @@ class FinishedLiveRuns:
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
-        store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live
+        store, last = format_shown_path(self.loaded.settings.store), kept_runs[-1].live
         names = [str(each.live["cassette"]) for each in kept_runs]
         kept = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         served = " and ".join(word for each, word in _SERVED.items() if each not in last["channels"])
-        of = f", {served} served from {to_line(str(last['parent']))}" if served else ""
-        lines = [f"llmproxy: live {', '.join(last['channels'])}; kept in {to_line(kept)}{of}"]
+        of = f", {served} served from {to_safe_line(str(last['parent']))}" if served else ""
+        lines = [f"llmproxy: live {', '.join(last['channels'])}; kept in {to_safe_line(kept)}{of}"]
         found = compare_finished_live_runs(self.loaded, self.runs)
         if found is not None:
             first, *rest = found.summary_lines()
-            lines += [f"  {to_line(first)}", *(f"    {to_line(text.strip())}" for text in rest)]
+            lines += [f"  {to_safe_line(first)}", *(f"    {to_safe_line(text.strip())}" for text in rest)]
         compared = format_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
         return [*lines, f"  request by request: {compared}"]
 
@@ -411,13 +413,13 @@ class LiveTestComparer:
 
     def __init__(self, loaded: Loaded, store: Path, baseline: Path | None, tell: TellLines) -> None:
         self._loaded, self._store, self._baseline, self._tell = loaded, store, baseline, tell
-        self._runs: dict[str, list[LiveRun]] = {}
+        self._runs: dict[str, list[LiveRunOutcome]] = {}
 
     def handle(self, event: Event) -> None:
         from llmproxy.report.events import Completed, Finished
 
         if isinstance(event, Finished) and event.live is not None:
-            self._runs.setdefault(event.scenario, []).append(LiveRun(event.live, str(event.status)))
+            self._runs.setdefault(event.scenario, []).append(LiveRunOutcome(event.live, str(event.status)))
         elif isinstance(event, Completed) and self._runs:
             self._tell(*self._compare_tests())
 
@@ -430,10 +432,13 @@ class LiveTestComparer:
         for name, runs in self._runs.items():
             found = compare_finished_live_runs(self._loaded, runs, before.get(name, ""), self._store)
             if found is None:
-                lines.append(f"{to_line(name)}: live {', '.join(runs[0].live['channels'])}")
+                lines.append(f"{to_safe_line(name)}: live {', '.join(runs[0].live['channels'])}")
                 continue
             first, *rest = found.summary_lines()
-            lines += [f"{to_line(name)}: {to_line(first)}", *(f"  {to_line(text.strip())}" for text in rest)]
+            lines += [
+                f"{to_safe_line(name)}: {to_safe_line(first)}",
+                *(f"  {to_safe_line(text.strip())}" for text in rest),
+            ]
             told[name] = found.to_json()
         return lines, told
 
@@ -450,20 +455,20 @@ class LiveTestComparer:
 
 
 def compare_finished_live_runs(
-    loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
+    loaded: Loaded, runs: Sequence[LiveRunOutcome], verdict: str = "", path: Path | None = None
 ) -> RecordingComparison | None:
     """Return the differences of live runs from the recording with verdict `verdict`; None without model calls or
     recordings.
 
     `path` is the store, by default the settings'.
     """
-    from llmproxy.core.bindings.volatile_field_matching import list_builtin
+    from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
     from llmproxy.core.engine.learn_fields_from_recordings import restate_run
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
-    from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison, RunAgainstRecording
-    from llmproxy.trace.comparing.behavior_comparison import read_behavior
+    from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison, RunComparedWithRecording
+    from llmproxy.trace.comparing.behavior_comparison import extract_run_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]
     if not with_model:
@@ -473,13 +478,17 @@ def compare_finished_live_runs(
         rules = Rules.from_settings(loaded.settings.normalize)
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
             recorded = list(store.iter_interactions(parent, sample))
-            volatile = (*read_volatile_fields(store, parent), *list_builtin())
+            volatile = (*read_volatile_fields(store, parent), *list_builtin_fields())
             made = []
             for each in with_model:
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
                 told, _ = restate_run(recorded, mine, volatile, rules, loaded.settings.upstream)
                 name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
-                made.append(RunAgainstRecording(name, read_behavior(mine), read_behavior(told), each.verdict, unknown))
+                made.append(
+                    RunComparedWithRecording(
+                        name, extract_run_behavior(mine), extract_run_behavior(told), each.verdict, unknown
+                    )
+                )
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
-    return RecordingComparison(parent, read_behavior(recorded), tuple(made), verdict)
+    return RecordingComparison(parent, extract_run_behavior(recorded), tuple(made), verdict)

@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.cli.parts.options import RunArguments
-from llmproxy.cli.parts.printing import to_line
-from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_preset_bundles, make_ca_files, plan_env
+from llmproxy.cli.parts.printing import to_safe_line
+from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_env_ca_bundles, make_ca_files, plan_env
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
-from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_agent_mcp_servers, rewrite
+from llmproxy.client.tools.agent_mcp_servers import FoundMcpServers, find_agent_mcp_servers, rewrite
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE
-from llmproxy.settings import Loaded, Settings, list_options
+from llmproxy.settings import Loaded, Settings, list_setting_options
 
 
 def build_start_flags(
-    flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None
+    flags: Mapping[str, object], *, forward: bool = False, tools: FoundMcpServers | None = None
 ) -> list[str]:
     """Return the given options of ``llmproxy start``, except files and variables, and the address for `tools`."""
     words: list[str] = []
-    for option in list_options():
+    for option in list_setting_options():
         value = flags.get(option.name)
         if option.name == "forward" and forward:
             words.append(option.flag)
@@ -44,7 +44,7 @@ def open_session(
     loaded: Loaded,
     env: Mapping[str, str],
     declared: Sequence[Mapping[str, str]] = (),
-    tools: FoundTools | None = None,
+    tools: FoundMcpServers | None = None,
 ) -> Report:
     """Open the session of the child's URLs; `declared` are run variables. Raises SettingsError, ControlError."""
     settings = loaded.settings
@@ -75,19 +75,19 @@ def open_session(
         raise SettingsError(msg, hint=hint) from error
 
 
-def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
+def find_command_mcp_servers(asked: RunArguments, env: Mapping[str, str]) -> FoundMcpServers | None:
     return find_agent_mcp_servers(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
-def redirect_tools(
-    asked: RunArguments, tools: FoundTools | None, url: str, session: str, folder: Path
+def redirect_mcp_servers(
+    asked: RunArguments, tools: FoundMcpServers | None, url: str, session: str, folder: Path
 ) -> tuple[RunArguments, list[str]]:
     """Route the command's MCP servers through the proxy by a copy of its configuration; returns a description."""
     if tools is None:
         return asked, []
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
     said = [*told, *tools.notes] or ["the configuration names no server"]
-    return replace(asked, command=tools.place(made, folder)), [f"llmproxy: mcp: {to_line(each)}" for each in said]
+    return replace(asked, command=tools.place(made, folder)), [f"llmproxy: mcp: {to_safe_line(each)}" for each in said]
 
 
 def read_faults(settings: Settings) -> Mapping[str, Any] | None:
@@ -103,7 +103,7 @@ def plan_environment(
 ) -> EnvironmentPlan:
     interception = None
     if asked.options.intercept:
-        ca, others = proxy.control.health().ca, list_preset_bundles(env)
+        ca, others = proxy.control.health().ca, list_env_ca_bundles(env)
         interception = make_ca_files(proxy.url, ca, others, folder / "bundle.pem")
     return plan_env(
         proxy.url,
@@ -120,6 +120,6 @@ def plan_environment(
 
 def refuse_start_only_flags(flags: Mapping[str, object]) -> None:
     given = {name for name, value in flags.items() if value is not None and value not in ((), [])}
-    if typed := [each.flag for each in list_options() if each.name in given and not each.of_session]:
+    if typed := [each.flag for each in list_setting_options() if each.name in given and not each.of_session]:
         msg = f"{', '.join(typed)}: LLMPROXY_URL is set, and the proxy that runs there has options of its own."
         raise SettingsError(msg, hint="Unset LLMPROXY_URL to start a proxy of its own.")

@@ -14,12 +14,18 @@ import typer
 from llmproxy import sqlite_file
 from llmproxy.advice import format_command
 from llmproxy.cli.parts.options import format_record_command, load_settings
-from llmproxy.cli.parts.printing import ProgressLine, to_line
+from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_prefix
-from llmproxy.parsers import read_name, read_path
+from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
+from llmproxy.parsers import parse_path_setting, read_name
 from llmproxy.protocol import format_sample_name
-from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server, show_store, store_exists
+from llmproxy.server_store_copies import (
+    find_server_of_copy,
+    format_store_place,
+    is_server_url,
+    register_store_server,
+    store_exists,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +41,7 @@ STORE = typer.Option(
     None,
     "--store",
     metavar="PATH",
-    parser=lambda text: text if is_server(text) else Path(text),  # a `Path` would drop slashes of a URL
+    parser=lambda text: text if is_server_url(text) else Path(text),  # a `Path` would drop slashes of a URL
     help="The database of recordings: a file, or a server's URL.",
 )
 _SQLITE = b"SQLite format 3\0"
@@ -44,36 +50,36 @@ _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
 
 
 def is_sqlite_file(path: Path) -> bool:
-    return sqlite_file.read_foreign_start(path) == _SQLITE
+    return sqlite_file.read_start_of_foreign_file(path) == _SQLITE
 
 
 def is_store_file(path: Path) -> bool:
     return is_sqlite_file(path) and not path.name.endswith(JOURNAL)
 
 
-def refuse_url(
+def refuse_url_as_file(
     typed: Path | str, hint: str = "Give the path of a file; a server's store is named by --store postgresql://..."
 ) -> None:
     """Raise SettingsError for a URL in place of a file, without repeating it: it may hold a password."""
     try:
-        read_path(typed)
+        parse_path_setting(typed)
     except ValueError as error:
         raise SettingsError(f"{error}.", hint=hint) from error
 
 
 def list_stores_and_cassette_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield stores (True) and cassette files (False): given ones, and those in given folders."""
-    from llmproxy.core.cassettes.formats import find_matching_format, read_source_file
+    from llmproxy.core.cassettes.formats import find_matching_format, read_file_of_recordings
 
     for path in given:
-        refuse_url(path)
+        refuse_url_as_file(path)
         if not path.is_dir():
             yield path, not path.exists() or is_store_file(path) or path.suffix not in _CASSETTES
             continue
         for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
             if is_store_file(each):
                 yield each, True
-            elif each.suffix in _CASSETTES and find_matching_format(read_source_file(each)) is not None:
+            elif each.suffix in _CASSETTES and find_matching_format(read_file_of_recordings(each)) is not None:
                 yield each, False  # no settings or such
 
 
@@ -85,14 +91,14 @@ def copy_server_store(path: Path) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="llmproxy-verify-") as folder:
-        yield register_server(server.url, {"XDG_CACHE_HOME": folder})
+        yield register_store_server(server.url, {"XDG_CACHE_HOME": folder})
 
 
 def resolve_store_path(given: Path | None) -> Path:
     return Path(load_settings({"store": given}).settings.store)
 
 
-def open_given(given: Path | None, *, writable: bool = False) -> Store:
+def open_given_store(given: Path | None, *, writable: bool = False) -> Store:
     """Open the store for reading; it is neither changed nor created. Raises CassetteError."""
     from llmproxy.core.store.file.store import open_store
 
@@ -103,9 +109,9 @@ def open_given(given: Path | None, *, writable: bool = False) -> Store:
 def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     store, there = loaded.settings.store, ""
     if store_exists(store):
-        with open_given(store) as database:
+        with open_given_store(store) as database:
             there = f" {describe_cassettes(database)}".rstrip()
-    said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {show_store(store)}.{there}"
+    said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {format_store_place(store)}.{there}"
     return CassetteNotFound(said, hint=f"Record it first: {format_record_command(loaded)}")
 
 
@@ -140,7 +146,9 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     names = sorted({name for name, _ in known})
     near = did_you_mean(typed, [*names, *(format_sample_name(name, sample) for name, sample in known if sample > 1)])
     hint = _describe_names(names, store) + (" A number names an interaction." if is_id(typed) else "")
-    return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
+    return CassetteNotFound(
+        f"there is no cassette {to_safe_line(typed)} in {format_store_place(store.path)}{near}", hint=hint
+    )
 
 
 def suggest_numeric_cassette(store: Readable, typed: str, command: str) -> str:
@@ -153,7 +161,7 @@ def parse_interaction_id(typed: str, wanted: str) -> int:
     if is_id(typed):
         return int(typed)
     msg = f"{wanted} takes the number of an interaction, and {typed!r} is none."
-    raise SettingsError(msg, hint=f"It is in the column id of `ls --cassette {to_line(typed)}`.")
+    raise SettingsError(msg, hint=f"It is in the column id of `ls --cassette {to_safe_line(typed)}`.")
 
 
 def validate_cassette_name(name: str) -> str:
@@ -162,7 +170,7 @@ def validate_cassette_name(name: str) -> str:
     try:
         cassette, _ = split_cassette_sample(str(read_name(name)))
     except RefusedError as error:
-        raise SettingsError(remove_prefix(error.message)) from error
+        raise SettingsError(remove_program_prefix(error.message)) from error
     except ValueError as error:
         raise SettingsError(f"{error}.") from error
     if cassette != name or is_id(name):
@@ -177,7 +185,7 @@ def describe_cassettes(store: Readable) -> str:
 
 
 def _describe_names(names: Sequence[str], store: Readable) -> str:
-    shown = ", ".join(to_line(name) for name in names[:8])
+    shown = ", ".join(to_safe_line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {format_command('ls', store.path)}" if len(names) > 8 else ""
     return f"Cassettes there: {shown}{more}." if names else "Nothing is recorded in it."
 
@@ -188,12 +196,12 @@ class LearningTrialResult(NamedTuple):
     misses: tuple[Miss, ...] = ()
 
 
-def learn_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
+def learn_fields_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
     from llmproxy.core.engine.learn_fields_from_recordings import learn_fields
     from llmproxy.core.keys.user_rules import Rules
 
     settings = loaded.settings
     rules = Rules.from_settings(settings.normalize)
-    with open_given(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
+    with open_given_store(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
         find_cassette(store, settings.cassette)
         return LearningTrialResult(learn_fields(store, settings.cassette, rules, settings.upstream))

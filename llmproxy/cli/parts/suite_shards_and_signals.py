@@ -18,12 +18,18 @@ import typer
 from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.options import LAST_REPORT, find_tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
-from llmproxy.files import make_ignored
-from llmproxy.report.events import Completed, Event, Handler, ImmediateHandler, SecretHider, Selected
+from llmproxy.files import create_gitignored_folder
+from llmproxy.report.events import Completed, Event, Handler, RedactingEventHandler, Selected, UnbufferedEventHandler
 from llmproxy.report.proxy_console import wants_colour
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.sharding import parse_shard, read_test_times, shard_split_to_json, split_items, weigh_items
+from llmproxy.report.sharding import (
+    assign_items_to_shards,
+    parse_shard,
+    read_test_times,
+    shard_split_to_json,
+    weigh_tests_for_shards,
+)
 from llmproxy.report.trend import TrendRecorder
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ class ShardCases:
     told: Mapping[str, Any]
 
 
-def cut_shard(
+def select_shard_cases(
     text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
 ) -> ShardCases | None:
     """Return a shard of the cases; None without --shard. Raises SettingsError: no such shard, or no durations."""
@@ -51,7 +57,9 @@ def cut_shard(
 
     shard = parse_shard(text)
     counts = {case.id: runs or case.scenario.runs for case in cases}
-    parts = split_items(weigh_items(counts, {} if times is None else read_test_times(times)), shard.of)
+    parts = assign_items_to_shards(
+        weigh_tests_for_shards(counts, {} if times is None else read_test_times(times)), shard.of
+    )
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
     told = shard_split_to_json(shard, parts, "test", command=append_runs_flag(command, runs), partly=partly)
@@ -125,7 +133,7 @@ async def run_or_raise_interrupt[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class MissingTestEndEmitter(ImmediateHandler):
+class MissingTestEndEmitter(UnbufferedEventHandler):
     """Tracks whether reports got the end of the test, and emits it if an error came first."""
 
     def __init__(self) -> None:
@@ -144,7 +152,7 @@ class MissingTestEndEmitter(ImmediateHandler):
 def make_last_report_writer() -> Handler | None:
     """Return a handler that stores this test's events for `label` and `--rejudge last`; None if not writable."""
     try:
-        make_ignored(Path.cwd() / LAST_REPORT.parent)
+        create_gitignored_folder(Path.cwd() / LAST_REPORT.parent)
         return make_report_handler(f"jsonl={Path.cwd() / LAST_REPORT}")
     except (OSError, SettingsError) as error:
         typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
@@ -167,4 +175,4 @@ def make_suite_console(*, verbose: bool) -> Handler:
         sys.stdout.flush()
 
     colour = wants_colour(sys.stdout, os.environ)
-    return SecretHider(SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose))
+    return RedactingEventHandler(SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose))

@@ -53,7 +53,7 @@ class ParsedMcpConfig:
         return {name: origin for name, origin in self.upstreams.items() if not is_proxy_url(origin, url)}
 
 
-def parse_tools_config(text: str, name: str) -> ParsedMcpConfig:
+def parse_mcp_config(text: str, name: str) -> ParsedMcpConfig:
     """Parse a configuration; `name` is its file's. Raises SettingsError."""
     hint = 'It looks like {"mcpServers": {"files": {"command": "npx", "args": ["-y", "some-server"]}}}.'
     try:
@@ -71,7 +71,7 @@ def parse_tools_config(text: str, name: str) -> ParsedMcpConfig:
     return _build_tools_config(values, [*full, *tables][0])
 
 
-def build_config_from_servers(servers: Mapping[str, Any]) -> ParsedMcpConfig:
+def build_mcp_config_from_servers(servers: Mapping[str, Any]) -> ParsedMcpConfig:
     return _build_tools_config({_TABLES[0]: dict(servers)}, _TABLES[0])
 
 
@@ -147,7 +147,7 @@ def _explain_unproxied(server: object) -> str:
     return "its `url` is no plain address: http or https, a host, no user and no variable"
 
 
-def insert_config(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
+def insert_mcp_config(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
     """Return the command with the copy in place of the file, added for Claude Code. Raises SettingsError."""
     made = tuple(
         copy if word == file else f"{word[: -len(file)]}{copy}" if word.endswith(f"={file}") else word
@@ -173,7 +173,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTools:
+class FoundMcpServers:
     config: ParsedMcpConfig
     place: Callable[[Mapping[str, Any], Path], tuple[str, ...]]
     """Takes the run's configuration and a folder that lives as long; returns the command."""
@@ -182,10 +182,10 @@ class FoundTools:
 
 def find_agent_mcp_servers(
     asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path
-) -> FoundTools | None:
+) -> FoundMcpServers | None:
     """Return the agent's servers; None if none are known. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
-        insert_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
+        insert_mcp_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
         try:
             text = read_bounded_text(cwd / asked)
         except (OSError, ValueError) as error:
@@ -194,13 +194,13 @@ def find_agent_mcp_servers(
             raise SettingsError(f"--mcp-config {asked} cannot be read: {why}.") from error
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-            return insert_config(command, asked, write_config_copy(made, folder))
+            return insert_mcp_config(command, asked, write_mcp_config_copy(made, folder))
 
-        return FoundTools(parse_tools_config(text, asked), place)
+        return FoundMcpServers(parse_mcp_config(text, asked), place)
     return _find_agent_mcp_servers(command, env, cwd) if asked is None else None
 
 
-def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcpServers | None:
     if (inside := parse_shell_command(command)) is not None:
         found = _find_agent_mcp_servers((inside.program, *inside.words), env, cwd)
         if found is None:
@@ -208,21 +208,21 @@ def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd:
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
             why = f"{_CLAUDE} in a shell's words; let `llmproxy run` start it without the shell"
             notes = (f"{inside.program}: LEFT AS IT IS: {why}",)
-            return FoundTools(build_config_from_servers({}), lambda *_: tuple(command), notes)
+            return FoundMcpServers(build_mcp_config_from_servers({}), lambda *_: tuple(command), notes)
         behind = len(inside.words)
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
             words = found.place(made, folder)
             return inside.add_words(words[1 : len(words) - behind])
 
-        return FoundTools(found.config, place, found.notes)
+        return FoundMcpServers(found.config, place, found.notes)
     program = re.sub(r"\.(exe|cmd)$", "", command[0].replace("\\", "/").rpartition("/")[2])
     row = AGENTS.get(program)
     runs = not (command[1:2] and command[1] in _SUBCOMMANDS)
     return row(command, env, cwd) if row is not None and runs else None
 
 
-def write_config_copy(made: Mapping[str, Any], folder: Path) -> str:
+def write_mcp_config_copy(made: Mapping[str, Any], folder: Path) -> str:
     copy = folder / "mcp.json"
     copy.touch(mode=0o600)  # it may hold credentials
     copy.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
@@ -232,7 +232,7 @@ def write_config_copy(made: Mapping[str, Any], folder: Path) -> str:
 # --- Claude Code -----------------------------------------------------------------------------------------------------
 
 
-def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcpServers | None:
     rest, given = _extract_mcp_config_values(command)
     servers: dict[str, Any] = {}
     notes: list[str] = []
@@ -261,9 +261,9 @@ def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         program, *others = (word for word in rest if word != _STRICT)
         # of the unread ones claude says what is wrong
-        return (program, _CLAUDE, write_config_copy(made, folder), *unread, _STRICT, *others)
+        return (program, _CLAUDE, write_mcp_config_copy(made, folder), *unread, _STRICT, *others)
 
-    return FoundTools(build_config_from_servers(servers), place, tuple(notes))
+    return FoundMcpServers(build_mcp_config_from_servers(servers), place, tuple(notes))
 
 
 def _extract_mcp_config_values(command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -317,7 +317,7 @@ def _parse_json_or_empty(text: str) -> dict[str, Any]:
 # --- Codex -----------------------------------------------------------------------------------------------------------
 
 
-def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcpServers | None:
     home = Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex"))
     own = _read_toml(home / "config.toml")
     trusted = _get_table_or_empty(_get_table_or_empty(own, "projects"), str(cwd)).get("trust_level") == "trusted"
@@ -341,7 +341,7 @@ def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path)
         words = list(_build_toml_overrides(made["mcpServers"], servers))
         return (command[0], *(part for word in words for part in ("-c", word)), *command[1:])
 
-    return FoundTools(build_config_from_servers(servers), place, tuple(notes))
+    return FoundMcpServers(build_mcp_config_from_servers(servers), place, tuple(notes))
 
 
 def _build_toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
@@ -359,7 +359,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return {}
 
 
-AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundTools | None]] = {
+AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundMcpServers | None]] = {
     "claude": _find_claude_mcp_servers,
     "codex": _find_codex_tools,
 }

@@ -20,7 +20,7 @@ from typing import Any
 
 import llmproxy
 from llmproxy.advice import install_command
-from llmproxy.errors import LLMProxyError, MachineError, SettingsError, ensure_prefix
+from llmproxy.errors import LLMProxyError, MachineError, SettingsError, ensure_program_prefix
 
 Arguments = Mapping[str, Any]
 
@@ -184,7 +184,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 """Check by schema type. The members of objects and arrays are texts."""
 
 
-def check_arguments(tool: McpTool, asked: Arguments) -> None:
+def validate_mcp_tool_arguments(tool: McpTool, asked: Arguments) -> None:
     takes = f"{tool.name} takes {', '.join(tool.properties)}"
     if unknown := sorted(set(asked) - set(tool.properties)):
         raise SettingsError(f"{takes}; not {unknown[0][:100]!r}.")
@@ -223,7 +223,7 @@ def unknown_tool_error(name: str, serving: McpServeOptions) -> SettingsError:
 def build_llmproxy_arguments(tool: McpTool, asked: Arguments, serving: McpServeOptions) -> list[str]:
     """Return the words after ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
-    check_arguments(tool, asked)
+    validate_mcp_tool_arguments(tool, asked)
     words = list(tool.words(asked, serving))
     store = [f"--store={serving.store}"] if serving.store else []
     return [words[0], *store, *words[1:], *(["--", *serving.agent] if tool.runs_agent else [])]
@@ -243,7 +243,7 @@ class CommandFailed(LLMProxyError):
     """Output of a failed command; our own messages get our prefix, the agent's do not."""
 
 
-def serve_stdio(serving: McpServeOptions) -> None:
+def serve_mcp_on_stdio(serving: McpServeOptions) -> None:
     """Serve on stdin and stdout until the client leaves. Raises MachineError."""
     try:
         from mcp.server.stdio import stdio_server
@@ -307,7 +307,7 @@ async def answer_tool_call(
     except CommandFailed as error:
         return str(error), True
     except LLMProxyError as error:
-        return ensure_prefix(error), True
+        return ensure_program_prefix(error), True
 
 
 def _write_instructions(tools: Mapping[str, McpTool], serving: McpServeOptions) -> str:

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from llmproxy.client.control import is_socket_idle
 from llmproxy.client.tools.stdio_proxy import ShimBackend, StdioProxy, make_client_line_writer
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.protocol import CONTROL_PREFIX, DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE, Decision, ToolLineReply
+from llmproxy.protocol import CONTROL_PREFIX, DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE, Decision, McpStdioLineOutcome
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -36,7 +36,7 @@ _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|
 SHORTEST_SECRET = 8
 
 
-class ShimOptions(NamedTuple):
+class McpShimOptions(NamedTuple):
     command: tuple[str, ...]
     name: str = ""
     proxy: str = ""
@@ -47,10 +47,10 @@ class ShimOptions(NamedTuple):
     faults: str | None = None
 
 
-_OPTIONS = {f"--{name}": name for name in ShimOptions._fields[1:]}
+_OPTIONS = {f"--{name}": name for name in McpShimOptions._fields[1:]}
 
 
-def parse_shim_words(words: Sequence[str]) -> ShimOptions | None:
+def parse_mcp_shim_arguments(words: Sequence[str]) -> McpShimOptions | None:
     """Parse the words after ``llmproxy mcp``; None unless they are just our options, ``--`` and a command."""
     found: dict[str, str] = {}
     at = 0
@@ -64,15 +64,15 @@ def parse_shim_words(words: Sequence[str]) -> ShimOptions | None:
         found[_OPTIONS[flag]] = value
         at += 1
     command = tuple(words[at + 1 :])
-    return ShimOptions(command, **found) if command else None
+    return McpShimOptions(command, **found) if command else None
 
 
-def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
+def run_mcp_shim(asked: McpShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on stdin and stdout until it leaves; return the exit code. Raises LLMProxyError."""
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
-    host = _make_backend(asked, asked.name or choose_server_name(asked.command, places), env)
+    host = _make_backend(asked, asked.name or choose_mcp_server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
     shim = StdioProxy(asked.command, own, host, make_client_line_writer())
@@ -82,7 +82,7 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
         return 0
 
 
-def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
+def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
     found = [value for name, value in env.items() if _SECRET.search(name) and not value.startswith(("/", "~"))]
     secrets = [value for value in found if len(value) >= SHORTEST_SECRET]
     given = {name: getattr(asked, name) for name in ("mode", "cassette", "store", "faults")}
@@ -91,7 +91,7 @@ def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> Sh
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
-        return ProxyShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
+        return RunningProxyBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
     from llmproxy.settings import load
 
@@ -107,7 +107,7 @@ _RUNNERS = frozenset({
 _VERSION = re.compile(r"@[\w.^~-]+$")
 
 
-def choose_server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
+def choose_mcp_server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return a name for the server of `command`, independent of `places` (cwd, home, tmp)."""
     words = [word for word in command if not word.startswith("-")]
     first = words[0] if words else "server"
@@ -137,7 +137,7 @@ TIMEOUT = 60.0
 """Seconds."""
 
 
-class ProxyShimBackend:
+class RunningProxyBackend:
     """A running proxy. One call at a time, on one open connection, whose end ends the session."""
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
@@ -150,13 +150,15 @@ class ProxyShimBackend:
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
 
-    def on_line(self, line: bytes) -> ToolLineReply:
+    def on_line(self, line: bytes) -> McpStdioLineOutcome:
         what = {"line": line.decode("utf-8", "surrogatepass"), "held": True}
         told = self._post_event(what | self._first)
         # Another proxy that was started in its place must not take us for a new client.
         self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
-        return ToolLineReply(out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0))
+        return McpStdioLineOutcome(
+            out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0)
+        )
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self._post_event({"number": number, "lines": _lines_to_json(lines)} | ({"left": True} if left else {}))
@@ -233,11 +235,12 @@ class EngineShimBackend:
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import Config
         from llmproxy.core.sessions.journal import Journal
-        from llmproxy.settings import shown_path
+        from llmproxy.settings import format_shown_path
 
         config = Config(
             mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
-            store=settings.store, shown=shown_path(settings.store), again=StartCommand("llmproxy mcp", " -- SERVER"),
+            store=settings.store, shown=format_shown_path(settings.store),
+            again=StartCommand("llmproxy mcp", " -- SERVER"),
             rules=Rules.from_settings(settings.normalize),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )  # fmt: skip

@@ -27,8 +27,8 @@ from time import monotonic, sleep
 from typing import Any, Protocol
 
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.errors import Exit, LLMProxyError, MachineError, remove_prefix
-from llmproxy.protocol import ToolLineReply
+from llmproxy.errors import Exit, LLMProxyError, MachineError, remove_program_prefix
+from llmproxy.protocol import McpStdioLineOutcome
 
 READ = 1 << 16
 LONGEST_LINE = 1 << 29
@@ -150,7 +150,7 @@ def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[
             try:
                 for part in split_notification_runs(data):
                     if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
-                        wait_until_read(fd, patience)
+                        wait_until_pipe_drained(fd, patience)
                     view = memoryview(part)
                     while view:
                         view = view[os.write(fd, view) :]
@@ -161,7 +161,7 @@ def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[
     return write
 
 
-def wait_until_read(fd: int, patience: float) -> None:
+def wait_until_pipe_drained(fd: int, patience: float) -> None:
     for _ in range(int(patience / LOOK)):
         if (left := _count_unread(fd)) is None:
             sleep(BLIND)
@@ -200,7 +200,7 @@ _DEEPER = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 class ShimBackend(Protocol):
-    def on_line(self, line: bytes) -> ToolLineReply:
+    def on_line(self, line: bytes) -> McpStdioLineOutcome:
         """Decide about a line from the client. Raises LLMProxyError."""
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
@@ -276,7 +276,7 @@ class StdioProxy:
             return
         if "method" in message and message.get("id", 0) is None:
             text = "llmproxy: an id is a text or a number, and never null"
-            self._write_whole(build_error_line({}, text, INVALID_REQUEST))
+            self._write_whole(build_jsonrpc_error_line({}, text, INVALID_REQUEST))
             return
         if message.get("method") in ("initialize", "notifications/initialized"):
             self._greeting.append(bare)
@@ -284,10 +284,10 @@ class StdioProxy:
             params = message.get("params")
             left = params.get("requestId") if isinstance(params, dict) else None
             with self._guard:
-                pending = self._pending.pop(get_message_id({"id": left}) or "", None)
+                pending = self._pending.pop(get_jsonrpc_message_id({"id": left}) or "", None)
             if pending is not None:
                 self._record_answer_or_loss(pending, left=True)
-                self._doubtful.add(get_message_id(pending.message) or "")
+                self._doubtful.add(get_jsonrpc_message_id(pending.message) or "")
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
@@ -306,7 +306,7 @@ class StdioProxy:
         if heard.forward is not None:
             self._forward_to_server(heard.forward, message, bare)
 
-    def _write_due_and_poll_later(self, heard: ToolLineReply) -> None:
+    def _write_due_and_poll_later(self, heard: McpStdioLineOutcome) -> None:
         if heard.out and not heard.late:
             self._write_whole(heard.out)
         if heard.again and self._next is None:
@@ -322,17 +322,17 @@ class StdioProxy:
         self._call_backend_or_stop(take)
 
     def _on_non_message(self, line: bytes, bare: bytes) -> None:
-        if batch := split_batch(bare):
+        if batch := split_jsonrpc_batch(bare):
             for each in batch:
                 self.on_client_line(each)
         elif self._server is not None and not self._dead:
             self._server.write(line)
         else:
             text = "llmproxy: this line is no JSON-RPC message"
-            self._write_whole(build_error_line({"id": find_id_in_unparsable_line(bare)}, text, PARSE_ERROR))
+            self._write_whole(build_jsonrpc_error_line({"id": find_id_in_unparsable_line(bare)}, text, PARSE_ERROR))
 
     def _forward_to_server(self, number: int, message: dict[str, Any], line: bytes) -> None:
-        asked = get_message_id(message) if "method" in message else None
+        asked = get_jsonrpc_message_id(message) if "method" in message else None
         self._last = number
         if asked is not None:
             with self._guard:
@@ -366,7 +366,7 @@ class StdioProxy:
         self._reader = threading.Thread(target=self._read_server, args=(self._server,), daemon=True)
         greeting = self._greeting if message.get("method") != "initialize" else []
         if greeting:
-            self._swallowed = get_message_id(parse_message(greeting[0]) or {})
+            self._swallowed = get_jsonrpc_message_id(parse_message(greeting[0]) or {})
         self._reader.start()
         for n, line in enumerate(greeting):
             if message == parse_message(line):
@@ -396,13 +396,13 @@ class StdioProxy:
         bare = line.rstrip(b"\r\n")
         message = parse_message(bare)
         if message is None:
-            if batch := split_batch(bare):
+            if batch := split_jsonrpc_batch(bare):
                 for each in batch:
                     self._on_server_line(each)
             elif not self.failed:
                 self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
             return
-        answered = get_message_id(message) if "method" not in message else None
+        answered = get_jsonrpc_message_id(message) if "method" not in message else None
         if answered is not None and answered == self._swallowed:
             self._swallowed = None
             self._greeted.set()
@@ -415,7 +415,7 @@ class StdioProxy:
         elif self._record_answer_or_loss(pending):  # first: what was read is kept
             self._write_whole(bare + b"\n")
         else:
-            self._write_whole(build_error_line(pending.message, f"llmproxy: {self.failed}"))
+            self._write_whole(build_jsonrpc_error_line(pending.message, f"llmproxy: {self.failed}"))
 
     def _report_answer_left_unrecorded(self, pending: _PendingRequest) -> bool:
         """Report a request as unrecorded; its client still gets an answer. False: the backend is lost."""
@@ -425,7 +425,7 @@ class StdioProxy:
 
     def _record_answer_or_loss(self, pending: _PendingRequest, *, left: bool = False) -> bool:
         """Record a request's answer, or its loss. False: the backend is lost."""
-        if get_message_id(pending.message) in self._doubtful:
+        if get_jsonrpc_message_id(pending.message) in self._doubtful:
             return self._report_answer_left_unrecorded(pending)
         return self._call_backend_or_stop(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
@@ -455,7 +455,7 @@ class StdioProxy:
         begun = " before it answered" if self._server is not None else ""
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
-                self._write_whole(build_error_line(each.message, f"llmproxy: {why}{begun}"))
+                self._write_whole(build_jsonrpc_error_line(each.message, f"llmproxy: {why}{begun}"))
             self._call_backend_or_stop(partial(self._host.on_server_loss, each.number, why))
 
     def _call_backend_or_stop(self, tell: Callable[[], None]) -> bool:
@@ -469,10 +469,10 @@ class StdioProxy:
         return not self.failed
 
     def _stop_after_backend_error(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
-        self.failed = remove_prefix(why)
+        self.failed = remove_program_prefix(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
-        if message is not None and "method" in message and get_message_id(message) is not None:
-            self._write_whole(build_error_line(message, f"llmproxy: {self.failed}"))
+        if message is not None and "method" in message and get_jsonrpc_message_id(message) is not None:
+            self._write_whole(build_jsonrpc_error_line(message, f"llmproxy: {self.failed}"))
 
     def _end_session(self) -> int:
         code = 0
@@ -503,7 +503,7 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
 
 
-def get_message_id(message: dict[str, Any]) -> str | None:
+def get_jsonrpc_message_id(message: dict[str, Any]) -> str | None:
     """Return the id of a message, typed so that 1 and "1" differ; None without one."""
     return json.dumps(message["id"]) if message.get("id") is not None else None
 
@@ -517,7 +517,7 @@ def get_progress_token(message: dict[str, Any]) -> str | None:
     return None if token is None else json.dumps(token)
 
 
-def build_error_line(message: dict[str, Any], text: str, code: int = ENDED) -> bytes:
+def build_jsonrpc_error_line(message: dict[str, Any], text: str, code: int = ENDED) -> bytes:
     """Return the error line for a request; for a tool call a result that its model reads."""
     said: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
     if message.get("method") == "tools/call":
@@ -527,7 +527,7 @@ def build_error_line(message: dict[str, Any], text: str, code: int = ENDED) -> b
     return json.dumps(said).encode() + b"\n"
 
 
-def split_batch(line: bytes) -> list[bytes]:
+def split_jsonrpc_batch(line: bytes) -> list[bytes]:
     try:
         text = line.decode()
         members = json.loads(text)

@@ -18,7 +18,7 @@ from llmproxy.core.bindings.leaf_pairs import (
     list_volatile_field_values,
 )
 from llmproxy.core.bindings.leaf_places import Bindings, find_volatile_matches, write_arguments_with_placeholders
-from llmproxy.core.bindings.request_comparison import fit_request, rewrite_recorded
+from llmproxy.core.bindings.request_comparison import match_request_values, rewrite_recorded_request
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,
@@ -35,17 +35,42 @@ from llmproxy.core.bindings.volatile_field_matching import (
     SYSTEM,
     BadVolatileField,
     VolatileField,
-    fits_kind,
+    matches_field_kind,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import derive_fields_from_variable
 from llmproxy.protocol import BindScope
 
 __all__ = [
-    "BLOCK", "KINDS", "OUTSIDE", "SYSTEM", "BadRunVariable", "BadVolatileField", "BindScope", "Bindings", "Fit",
-    "FittedMessageCache", "IdPair", "IdPairs", "Mismatch", "MismatchKind", "RunVariable", "ValueKind",
-    "VolatileField", "build_value_independent_key", "derive_fields_from_variable", "dump_run_variables",
-    "find_volatile_matches", "fit_request", "fits_kind", "list_volatile_field_values", "load_run_variables",
-    "parse_run_variable", "parse_volatile_field", "rewrite_answer", "rewrite_exact_hit_answer", "rewrite_recorded",
+    "BLOCK",
+    "KINDS",
+    "OUTSIDE",
+    "SYSTEM",
+    "BadRunVariable",
+    "BadVolatileField",
+    "BindScope",
+    "Bindings",
+    "Fit",
+    "FittedMessageCache",
+    "IdPair",
+    "IdPairs",
+    "Mismatch",
+    "MismatchKind",
+    "RunVariable",
+    "ValueKind",
+    "VolatileField",
+    "build_value_independent_key",
+    "derive_fields_from_variable",
+    "dump_run_variables",
+    "find_volatile_matches",
+    "list_volatile_field_values",
+    "load_run_variables",
+    "match_request_values",
+    "matches_field_kind",
+    "parse_run_variable",
+    "parse_volatile_field",
+    "rewrite_answer",
+    "rewrite_exact_hit_answer",
+    "rewrite_recorded_request",
     "write_arguments_with_placeholders",
 ]  # fmt: skip

@@ -22,16 +22,16 @@ from llmproxy.core.bindings.id_pairs import (
     contains_recorded_id,
     convert_to_type_of,
     find_partial_id,
+    find_short_values_at_leaf,
     index_changed_id_pairs,
     mentions_short_value,
-    short_values_at,
 )
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.leaf_places import Bindings
 from llmproxy.core.bindings.text_alignment import splice
-from llmproxy.core.bindings.value_forms import FormOccurrence
+from llmproxy.core.bindings.value_forms import ValueFormOccurrence
 from llmproxy.core.dialects.messages import as_dict
-from llmproxy.core.dialects.streams import ByteReplacement, apply_edits_to_chunks, list_json_parts
+from llmproxy.core.dialects.streams import ByteReplacement, apply_edits_to_chunks, list_json_body_parts
 from llmproxy.core.traffic.canonical_json import reject_duplicate_members
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path
@@ -159,7 +159,7 @@ def value_at_path(value: Any, path: Path) -> Any:
     return value
 
 
-def set_at(tree: object, path: Path, new: object) -> None:
+def set_value_at_path(tree: object, path: Path, new: object) -> None:
     value_at_path(tree, path[:-1])[path[-1]] = new
 
 
@@ -346,7 +346,7 @@ class AnswerRewriter:
         if not (body := response.body):
             return response
         try:
-            parts = list_json_parts(response.mime_type, body)
+            parts = list_json_body_parts(response.mime_type, body)
         except ValueError:
             parts = []
         try:
@@ -399,14 +399,14 @@ class AnswerRewriter:
         node = value_at_path(values[n], piece.path)
         if piece.inner and (short := self._find_short_value_replacement(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
-            set_at(values[n], piece.path, convert_to_type_of(node, short.present))
+            set_value_at_path(values[n], piece.path, convert_to_type_of(node, short.present))
             return True
         if not isinstance(node, str):
             return False
         new = splice(node, self._list_changes(node, place, piece, piece.tool or ""))
         if new == node:
             return False
-        set_at(values[n], piece.path, new)
+        set_value_at_path(values[n], piece.path, new)
         return True
 
     def _rename_members(self, values: list[object]) -> None:
@@ -439,7 +439,7 @@ class AnswerRewriter:
                 k += 1
             new += text[position:end] if position < end else ""
             if new != piece.text:
-                set_at(values[n], piece.path, new)
+                set_value_at_path(values[n], piece.path, new)
                 edited.add(n)
             at = end
         return edited
@@ -447,7 +447,7 @@ class AnswerRewriter:
     def _find_short_value_replacement(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
         found = [
             short
-            for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
+            for short in find_short_values_at_leaf(self._shorts, tool, piece.inner, piece.member, value)
             if self._is_short_replaced(short, place)
         ]
         if len({short.present for short in found}) > 1:
@@ -527,7 +527,7 @@ class AnswerRewriter:
             if mentions_short_value(text, short, is_argument=is_argument) and self._is_short_replaced(short, place):
                 raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
 
-    def _replace_form(self, text: str, spot: FormOccurrence, place: str) -> TextEdit | None:
+    def _replace_form(self, text: str, spot: ValueFormOccurrence, place: str) -> TextEdit | None:
         recorded = text[spot.start : spot.end]
         # ``~/x`` or backslashes are written into an answer only if the old value, or the usual new one, has them.
         odd = [sign for sign in ("~", "\\") if sign not in recorded + spot.forms[0].present[0]]

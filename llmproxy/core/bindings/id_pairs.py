@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
-from llmproxy.core.bindings.value_forms import UUID_SPELLINGS, is_isolated, is_letter_or_digit
-from llmproxy.core.bindings.volatile_field_matching import matches_path
+from llmproxy.core.bindings.value_forms import UUID_SPELLINGS, is_isolated_in_text, is_letter_or_digit
+from llmproxy.core.bindings.volatile_field_matching import matches_volatile_field_path
 from llmproxy.core.traffic.json_diff import count_common_prefix
 from llmproxy.lazy_regex import late
 
@@ -133,7 +133,11 @@ class RecordedIdFinder:
                 continue
             for each in identities:
                 length = _measure_recorded_id_at(text, start, each)
-                if length and is_isolated(text, start, start + length) and (best is None or start + length > best.end):
+                if (
+                    length
+                    and is_isolated_in_text(text, start, start + length)
+                    and (best is None or start + length > best.end)
+                ):
                     present = each.present[:length] if length < len(each.recorded) else each.present
                     best = IdPairMatch(start, start + length, present, each)
         return best
@@ -233,13 +237,17 @@ def split_entity_attribute(name: str) -> tuple[tuple[str, ...], str]:
     return tuple(dict.fromkeys(filter(None, (thing, singular)))), _keep_letters_and_digits(attribute)
 
 
-def short_values_at(shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object) -> list[ShortValue]:
+def find_short_values_at_leaf(
+    shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object
+) -> list[ShortValue]:
     """Return the short values possible at a leaf of tools' JSON (`path` from ``$``); several if names are alike."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return []
     text = value if isinstance(value, str) else str(value)
     same = [each for each in shorts if each.recorded == text]
-    placed = [each for each in same if each.path and each.tool in ("", tool) and matches_path(each.path, path)]
+    placed = [
+        each for each in same if each.path and each.tool in ("", tool) and matches_volatile_field_path(each.path, path)
+    ]
     return placed or [each for each in same if member_matches_variable_name(each.name, member, tool)]
 
 
@@ -290,7 +298,7 @@ def mentions_short_value(text: str, short: ShortValue, *, is_argument: bool) -> 
 
 
 def _is_own_word(text: str, start: int, end: int) -> bool:
-    if not is_isolated(text, start, end):
+    if not is_isolated_in_text(text, start, end):
         return False
     before, after, marks = text[max(0, start - 2) : start], text[end : end + 2], (".", ",", ":")
     fraction = (before[-1:] in marks and before[:1].isdigit()) or (after[:1] in marks and after[1:].isdigit())

@@ -12,25 +12,35 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, short_values_at
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, find_short_values_at_leaf
 from llmproxy.core.bindings.leaf_places import (
     Bindings,
     LeafPlace,
     Node,
-    PlaceReader,
+    RequestZoneMapper,
     ToolInvocation,
     Zone,
-    applies_to_call,
     are_names_run_independent,
     find_volatile_matches,
     is_in_any_span,
+    is_volatile_field_for_call,
     iterate_request_members,
     list_volatile_fields_at,
     write_arguments_with_placeholders,
 )
 from llmproxy.core.bindings.run_variables import ValueKind
-from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, VariableSpan, remove_llmproxy_files_from_both
-from llmproxy.core.bindings.volatile_field_matching import Names, VolatileField, fits_kind, matches_path
+from llmproxy.core.bindings.text_alignment import (
+    FilledGap,
+    GapTextCandidate,
+    VariableSpan,
+    remove_llmproxy_listing_lines,
+)
+from llmproxy.core.bindings.volatile_field_matching import (
+    Names,
+    VolatileField,
+    matches_field_kind,
+    matches_volatile_field_path,
+)
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, pair_text_and_json_parts, parse_json_container
 from llmproxy.core.traffic.json_diff import count_common_prefix
@@ -173,7 +183,7 @@ class FittedMessageCache:
         self._pairs: dict[int, MessagePair] = {}
         self._size = 0
 
-    def find_pair(self, recorded: object, present: object, reader: PlaceReader) -> MessagePair | None:
+    def find_pair(self, recorded: object, present: object, reader: RequestZoneMapper) -> MessagePair | None:
         """Return a pair that fits; `reader` knows the calls before this message, and then those in it."""
         pair = self._pairs.get(id(recorded))
         if pair is None or pair.recorded is not recorded or not pair.equals_present(present):
@@ -192,7 +202,7 @@ class FittedMessageCache:
         self._pairs[id(pair.recorded)] = pair
 
 
-class PairedBodies(NamedTuple):
+class PairedRequestBodies(NamedTuple):
     messages: list[MessagePair]
     parted: Mismatch | None
     """The first place where the shapes differ; the leaves are those before it."""
@@ -206,13 +216,15 @@ class PairedBodies(NamedTuple):
         return any(value in text for text in texts) or any(value in pair.texts for pair in self.messages)
 
 
-def pair_all_leaves(recorded: object, present: object, fitted: FittedMessageCache | None = None) -> PairedBodies:
+def pair_request_leaves(
+    recorded: object, present: object, fitted: FittedMessageCache | None = None
+) -> PairedRequestBodies:
     mine = list(iterate_request_members(recorded))
     theirs = {name: value for name, value, _ in iterate_request_members(present)}
     if [name for name, _, _ in mine] != list(theirs):
         names = {name for name, _, _ in mine} ^ set(theirs)
-        return PairedBodies([], build_mismatch("$", sorted(names), sorted(theirs)))
-    reader, pairs = PlaceReader(), list[MessagePair]()
+        return PairedRequestBodies([], build_mismatch("$", sorted(names), sorted(theirs)))
+    reader, pairs = RequestZoneMapper(), list[MessagePair]()
     for name, value, place in mine:
         other, wrong = theirs[name], None
         if not isinstance(value, list) or not isinstance(other, list):
@@ -223,12 +235,12 @@ def pair_all_leaves(recorded: object, present: object, fitted: FittedMessageCach
                     break
             wrong = wrong or _compare_list_lengths(value, other, place)
         if wrong is not None:
-            return PairedBodies(pairs, wrong)
-    return PairedBodies(pairs, None)
+            return PairedRequestBodies(pairs, wrong)
+    return PairedRequestBodies(pairs, None)
 
 
 def _pair_message(
-    reader: PlaceReader,
+    reader: RequestZoneMapper,
     mine: object,
     theirs: object,
     place: LeafPlace,
@@ -246,7 +258,7 @@ def _pair_message(
 
 
 def collect_leaf_pairs(
-    reader: PlaceReader, mine: object, theirs: object, place: LeafPlace, into: list[Leaf]
+    reader: RequestZoneMapper, mine: object, theirs: object, place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
     """Add the leaves below two nodes; return the first place where their shapes differ."""
     if type(mine) is not type(theirs):
@@ -272,7 +284,7 @@ def _compare_list_lengths(mine: list[object], theirs: list[object], place: LeafP
 
 
 def _collect_member_leaf_pairs(
-    reader: PlaceReader, mine: dict[str, object], theirs: dict[str, object], place: LeafPlace, into: list[Leaf]
+    reader: RequestZoneMapper, mine: dict[str, object], theirs: dict[str, object], place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
     if place.json and not (are_names_run_independent(mine) and are_names_run_independent(theirs)):
         into.append((mine, theirs, place))
@@ -303,7 +315,7 @@ class LeafPairVisitor:
 
     def descend(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         leaves = list[Leaf]()
-        wrong = collect_leaf_pairs(PlaceReader(), recorded, present, place, leaves)
+        wrong = collect_leaf_pairs(RequestZoneMapper(), recorded, present, place, leaves)
         return self.visit(leaves) or wrong
 
     def visit_leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
@@ -348,8 +360,10 @@ class LeafPairVisitor:
         if not place.json or not self.has_volatile_json_fields(place):
             return None
         fields, mask = self.bindings.fields, self.write_arguments_with_placeholders
-        named = (each for each in fields if each.at.startswith("$") and applies_to_call(each, place.call, mask))
-        return next((field for field in named if matches_path(field.at, place.subpath)), None)
+        named = (
+            each for each in fields if each.at.startswith("$") and is_volatile_field_for_call(each, place.call, mask)
+        )
+        return next((field for field in named if matches_volatile_field_path(field.at, place.subpath)), None)
 
     def has_volatile_json_fields(self, place: LeafPlace) -> bool:
         return place.zone is Zone.RESULT and place.call is not None and place.call.tool in self.bindings.json_tools
@@ -406,7 +420,7 @@ class VolatileFieldReader(LeafPairVisitor):
             return self._read_pair(field, recorded, present, place)
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
-            recorded, present = remove_llmproxy_files_from_both(recorded, present)
+            recorded, present = remove_llmproxy_listing_lines(recorded, present)
         # JSON in a result: a field may stand at a path, or in the lines of a member
         if call is not None and not place.json and (recorded[:1] == "{" or self.has_volatile_json_fields(place)):
             for mine, theirs in pair_text_and_json_parts(recorded, present):
@@ -423,10 +437,10 @@ class VolatileFieldReader(LeafPairVisitor):
         return None
 
     def _read_pair(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if not fits_kind(field.kind, recorded):
+        if not matches_field_kind(field.kind, recorded):
             return None
         self.values.append(VolatileFieldValue(field, recorded, place))
-        if not (field.is_id and fits_kind(field.kind, present)):
+        if not (field.is_id and matches_field_kind(field.kind, present)):
             return None
         pair = IdPair(field.name, field.kind, recorded, present)
         conflict = self.found.add_pair(pair)
@@ -435,7 +449,7 @@ class VolatileFieldReader(LeafPairVisitor):
 
 def list_volatile_field_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileFieldValue]:
     reader = VolatileFieldReader(Bindings((), (), fields))
-    reader.collect_field_values(pair_all_leaves(tree, tree).leaves)
+    reader.collect_field_values(pair_request_leaves(tree, tree).leaves)
     return reader.values
 
 
@@ -512,7 +526,7 @@ class ValueConsistency:
         elif self._conflicts_if_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
-    def _narrow_readings(self, chosen: FilledGap, option: GapOption, recorded: str, place: LeafPlace) -> None:
+    def _narrow_readings(self, chosen: FilledGap, option: GapTextCandidate, recorded: str, place: LeafPlace) -> None:
         """Keep what a recorded text can still stand for; nothing if it stands for another thing than before."""
         name, before = option.name, recorded[chosen.gap.start : chosen.gap.end]
         key = name if self._natures.get(name) is ValueKind.DATE else before
@@ -533,7 +547,7 @@ class ValueConsistency:
         if not self._shorts:
             return
         tool = place.call.tool if place.call else ""
-        for short in short_values_at(self._shorts, tool, place.subpath, place.member, value):
+        for short in find_short_values_at_leaf(self._shorts, tool, place.subpath, place.member, value):
             self._stood.setdefault(short.name, (place, short.recorded))
 
     def find_unequal(self, leaves: Iterable[Leaf], find_gaps: FindGaps, present: IdPairs) -> Mismatch | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.run_variables import PATHS, RunVariable, RunVariablePair, pair_run_variables
 from llmproxy.core.bindings.text_alignment import splice
-from llmproxy.core.bindings.value_forms import FormScope, FormSearch, ValueForm, list_value_forms
+from llmproxy.core.bindings.value_forms import ValueForm, ValueFormScope, ValueFormSearch, list_value_forms
 from llmproxy.core.bindings.volatile_field_matching import (
     BLOCK,
     LINE,
@@ -66,27 +66,27 @@ class Bindings:
         return tuple(list_value_forms(self.pairs))
 
     @cached_property
-    def forms_in_system_text(self) -> FormSearch:
+    def forms_in_system_text(self) -> ValueFormSearch:
         """Every form: the agent's own text may contain any."""
-        return FormSearch(self._all_forms)
+        return ValueFormSearch(self._all_forms)
 
     @cached_property
-    def forms_of_present_values(self) -> FormSearch:
+    def forms_of_present_values(self) -> ValueFormSearch:
         """Search for present values in recorded text, where they are no variables."""
-        return FormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
+        return ValueFormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
-    def forms_outside_system_text(self) -> FormSearch:
+    def forms_outside_system_text(self) -> ValueFormSearch:
         """Forms that count in arguments, results and the model's words: no dates, no blocks."""
-        return FormSearch(form for form in self._all_forms if form.reach is not FormScope.AGENT)
+        return ValueFormSearch(form for form in self._all_forms if form.reach is not ValueFormScope.AGENT)
 
     @cached_property
-    def forms_in_user_text(self) -> FormSearch:
-        return FormSearch(form for form in self._all_forms if form.reach is FormScope.EVERYWHERE)
+    def forms_in_user_text(self) -> ValueFormSearch:
+        return ValueFormSearch(form for form in self._all_forms if form.reach is ValueFormScope.EVERYWHERE)
 
     @cached_property
-    def answer_forms(self) -> FormSearch:
-        return FormSearch(form for form in self._all_forms if form.in_answers)
+    def answer_forms(self) -> ValueFormSearch:
+        return ValueFormSearch(form for form in self._all_forms if form.in_answers)
 
     @cached_property
     def limited_to_run_paths(self) -> Bindings:
@@ -210,7 +210,7 @@ def build_request_member_place(tree: object, member: str, parent: LeafPlace | No
     return place
 
 
-class PlaceReader:
+class RequestZoneMapper:
     """Maps the members of each object of a request to their zones, and collects the calls in order."""
 
     def __init__(self) -> None:
@@ -354,7 +354,7 @@ def find_volatile_matches(
     wanted = [
         each
         for each in fields
-        if each.at in (LINE, TEXT) and may_occur(each, text) and applies_to_call(each, call, bound)
+        if each.at in (LINE, TEXT) and may_occur(each, text) and is_volatile_field_for_call(each, call, bound)
     ]
     if not wanted:
         return []
@@ -386,7 +386,9 @@ def list_volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[Volat
     return (*anywhere, *fields.get(written, ())) if written else anywhere
 
 
-def applies_to_call(field: VolatileField, call: ToolInvocation | None, bound: Callable[[object], str]) -> bool:
+def is_volatile_field_for_call(
+    field: VolatileField, call: ToolInvocation | None, bound: Callable[[object], str]
+) -> bool:
     """Return whether a field applies to this call's results; `bound` is `write_arguments_with_placeholders`."""
     if field.is_outside_of_results or call is None:
         return field.is_outside_of_results and call is None

@@ -18,8 +18,8 @@ from llmproxy.core.bindings.id_pairs import (
     RecordedIdFinder,
     ShortValue,
     collect_changed_short_values,
+    find_short_values_at_leaf,
     index_changed_id_pairs,
-    short_values_at,
 )
 from llmproxy.core.bindings.leaf_pairs import (
     Fit,
@@ -35,12 +35,12 @@ from llmproxy.core.bindings.leaf_pairs import (
     build_mismatch,
     excerpt_line,
     find_merged_ids,
-    pair_all_leaves,
+    pair_request_leaves,
 )
 from llmproxy.core.bindings.leaf_places import (
     Bindings,
     LeafPlace,
-    PlaceReader,
+    RequestZoneMapper,
     Zone,
     build_request_member_place,
     find_volatile_matches,
@@ -51,19 +51,19 @@ from llmproxy.core.bindings.leaf_places import (
 from llmproxy.core.bindings.text_alignment import (
     LISTING,
     FilledGap,
-    GapOption,
+    GapTextCandidate,
     TextDivergence,
     VariableSpan,
-    fill_text_gaps,
-    find_listing_parts,
+    find_directory_listing_gaps,
     list_shell_output_gaps,
-    remove_llmproxy_files_from_both,
+    match_text_with_gaps,
     remove_llmproxy_git_status,
+    remove_llmproxy_listing_lines,
     splice,
     splice_present_values,
 )
-from llmproxy.core.bindings.value_forms import FormOccurrence, FormScope, ValueForm, is_isolated
-from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, Names, VolatileMatch, fits_kind, may_occur
+from llmproxy.core.bindings.value_forms import ValueForm, ValueFormOccurrence, ValueFormScope, is_isolated_in_text
+from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, Names, VolatileMatch, matches_field_kind, may_occur
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
@@ -75,7 +75,7 @@ _WHOLE_ID = 8
 """Minimum characters of an id that counts as leaked wherever it occurs, whatever is next to it."""
 
 
-def fit_request(
+def match_request_values(
     bindings: Bindings,
     recorded: object,
     present: object,
@@ -85,7 +85,7 @@ def fit_request(
     """Compare the canonical trees of two requests. `known`: the id pairs of the session's earlier requests. `fitted`
     remembers the messages that fit: their trees must then not change.
     """
-    paired = pair_all_leaves(recorded, present, fitted)
+    paired = pair_request_leaves(recorded, present, fitted)
     leaves, fields = paired.leaves, VolatileFieldReader(bindings)
     if (wrong := fields.collect_field_values(leaves)) is not None:
         return wrong
@@ -97,7 +97,7 @@ def fit_request(
             return build_conflict_mismatch("$", each, conflict.other)
     comparing = RequestComparison(bindings, fields.found, known)
     if any(pair.texts and comparing.depends_on_ids(pair) for pair in paired.messages):
-        return fit_request(bindings, recorded, present, known)
+        return match_request_values(bindings, recorded, present, known)
     whole = fitted if paired.parted is None else None  # the leaves before a difference of shapes are not all
     for pair in paired.messages:
         if (wrong := comparing.compare_messages(pair, whole)) is not None:
@@ -204,7 +204,7 @@ class RequestComparison(LeafPairVisitor):
         told = splice_present_values(name, gaps)
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
-            aligned = fill_text_gaps(name, gaps, other)
+            aligned = match_text_with_gaps(name, gaps, other)
             if not isinstance(aligned, TextDivergence):
                 self._filled += ((each, name, place) for each in aligned)
                 return other
@@ -232,9 +232,9 @@ class RequestComparison(LeafPairVisitor):
         if short is not None and same and not (told and not isinstance(recorded, str)):
             if short.identity:
                 return Mismatch(MismatchKind.LEAKED, place.path, mine, short.present, short.name)
-            option = GapOption(mine, is_isolated, short.name, unchanged=True)
+            option = GapTextCandidate(mine, is_isolated_in_text, short.name, unchanged=True)
         elif short is not None and short.equals_present(recorded, present):
-            option = GapOption(theirs, is_isolated, short.name)
+            option = GapTextCandidate(theirs, is_isolated_in_text, short.name)
         elif not told:
             return False if short is None else build_mismatch(place.path, recorded, present)
         label = short.comparison_label if short is not None and option is not None else ""
@@ -246,7 +246,9 @@ class RequestComparison(LeafPairVisitor):
         """Return the short value at a leaf; of several the one with this run's present value."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
-        found = short_values_at(self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value)
+        found = find_short_values_at_leaf(
+            self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value
+        )
         return next((each for each in found if each.present == str(present)), found[0] if found else None)
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -254,7 +256,7 @@ class RequestComparison(LeafPairVisitor):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
             if place.zone is Zone.RESULT:
-                mine, theirs = remove_llmproxy_files_from_both(recorded, present)
+                mine, theirs = remove_llmproxy_listing_lines(recorded, present)
             else:
                 mine, theirs = remove_llmproxy_git_status(recorded), remove_llmproxy_git_status(present)
             if recorded != present and mine == theirs:
@@ -307,7 +309,7 @@ class RequestComparison(LeafPairVisitor):
                 ):
                     name = next(each.name for each in self._identities if each.recorded == text)
                     return Mismatch(MismatchKind.LEAKED, place.path, text, "", name)
-        aligned = fill_text_gaps(recorded, gaps, present)
+        aligned = match_text_with_gaps(recorded, gaps, present)
         if isinstance(aligned, TextDivergence):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
@@ -341,9 +343,9 @@ class RequestComparison(LeafPairVisitor):
         gaps = list[VariableSpan]()
         for token in self._tokens.find_matches(recorded):
             name, same = token.identity.name, recorded[token.start : token.end]
-            options = [GapOption(token.present, is_isolated, name)]
+            options = [GapTextCandidate(token.present, is_isolated_in_text, name)]
             if token.present != same:
-                options.append(GapOption(same, is_isolated, name, unchanged=True, leaks=not accepts))
+                options.append(GapTextCandidate(same, is_isolated_in_text, name, unchanged=True, leaks=not accepts))
             gaps.append(VariableSpan(token.start, token.end, tuple(options), name=name))
         return gaps
 
@@ -358,20 +360,20 @@ class RequestComparison(LeafPairVisitor):
         if not field.is_id:
             return VariableSpan(found.start, found.end, free=IN_TEXT[field.kind], name=field.name)
         present = self._identities.get_present_value(field.name, found.value)
-        options = [GapOption(present, is_isolated, field.name)] if present is not None else []
+        options = [GapTextCandidate(present, is_isolated_in_text, field.name)] if present is not None else []
         if present is None or present != found.value:
-            options.append(GapOption(found.value, is_isolated, field.name, unchanged=True, leaks=True))
+            options.append(GapTextCandidate(found.value, is_isolated_in_text, field.name, unchanged=True, leaks=True))
         return VariableSpan(found.start, found.end, tuple(options), name=field.name)
 
 
 @lru_cache(2_000)
-def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
+def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapTextCandidate, ...]:
     """Return the texts possible in place of these forms: present values, longest first, then the recorded one."""
-    options = [GapOption(text, form.border, form.name) for form in forms for text in form.present]
+    options = [GapTextCandidate(text, form.border, form.name) for form in forms for text in form.present]
     options.sort(key=lambda option: -len(option.text))
     alike = any(option.text == forms[0].recorded for option in options)
-    same = GapOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
-    if forms[0].reach is FormScope.AGENT or len({form.name for form in forms}) > 1:
+    same = GapTextCandidate(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
+    if forms[0].reach is ValueFormScope.AGENT or len({form.name for form in forms}) > 1:
         *options, same = (
             option._replace(readings=frozenset((form.name, form.way) for form in forms if option.text in form.present))
             for option in (*options, same)
@@ -393,12 +395,12 @@ def _add_nonoverlapping_gaps(gaps: list[VariableSpan], more: list[VariableSpan])
 
 def _are_values_of_kind(kind: str, *values: object) -> bool:
     return all(
-        not isinstance(value, bool) and isinstance(value, (str, int, float)) and fits_kind(kind, str(value))
+        not isinstance(value, bool) and isinstance(value, (str, int, float)) and matches_field_kind(kind, str(value))
         for value in values
     )
 
 
-def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPlace) -> list[FormOccurrence]:
+def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPlace) -> list[ValueFormOccurrence]:
     if place.zone is Zone.SYSTEM and (place.member == "description" or _TOOLS.isdisjoint(place.list_steps())):
         return bindings.forms_in_system_text.find_matches(recorded)
     if place.zone is not Zone.USER:
@@ -406,15 +408,15 @@ def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPla
     if not (spans := find_system_reminder_spans(recorded)):
         return bindings.forms_in_user_text.find_matches(recorded)
     return bindings.forms_in_system_text.find_matches(
-        recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
+        recorded, lambda form, at: form.reach is ValueFormScope.EVERYWHERE or is_in_any_span(spans, at)
     )
 
 
-def rewrite_recorded(bindings: Bindings, tree: object) -> object:
+def rewrite_recorded_request(bindings: Bindings, tree: object) -> object:
     """Return a request's tree (as sent, or canonical) with present values in place of recorded ones."""
     if not isinstance(tree, dict):
         return tree
-    reader, wrapped = PlaceReader(), tree.get("request")
+    reader, wrapped = RequestZoneMapper(), tree.get("request")
     made: dict[Any, Any] = {**tree, "request": {**wrapped}} if isinstance(wrapped, dict) else {**tree}
     for _, value, place in iterate_request_members(tree):
         into = made["request"] if place.parent is not None and place.parent.step else made
@@ -424,10 +426,10 @@ def rewrite_recorded(bindings: Bindings, tree: object) -> object:
 
 def rewrite_recorded_message(bindings: Bindings, member: str, message: object) -> object:
     """Return one element of a body's member, rewritten alone: it contains its own role and form."""
-    return _rewrite_node(bindings, PlaceReader(), message, build_request_member_place({}, member).enter_child(0))
+    return _rewrite_node(bindings, RequestZoneMapper(), message, build_request_member_place({}, member).enter_child(0))
 
 
-def _rewrite_node(bindings: Bindings, reader: PlaceReader, node: object, place: LeafPlace) -> object:
+def _rewrite_node(bindings: Bindings, reader: RequestZoneMapper, node: object, place: LeafPlace) -> object:
     user = bindings.values["user"] if "user" in bindings.changed else None
 
     def rewrite_text(text: str, place: LeafPlace) -> str:
@@ -436,7 +438,7 @@ def _rewrite_node(bindings: Bindings, reader: PlaceReader, node: object, place: 
             for spot in find_run_variables_in_text(bindings, text, place)
         ]
         if user is not None and place.zone is Zone.RESULT:
-            rows = find_listing_parts(text, elsewhere=False, users=user)
+            rows = find_directory_listing_gaps(text, elsewhere=False, users=user)
             changes += [(part.start, part.end, user[1]) for part in rows if part.name == "user"]
         disjoint = list[tuple[int, int, str]]()
         for change in sorted(changes):

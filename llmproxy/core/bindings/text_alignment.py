@@ -23,7 +23,7 @@ Border = Callable[[str, int, int], bool]
 """Returns whether a value that occupies text[start:end] begins and ends there."""
 
 
-class GapOption(NamedTuple):
+class GapTextCandidate(NamedTuple):
     text: str
     border: Border
     name: str
@@ -39,7 +39,7 @@ class GapOption(NamedTuple):
 class VariableSpan(NamedTuple):
     start: int
     end: int
-    options: tuple[GapOption, ...] = ()
+    options: tuple[GapTextCandidate, ...] = ()
     free: re.Pattern[str] | None = None
     name: str = ""
     in_answers: bool = True
@@ -49,7 +49,7 @@ class VariableSpan(NamedTuple):
 
 class FilledGap(NamedTuple):
     gap: VariableSpan
-    option: GapOption | None
+    option: GapTextCandidate | None
     text: str
 
 
@@ -60,7 +60,7 @@ class TextDivergence(NamedTuple):
     """Whether a recorded value that must not occur is there."""
 
 
-def fill_text_gaps(recorded: str, gaps: Sequence[VariableSpan], present: str) -> list[FilledGap] | TextDivergence:
+def match_text_with_gaps(recorded: str, gaps: Sequence[VariableSpan], present: str) -> list[FilledGap] | TextDivergence:
     """Align two texts; `gaps` are in order and do not overlap."""
     furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()
@@ -98,7 +98,7 @@ def fill_text_gaps(recorded: str, gaps: Sequence[VariableSpan], present: str) ->
     return furthest
 
 
-def _list_gap_fillings(gap: VariableSpan, present: str, at: int) -> Iterable[tuple[int, GapOption | None]]:
+def _list_gap_fillings(gap: VariableSpan, present: str, at: int) -> Iterable[tuple[int, GapTextCandidate | None]]:
     if gap.free is not None:
         if (found := gap.free.match(present, at)) is not None:
             yield found.end() - at, None
@@ -142,7 +142,9 @@ _OUR_STATUS = late(rf"[ MADRCU?!]{{1,2}} {_FILES}")
 _TOTAL = late(r"total [\d.,]+[KMGTP]?")
 
 
-def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[VariableSpan]:
+def find_directory_listing_gaps(
+    text: str, *, elsewhere: bool, users: tuple[str, str] | None = None
+) -> Iterator[VariableSpan]:
     """Yield padding between the columns of listings, parents' rows and the user's name in rows.
 
     `elsewhere`: the run is in another folder. `users`: the recorded user's name and the present one, if they differ.
@@ -163,7 +165,7 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
             yield VariableSpan(*row.span("size"), free=_SIZE, name=LISTING)
 
 
-def remove_llmproxy_files_from_both(recorded: str, present: str) -> tuple[str, str]:
+def remove_llmproxy_listing_lines(recorded: str, present: str) -> tuple[str, str]:
     """Return two results without lines of listings that name llmproxy's files, and without ``ls -l``'s block totals."""
     if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
         return recorded, present
@@ -228,7 +230,7 @@ def list_shell_output_gaps(
     text: str, values: Mapping[str, tuple[str, str]], git_user: str, *, elsewhere: bool
 ) -> list[VariableSpan]:
     """Return the gaps of listings and git output in order; `values`: recorded and present run variables by name."""
-    gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
+    gaps = [*find_directory_listing_gaps(text, elsewhere=elsewhere, users=values.get("user"))]
     gaps += _find_git_names(text, values.get("git_user", ("", git_user)), values.get("git_branch"))
     return sorted(gaps, key=lambda gap: gap.start)
 

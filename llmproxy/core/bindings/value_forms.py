@@ -44,7 +44,7 @@ def is_letter_or_digit(letter: str) -> bool:
     return letter.isalnum() or (letter >= _FIRST_MARK and unicodedata.category(letter)[0] == "M")
 
 
-def is_isolated(text: str, start: int, end: int) -> bool:
+def is_isolated_in_text(text: str, start: int, end: int) -> bool:
     """Return whether no letter or digit is next to text[start:end]: the border of ids (``<uuid>.txt`` contains one)."""
     if start and is_letter_or_digit(text[start - 1]) and not _follows_escape(text, start):
         return False
@@ -88,15 +88,15 @@ def is_path_end(text: str, end: int) -> bool:
     return not (letter == "\\" and text[at : at + 2] == "\\ ")
 
 
-def spans_slug(text: str, start: int, end: int) -> bool:
+def is_whole_slug(text: str, start: int, end: int) -> bool:
     if start and (is_letter_or_digit(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
     return end >= len(text) or not (is_letter_or_digit(text[end]) or text[end] in "-_")
 
 
-def spans_folder_slug(text: str, start: int, end: int) -> bool:
+def is_slug_after_path_separator(text: str, start: int, end: int) -> bool:
     """Return whether a one-part path's name is a folder in a path: ``-app`` alone is an option."""
-    return start > 0 and text[start - 1] in "/\\" and spans_slug(text, start, end)
+    return start > 0 and text[start - 1] in "/\\" and is_whole_slug(text, start, end)
 
 
 def follows_dot_dot_slash(text: str, start: int, end: int) -> bool:
@@ -104,7 +104,7 @@ def follows_dot_dot_slash(text: str, start: int, end: int) -> bool:
     return _ABOVE.search(text, max(0, start - 5), start) is not None and is_path_end(text, end)
 
 
-def spans_block(text: str, start: int, end: int) -> bool:
+def covers_whole_lines_or_tag(text: str, start: int, end: int) -> bool:
     """Return whether text[start:end] is the rest of a line, whole lines, or the whole content of a tag."""
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     begins = not before or before[-1] in "\n>" or before == ": " or before.endswith("\\n")
@@ -117,7 +117,7 @@ _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "Augu
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-def format_dates(day: str) -> tuple[str, ...]:
+def format_date_in_all_styles(day: str) -> tuple[str, ...]:
     """Return a day, ``2026-11-22``, in all forms, in the same order for all days. Raises ValueError."""
     on = date.fromisoformat(day)
     month, name, number = _MONTHS[on.month - 1], _DAYS[on.weekday()], on.day
@@ -139,7 +139,7 @@ def format_dates(day: str) -> tuple[str, ...]:
     )
 
 
-class FormScope(StrEnum):
+class ValueFormScope(StrEnum):
     EVERYWHERE = "everywhere"
     NOT_TYPED = "not typed"
     """Not in the user's text: too short to be unambiguous there."""
@@ -156,13 +156,13 @@ class ValueForm:
     present: tuple[str, ...]
     """Answers are written with the first."""
     border: Border
-    reach: FormScope = FormScope.EVERYWHERE
+    reach: ValueFormScope = ValueFormScope.EVERYWHERE
     in_answers: bool = True
     way: int = 0
     """For a date: which of the ways in which the days of both runs may correspond."""
 
 
-class FormOccurrence(NamedTuple):
+class ValueFormOccurrence(NamedTuple):
     start: int
     end: int
     forms: tuple[ValueForm, ...]
@@ -188,12 +188,16 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
                 for prefix in _LINE_PREFIXES:
                     sides = (pair.recorded.value, pair.present.value)
                     text, now = (prefix + value.replace("\n", f"\n{prefix}") for value in sides)
-                    found.append(ValueForm(pair.name, text, (now,), spans_block, FormScope.AGENT, in_answers=False))
+                    found.append(
+                        ValueForm(
+                            pair.name, text, (now,), covers_whole_lines_or_tag, ValueFormScope.AGENT, in_answers=False
+                        )
+                    )
             case ValueKind.IDENTIFIER if pair.has_changed and pair.present.kind is ValueKind.IDENTIFIER:
                 sides = (pair.recorded.value, pair.present.value)
                 for write in UUID_SPELLINGS if all(map(UUID.fullmatch, sides)) else UUID_SPELLINGS[:1]:
                     text, now = (write(each) for each in sides)
-                    found.append(ValueForm(pair.name, text, (now,), is_isolated))
+                    found.append(ValueForm(pair.name, text, (now,), is_isolated_in_text))
             case _:
                 pass
     return found
@@ -216,14 +220,16 @@ def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the forms of local and UTC day for each one-to-one way in which those of both runs may correspond."""
     sides = [[day for day in dict.fromkeys((each.value, each.other)) if day] for each in (pair.recorded, pair.present)]
     try:
-        recorded, present = ([format_dates(day) for day in days] for days in sides)
+        recorded, present = ([format_date_in_all_styles(day) for day in days] for days in sides)
     except ValueError:
         return
     same = len(recorded) == len(present)
     ways = [[*zip(recorded, present, strict=True)]] if same else [[each] for each in product(recorded, present)]
     for way, days in enumerate(ways):
         for text, now in chain.from_iterable(zip(*each, strict=True) for each in days):
-            yield ValueForm(pair.name, text, (now,), is_isolated, FormScope.AGENT, in_answers=False, way=way)
+            yield ValueForm(
+                pair.name, text, (now,), is_isolated_in_text, ValueFormScope.AGENT, in_answers=False, way=way
+            )
 
 
 class _PathSpelling(NamedTuple):
@@ -231,7 +237,7 @@ class _PathSpelling(NamedTuple):
 
     write: Callable[[str], str]
     border: Border
-    reach: FormScope = FormScope.EVERYWHERE
+    reach: ValueFormScope = ValueFormScope.EVERYWHERE
     in_answers: bool = True
 
 
@@ -245,16 +251,18 @@ _WAYS = (
     _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_whole_path),
     _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_whole_path),
     _PathSpelling(lambda path: quote(path, safe="/"), is_whole_path),
-    _PathSpelling(lambda path: quote(path, safe=""), is_isolated),
-    _PathSpelling(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated),
+    _PathSpelling(lambda path: quote(path, safe=""), is_isolated_in_text),
+    _PathSpelling(
+        lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated_in_text
+    ),
     _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_whole_path),
     _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_whole_path),
-    _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", spans_slug),
-    _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated),
+    _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_whole_slug),
+    _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated_in_text),
     _PathSpelling(
         lambda path: posixpath.basename(path.replace("\\", "/")),
         follows_dot_dot_slash,
-        FormScope.NOT_TYPED,
+        ValueFormScope.NOT_TYPED,
         in_answers=False,
     ),
 )
@@ -283,8 +291,8 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
             there = tuple(dict.fromkeys(filter(None, written)))
             for spelled in _list_nfc_forms(before) if there else ():
                 if text := way.write(spelled):
-                    is_folder = way.border is spans_slug and spelled.rfind("/") == 0
-                    border = spans_folder_slug if is_folder else way.border
+                    is_folder = way.border is is_whole_slug and spelled.rfind("/") == 0
+                    border = is_slug_after_path_separator if is_folder else way.border
                     yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
@@ -299,7 +307,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     between = [_home_relative_to_path(path, home) for path, home in trimmed]
     if between[0] and between[1]:
         there = (between[1], *_list_plain_and_resolved_path(homes.present))
-        yield ValueForm(homes.name, between[0], there, is_whole_path, FormScope.NOT_TYPED)
+        yield ValueForm(homes.name, between[0], there, is_whole_path, ValueFormScope.NOT_TYPED)
 
 
 def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
@@ -310,7 +318,9 @@ def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePa
     before, now = _list_plain_and_resolved_path(homes.recorded), _list_plain_and_resolved_path(homes.present)
     border = partial(_is_below_hidden_folder, (*before, *now, "~"))
     for write in (str, _make_slug):
-        yield ValueForm(pair.name, write(recorded), (write(present),), border, FormScope.NOT_TYPED, in_answers=False)
+        yield ValueForm(
+            pair.name, write(recorded), (write(present),), border, ValueFormScope.NOT_TYPED, in_answers=False
+        )
         for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
             for home in before:
@@ -337,7 +347,7 @@ def _home_relative_to_path(path: str, home: str) -> str:
     return relative if relative.startswith("../") and relative.strip("./") else ""
 
 
-class FormSearch:
+class ValueFormSearch:
     def __init__(self, forms: Iterable[ValueForm]) -> None:
         """Group forms by recorded text; merge forms of one name with the same border and reach."""
         self.by_text: dict[str, tuple[ValueForm, ...]] = {}
@@ -351,7 +361,9 @@ class FormSearch:
         self._texts_by_stem = {stem: tuple(each) for stem, each in below.items()}
         self._least = min(map(len, self.stems), default=0)
 
-    def find_matches(self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None) -> list[FormOccurrence]:
+    def find_matches(
+        self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None
+    ) -> list[ValueFormOccurrence]:
         """Return the recorded values in a text, in order, longest first; `allowed` checks a form at a position."""
         if len(text) < self._least:
             return []
@@ -367,7 +379,7 @@ class FormSearch:
         if not found:
             return []
         found.sort()
-        spots: list[FormOccurrence] = []
+        spots: list[ValueFormOccurrence] = []
         at = 0
         for start, length, recorded in found:
             if start < at:
@@ -379,7 +391,7 @@ class FormSearch:
                 if form.border(text, start, end) and (allowed is None or allowed(form, start))
             )
             if forms:
-                spots.append(FormOccurrence(start, end, forms))
+                spots.append(ValueFormOccurrence(start, end, forms))
                 at = end
         return spots
 

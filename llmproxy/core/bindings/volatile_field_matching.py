@@ -155,7 +155,7 @@ class VolatileMatch(NamedTuple):
     value: str
 
 
-def fits_kind(kind: str, value: str) -> bool:
+def matches_field_kind(kind: str, value: str) -> bool:
     return _EXACT[kind].fullmatch(value) is not None
 
 
@@ -177,7 +177,7 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
             # Only one kind may backtrack: if several did, each for every end of the one before, the time would grow
             # as a power of the text's length.
             follows = field.before[wild.end() : wild.end() + 1]
-            alone = wild[2] not in _OF_WORDS and follows != "" and not fits_kind("word", follows)
+            alone = wild[2] not in _OF_WORDS and follows != "" and not matches_field_kind("word", follows)
             parts.append(f"(?>{pattern})" if alone or gave_back else f"(?:{pattern})")
             gave_back = gave_back or not alone
         else:
@@ -223,13 +223,13 @@ def _compile_path_pattern(path: str) -> Callable[[str], object]:
     return re.compile(r"\$" + "".join(steps)).fullmatch
 
 
-def matches_path(slot_path: str, path: str) -> bool:
+def matches_volatile_field_path(slot_path: str, path: str) -> bool:
     """Return whether a JSON path matches a volatile field's path; ``[*]`` matches any index."""
     return _compile_path_pattern(slot_path)(path) is not None
 
 
 @cache
-def list_builtin() -> tuple[VolatileField, ...]:
+def list_builtin_fields() -> tuple[VolatileField, ...]:
     """Return the built-in volatile fields of all agents; a tool and a text that only its agent writes anchor each."""
     rows = json.loads((DATA / "volatile_fields.json").read_bytes())
     return tuple(parse_volatile_field(field) for row in rows for field in row["volatile"])

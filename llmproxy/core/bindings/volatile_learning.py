@@ -13,13 +13,27 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, short_values_at
-from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind, VolatileFieldReader, pair_all_leaves
-from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, PlaceReader, Zone, iterate_request_members
-from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, find_short_values_at_leaf
+from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind, VolatileFieldReader, pair_request_leaves
+from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
+from llmproxy.core.bindings.request_comparison import RequestComparison, match_request_values, rewrite_recorded_request
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
-from llmproxy.core.bindings.text_alignment import LISTED, LISTING, TextDivergence, fill_text_gaps, splice_present_values
-from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, KINDS, LINE, SYSTEM, TEXT, VolatileField, fits_kind
+from llmproxy.core.bindings.text_alignment import (
+    LISTED,
+    LISTING,
+    TextDivergence,
+    match_text_with_gaps,
+    splice_present_values,
+)
+from llmproxy.core.bindings.volatile_field_matching import (
+    IN_TEXT,
+    KINDS,
+    LINE,
+    SYSTEM,
+    TEXT,
+    VolatileField,
+    matches_field_kind,
+)
 from llmproxy.core.traffic.canonical_json import split_text_by_json
 from llmproxy.lazy_regex import late
 
@@ -48,16 +62,16 @@ _COMMITTED = late(r"\[\S+(?: \(root-commit\))? ")
 _ROLLED = late(r"[A-Za-z0-9]{6,}")
 
 
-class ValuePair(NamedTuple):
+class DifferingVolatileValue(NamedTuple):
     kind: str
     start: int
     recorded: str
     present: str
 
 
-def find_value_pair(
+def find_differing_volatile_value(
     recorded: str, at: int, present: str, there: int, taken: Sequence[tuple[int, int, str]] = ()
-) -> ValuePair | None:
+) -> DifferingVolatileValue | None:
     """Return the volatile value at which two texts first differ, at `at` and `there`; None if it is not volatile.
 
     Before both positions the texts are equal. `taken` are bound places of the recorded text (start, end, name).
@@ -78,16 +92,16 @@ def find_value_pair(
             behind = recorded[end : end + 20], present[match.end() :][:20]
             likely = _are_plausible(kind, mine, theirs, before, behind) or (kind == "name" and start in temporary)
             if mine != theirs and likely:
-                return ValuePair(kind, start, mine, theirs)
+                return DifferingVolatileValue(kind, start, mine, theirs)
     return None
 
 
-def find_pair_kind(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
+def infer_volatile_value_kind(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
     """Return the kind of two differing whole values; None if they do not look volatile. `number`: JSON numbers."""
     for kind in (each for each in _ORDER if not (number and each == "hex")):
         if (
-            fits_kind(kind, recorded)
-            and fits_kind(kind, present)
+            matches_field_kind(kind, recorded)
+            and matches_field_kind(kind, present)
             and _are_plausible(kind, recorded, present, before, ("", ""))
         ):
             return kind
@@ -274,8 +288,8 @@ def _learn_fields_and_compare(
     learned: list[LearnedField] = []
     outcome: Fit | Mismatch = Mismatch(MismatchKind.DIFFERENT, "$")
     for _ in range(ROUNDS):
-        now = with_volatile_fields(bindings, [lesson.field for lesson in learned])
-        outcome = fit_request(now, recorded, present, known)
+        now = add_volatile_fields_to_bindings(bindings, [lesson.field for lesson in learned])
+        outcome = match_request_values(now, recorded, present, known)
         if isinstance(outcome, Fit):
             break
         if _demote_conflicting_id_to_count(outcome, learned):
@@ -298,7 +312,7 @@ def _demote_conflicting_id_to_count(outcome: Mismatch, learned: list[LearnedFiel
     return False
 
 
-def with_volatile_fields(bindings: Bindings, fields: Sequence[VolatileField]) -> Bindings:
+def add_volatile_fields_to_bindings(bindings: Bindings, fields: Sequence[VolatileField]) -> Bindings:
     return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.fields, *fields))
 
 
@@ -308,7 +322,7 @@ class _FieldLearningComparison(RequestComparison):
     def __init__(
         self, bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
     ) -> None:
-        leaves = pair_all_leaves(recorded, present).leaves
+        leaves = pair_request_leaves(recorded, present).leaves
         reading = VolatileFieldReader(bindings)
         reading.collect_field_values(leaves)
         super().__init__(bindings, IdPairs((*reading.found, *(known or ()))), None)
@@ -329,10 +343,15 @@ class _FieldLearningComparison(RequestComparison):
             return wrong
         if isinstance(recorded, bool) or not isinstance(recorded, (str, int, float)):
             return wrong
-        kind = find_pair_kind(str(recorded), str(present), f"{place.member}: ", number=not isinstance(recorded, str))
+        kind = infer_volatile_value_kind(
+            str(recorded), str(present), f"{place.member}: ", number=not isinstance(recorded, str)
+        )
         if kind is None or kind == "word" or self.find_volatile_field_at(place) is not None:
             return wrong
-        at, value = re.sub(r"\[\d+\]", "[*]", place.subpath), ValuePair(kind, 0, str(recorded), str(present))
+        at, value = (
+            re.sub(r"\[\d+\]", "[*]", place.subpath),
+            DifferingVolatileValue(kind, 0, str(recorded), str(present)),
+        )
         return None if self._add_field(value, place, at=at, before="", called=place.member) else wrong
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -351,12 +370,12 @@ class _FieldLearningComparison(RequestComparison):
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool:
         gaps = self.list_spans_that_may_differ(recorded, place)
-        parted = fill_text_gaps(recorded, gaps, present)
+        parted = match_text_with_gaps(recorded, gaps, present)
         if not isinstance(parted, TextDivergence) or parted.leaked:
             return False
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
         points = recorded, parted.recorded, present, parted.present
-        value = self._find_variable(*points, place) or find_value_pair(*points, free)
+        value = self._find_variable(*points, place) or find_differing_volatile_value(*points, free)
         if value is None:
             return False
         start = recorded.rfind("\n", 0, value.start) + 1
@@ -369,7 +388,9 @@ class _FieldLearningComparison(RequestComparison):
             return False
         return self._add_field(value, place, at=at, before=before)
 
-    def _find_variable(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> ValuePair | None:
+    def _find_variable(
+        self, recorded: str, at: int, present: str, there: int, place: LeafPlace
+    ) -> DifferingVolatileValue | None:
         """Find a run variable at the difference of two texts that is not bound there: too short, or bound elsewhere."""
         for pair in self.bindings.pairs:
             mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
@@ -377,15 +398,15 @@ class _FieldLearningComparison(RequestComparison):
                 continue
             if pair.name == "git_user" and place.zone is Zone.SYSTEM:  # an agent writes the name without the address
                 mine, theirs, kind = mine.partition(" <")[0], theirs.partition(" <")[0], "person"
-            if mine == theirs or not fits_kind(kind, mine) or not fits_kind(kind, theirs):
+            if mine == theirs or not matches_field_kind(kind, mine) or not matches_field_kind(kind, theirs):
                 continue
             begun = (n for n in range(len(mine)) if recorded[at - n : at] == mine[:n])
             same = next((n for n in begun if recorded.startswith(mine, at - n)), -1)
             if same >= 0 and present.startswith(theirs, there - same) and not is_in_word(recorded, at - same):
-                return ValuePair(kind, at - same, mine, theirs)
+                return DifferingVolatileValue(kind, at - same, mine, theirs)
         return None
 
-    def _build_anchor(self, text: str, start: int, value: ValuePair, place: LeafPlace) -> str | None:
+    def _build_anchor(self, text: str, start: int, value: DifferingVolatileValue, place: LeafPlace) -> str | None:
         """Return the text before a value with bound names and volatile kinds; None if too much of it varies."""
         parts: list[str] = []
         last = start
@@ -403,11 +424,13 @@ class _FieldLearningComparison(RequestComparison):
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"
         field = next((each for each in self.bindings.fields if each.name == name), None)
-        if field is not None and fits_kind(field.kind, text):
+        if field is not None and matches_field_kind(field.kind, text):
             return f"{{:{field.kind}}}"
         return "{:word}"
 
-    def _add_field(self, value: ValuePair, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
+    def _add_field(
+        self, value: DifferingVolatileValue, place: LeafPlace, *, at: str, before: str, called: str = ""
+    ) -> bool:
         """Record a volatile field and use it from now on; False if it is known already."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
@@ -423,7 +446,7 @@ class _FieldLearningComparison(RequestComparison):
         name = name_volatile_field(before, called, value.kind, tool, taken)
         field = VolatileField(name, value.kind, tool, at, before, arguments)
         self.lessons.append(LearnedField(field, value.recorded, value.present, place.path))
-        self.bindings = with_volatile_fields(self.bindings, [field])
+        self.bindings = add_volatile_fields_to_bindings(self.bindings, [field])
         if field.is_id:
             self._identities.add_pair(IdPair(name, value.kind, value.recorded, value.present))
             self._tokens = RecordedIdFinder(self._identities)
@@ -478,7 +501,7 @@ def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) 
     """Return the volatile fields for a captured value in tools' results of canonical requests, each once: the next
     run's tool answers another id, which the model gets before any capture.
     """
-    kind = next((kind for kind in _KINDS if fits_kind(kind, captured.value)), None)
+    kind = next((kind for kind in _KINDS if matches_field_kind(kind, captured.value)), None)
     if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
         return []
     wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
@@ -489,21 +512,21 @@ def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) 
         if place.zone is not Zone.RESULT or place.call is None:
             return
         if place.json:
-            if short_values_at(wanted, place.call.tool, place.subpath, place.member, leaf):
+            if find_short_values_at_leaf(wanted, place.call.tool, place.subpath, place.member, leaf):
                 found[VolatileField(name, kind, place.call.tool, _INDEX.sub("[*]", place.subpath))] = None
         elif isinstance(leaf, str):
             for part in split_text_by_json(leaf):
                 if not isinstance(part, str):
-                    PlaceReader().transform_leaves(part, place.enter_json(), find_in_leaf)
+                    RequestZoneMapper().transform_leaves(part, place.enter_json(), find_in_leaf)
 
     for tree in trees:
-        reader = PlaceReader()
+        reader = RequestZoneMapper()
         for _, node, place in iterate_request_members(tree):
             reader.transform_leaves(node, place, find_in_leaf)
     return list(found)
 
 
-class RestatedRecording(NamedTuple):
+class RewrittenRecordedRequest(NamedTuple):
     tree: object
     bound: tuple[str, ...] = ()
     """Run variables and volatile fields whose values differ and fit, sorted."""
@@ -511,32 +534,36 @@ class RestatedRecording(NamedTuple):
     """Values of tools that a trial could learn; the tree has their present form."""
 
 
-def restate_recording(
+def rewrite_recorded_request_for_miss(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None
-) -> RestatedRecording:
+) -> RewrittenRecordedRequest:
     """Return a recorded request with this run's values, for the text of a miss, never for an answer."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
-        return RestatedRecording(recorded)
+        return RewrittenRecordedRequest(recorded)
     varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
     if varying:
-        wider = with_volatile_fields(bindings, [each.field for each in varying])
+        wider = add_volatile_fields_to_bindings(bindings, [each.field for each in varying])
         whole = _restate_request(wider, recorded, present, known)
         if whole.tree != present:
             learned = {each.field.name for each in varying}
-            return RestatedRecording(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
+            return RewrittenRecordedRequest(
+                whole.tree, tuple(name for name in whole.bound if name not in learned), varying
+            )
     found = _restate_request(bindings, recorded, present, known)
-    return found if found.tree != present else RestatedRecording(rewrite_recorded(bindings, recorded))
+    return found if found.tree != present else RewrittenRecordedRequest(rewrite_recorded_request(bindings, recorded))
 
 
-def _restate_request(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
-    paired, fields = pair_all_leaves(recorded, present), VolatileFieldReader(bindings)
+def _restate_request(
+    bindings: Bindings, recorded: object, present: object, known: IdPairs | None
+) -> RewrittenRecordedRequest:
+    paired, fields = pair_request_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
-    restating, tree = RequestComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
+    restating, tree = RequestComparison(bindings, fields.found, known), rewrite_recorded_request(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         fits = restating.visit_leaf(mine, theirs, place) is None
         restated = theirs if fits else _restate_beginning(restating, mine, theirs, place)
         _replace_existing_at_path(tree, place.list_steps(), restated)
-    return RestatedRecording(tree, restating.build_fit().names)
+    return RewrittenRecordedRequest(tree, restating.build_fit().names)
 
 
 def _restate_beginning(comparing: RequestComparison, recorded: object, present: object, place: LeafPlace) -> object:
@@ -544,7 +571,7 @@ def _restate_beginning(comparing: RequestComparison, recorded: object, present: 
     if not isinstance(recorded, str) or not isinstance(present, str):
         return recorded
     gaps = comparing.list_spans_that_may_differ(recorded, place)
-    parted = fill_text_gaps(recorded, gaps, present)
+    parted = match_text_with_gaps(recorded, gaps, present)
     if not isinstance(parted, TextDivergence):
         return recorded
     # After a leaked value the texts diverge behind it: its expected text is the difference.

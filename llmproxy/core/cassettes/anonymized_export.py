@@ -1,7 +1,7 @@
 """Export of recordings for pull requests, with stand-ins for names of people and machines in run variables.
 
 What was declared is renamed in requests and answers, as a bound hit renames it for its run. Signed thinking, names in
-prose and names behind a terminal's colours stay: `describe_remaining_names` says on which lines.
+prose and names behind a terminal's colours stay: `describe_remaining_personal_names` says on which lines.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from llmproxy.core.bindings import (
     load_run_variables,
     parse_volatile_field,
     rewrite_answer,
-    rewrite_recorded,
+    rewrite_recorded_request,
 )
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded
-from llmproxy.core.cassettes.formats.jsonl import build_line_object, parse_exchange
+from llmproxy.core.cassettes.formats.jsonl import build_jsonl_line_object, parse_jsonl_exchange
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.dialects.streams import write_json_like
-from llmproxy.core.keys.head_rules import counts_header
+from llmproxy.core.keys.head_rules import is_header_in_request_key
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.store.queries import MaxAge, Note
+from llmproxy.core.store.queries import Note, RecordingMaxAge
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import (
     ChunkedBody,
@@ -49,7 +49,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     overwrite_existing_header,
 )
-from llmproxy.errors import CassetteCorrupt, remove_prefix
+from llmproxy.errors import CassetteCorrupt, remove_program_prefix
 from llmproxy.protocol import AGENT
 
 HOME = "/home/user"
@@ -75,7 +75,7 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 
 def rewrite_with_present_values(interaction: Interaction, bindings: Bindings) -> Interaction:
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
-    renamed = rewrite_recorded(bindings, tree := parse_json(request.body))
+    renamed = rewrite_recorded_request(bindings, tree := parse_json(request.body))
     return replace(
         interaction,
         request=request if renamed == tree else replace(request, body=write_json_like(renamed, like=request.body)),
@@ -123,7 +123,7 @@ def _strip_user_from_path(name: str, path: str, home: RunVariable | None, user: 
     return path
 
 
-def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -> Iterator[str]:
+def describe_remaining_personal_names(path: object, text: str, declared: Iterable[str]) -> Iterator[str]:
     """Yield which declared users, hosts and homes still stand in the text of a file (colours, prose), and where."""
     runs = [load_run_variables(said) for said in set(declared) if said]
     called = {
@@ -142,7 +142,7 @@ def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -
 def to_anonymized_records(
     interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
 ) -> list[Recorded]:
-    """Return recordings for pull requests, notes in the first (`read_head_notes`); `whole`: for other programs."""
+    """Return recordings for pull requests, notes in the first; `whole`: for other programs."""
     recorded = list(interactions)
     if whole:
         found = [interaction_to_file_record(anonymize_interaction(each)) for each in recorded]
@@ -155,7 +155,7 @@ def to_anonymized_records(
 def embed_notes_in_first_recording(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
     """Add the notes of a file's head to the first recording: age, volatile fields, and accepted changes."""
     said: dict[str, list[Any]] = {
-        "max_age": [note.age for note in notes if isinstance(note, MaxAge)],
+        "max_age": [note.age for note in notes if isinstance(note, RecordingMaxAge)],
         "volatile": [note.to_dict() for note in notes if isinstance(note, VolatileField)],
         "changes": [note.to_member() for note in notes if isinstance(note, AcceptedChange)],
     }
@@ -177,10 +177,10 @@ def strip_records_of_unused_variables(said: Sequence[Recorded], recorded: Sequen
     return found
 
 
-def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
+def read_cassette_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
     """Return the notes in a file's head, each once. Raises CassetteCorrupt naming the file."""
     readers: dict[str, Callable[[Any], Note]] = {
-        "max_age": MaxAge.parse,
+        "max_age": RecordingMaxAge.parse,
         "volatile": parse_volatile_field,
         "changes": AcceptedChange.from_member,
     }
@@ -189,7 +189,7 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
         try:
             found.update((read(value), None) for each in recorded for value in each.extra.get(name) or ())
         except (BadVolatileField, ValueError) as error:
-            raise CassetteCorrupt(f"{file}, at `{name}`: {remove_prefix(error)}") from error
+            raise CassetteCorrupt(f"{file}, at `{name}`: {remove_program_prefix(error)}") from error
     return tuple(found)
 
 
@@ -202,7 +202,7 @@ def strip_record_of_unkeyed_headers(each: Recorded) -> Recorded:
     kept = tuple(
         (name, value)
         for name, value in each.headers
-        if name.lower() == "user-agent" or any(counts_header(name, known=known) for known in (True, False))
+        if name.lower() == "user-agent" or any(is_header_in_request_key(name, known=known) for known in (True, False))
     )
     return replace(each, headers=kept)
 
@@ -261,7 +261,7 @@ def interaction_to_file_record(interaction: Interaction) -> Recorded:
 def to_json(interaction: Interaction) -> dict[str, Any]:
     i = interaction
     released = interaction_to_file_record(i)
-    line: dict[str, Any] = build_line_object(released, i.cassette)
+    line: dict[str, Any] = build_jsonl_line_object(released, i.cassette)
     line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
     line["recorded"] = {
         **released.extra, "id": i.id, "key": i.key, "sample": i.sample, "party": i.party, "occurrence": i.occurrence,
@@ -275,7 +275,7 @@ def to_json(interaction: Interaction) -> dict[str, Any]:
 def from_json(line: Mapping[str, Any], number: int = 1) -> Interaction:
     """Read an object that :func:`to_json` wrote; `number` is for errors. Raises CassetteCorrupt if it is none."""
     try:
-        each = parse_exchange(dict(line), number)
+        each = parse_jsonl_exchange(dict(line), number)
         said: Mapping[str, Any] = each.extra
         borders = (part.partition(":") for part in said.get("chunks", "").split())
         chunks = ChunkedBody(each.response_body, ((int(offset), int(length)) for offset, _, length in borders))

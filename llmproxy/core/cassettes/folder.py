@@ -22,21 +22,27 @@ from pathlib import Path
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.cassettes import anonymized_export
-from llmproxy.core.cassettes.anonymized_export import anonymize, anonymize_interaction, read_head_notes
-from llmproxy.core.cassettes.formats import Source, find_matching_format, read_source_file, review_yaml, write_text
+from llmproxy.core.cassettes.anonymized_export import anonymize, anonymize_interaction, read_cassette_head_notes
+from llmproxy.core.cassettes.formats import (
+    Source,
+    find_matching_format,
+    read_file_of_recordings,
+    review_yaml,
+    write_text,
+)
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_run_variables, read_notes, write_notes
-from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Readable, was_left_twice
+from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_notes, write_cassette_notes
+from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Readable, was_abandoned_twice
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 from llmproxy.server_store_copies import store_exists
-from llmproxy.settings import shown_path
+from llmproxy.settings import format_shown_path
 
 log = logging.getLogger(__name__)
 
@@ -135,10 +141,10 @@ class CassetteDir:
         files = self.list_cassette_files()
         merged: dict[Path, str] = {}
         for name, path in files.items():
-            source = read_source_file(path)
+            source = read_file_of_recordings(path)
             try:
-                if review_yaml.is_conflicted(source):
-                    merged[path] = review_yaml.merge_both_sides(source)
+                if review_yaml.has_git_conflict_markers(source):
+                    merged[path] = review_yaml.merge_git_conflict_sides(source)
                     source = Source(merged[path].encode(), source.name)
             except CassetteError as error:
                 failed.append(error)
@@ -166,10 +172,10 @@ class CassetteDir:
                 if review_yaml.dumps(plain, name, fork, unfinished=unfinished).encode() == kept:
                     continue  # as written by a version that removed fewer headers and variables
             if (taken, fork, unfinished, fields) != (
-                remove_row_numbers(anonymize_interaction(each) for each in store.iter_interactions(name)),
+                strip_store_data_of_interactions(anonymize_interaction(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
                 _has_unfinished_recording(store, name),
-                read_notes(store, name),
+                read_cassette_notes(store, name),
             ):
                 differing[name] = _FileData(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
@@ -214,7 +220,7 @@ class CassetteDir:
                 write_text(path, data.decode())
                 samples = {info.sample for info in store.cassettes(cassette) if info.live}
                 declared = [said for sample in samples for said in list_run_variables(store, cassette, sample)]
-                for said in anonymized_export.describe_remaining_names(path, data.decode(), declared):
+                for said in anonymized_export.describe_remaining_personal_names(path, data.decode(), declared):
                     log.warning("%s", said)
             if store.generation == generation:
                 remember(cassette, LastFileSync(hashlib.sha256(data).digest(), last))
@@ -232,7 +238,7 @@ class CassetteDir:
         return self.path / f"{build_slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
 
 
-def describe_unfiled_hits(
+def describe_hits_missing_from_files(
     store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]
 ) -> str:
     """Describe how many `served` recordings, by cassette, are in no file (a fresh clone lacks them); or ""."""
@@ -248,7 +254,7 @@ def describe_unfiled_hits(
             count += len(ids & set(list_served())) if ids else 0
     if not count:
         return ""
-    where = shown_path(folder.path)
+    where = format_shown_path(folder.path)
     typed = format_command(f"export --all {quote_word(where)}", store)
     hits = format_count(count, "hit is", "hits are")
     return f"{hits} of what stands in the store alone, in no file of {where}; a fresh clone would miss: {typed}"
@@ -268,7 +274,9 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:
-    recorded = anonymized_export.to_anonymized_records(store.iter_interactions(cassette), read_notes(store, cassette))
+    recorded = anonymized_export.to_anonymized_records(
+        store.iter_interactions(cassette), read_cassette_notes(store, cassette)
+    )
     if not recorded:
         return None
     fork, unfinished = find_fork(store, cassette, 1), _has_unfinished_recording(store, cassette)
@@ -279,13 +287,13 @@ def _has_unfinished_recording(store: Readable, cassette: str) -> bool:
     return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
 
 
-def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
+def strip_store_data_of_interactions(interactions: Iterable[Interaction]) -> list[Interaction]:
     """Remove data of the store only, row numbers and counts, but keep the mark of an answer that was left again."""
     turns, again, plain = Counter[tuple[int, str, Key]](), set[tuple[int, str, Key]](), list[Interaction]()
     for each in interactions:
         place, response = (each.sample, each.party, each.key), each.response
         turns[place] += 1
-        if was_left_twice(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[place]):
+        if was_abandoned_twice(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[place]):
             again.add(place)
         plain.append(replace(each, id=None, occurrence=turns[place] + 1 if place in again else 1))
     return plain
@@ -301,7 +309,7 @@ def _read_file_interactions(
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return remove_row_numbers(found), skipped, read_head_notes(recorded, source.name)
+    return strip_store_data_of_interactions(found), skipped, read_cassette_head_notes(recorded, source.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,11 +335,13 @@ def _supersede_by_file_recordings(
             _begin_writing_when_free(store, name, sample, wait)
             begun.append(sample)
         store_fork(store, fork) if fork else delete_fork_row(store, name)
-        if read.notes != read_notes(store, name):
-            write_notes(store, name, read.notes)
+        if read.notes != read_cassette_notes(store, name):
+            write_cassette_notes(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
-        if remove_row_numbers(map(anonymize_interaction, live)) == new:  # loaded by the process that we waited for
+        if (
+            strip_store_data_of_interactions(map(anonymize_interaction, live)) == new
+        ):  # loaded by the process that we waited for
             store.record_synced_file(name, LastFileSync(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
@@ -339,7 +349,7 @@ def _supersede_by_file_recordings(
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add_interaction(each, supersede=False) for each in new]
         store.record_synced_file(name, LastFileSync(read.digest, max(ids, default=store.find_last_id(name))))
-        for each, plain in zip(kept, remove_row_numbers(map(anonymize_interaction, kept)), strict=True):
+        for each, plain in zip(kept, strip_store_data_of_interactions(map(anonymize_interaction, kept)), strict=True):
             if plain not in new:
                 store.add_interaction(replace(each, id=None), supersede=False)
         return aside - len(kept)
@@ -364,7 +374,7 @@ def _check_recordings_in_store(path: Path, store: Readable, cassette: str) -> No
     """Raise unless all recordings of a file are, or once were, in the store (superseded ones count)."""
     kept = format_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
-    source = read_source_file(path)
+    source = read_file_of_recordings(path)
     if not review_yaml.recognises(source):
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
     try:

@@ -20,11 +20,16 @@ from urllib.parse import quote, urlsplit
 from llmproxy.core.bindings import BadRunVariable, dump_run_variables, parse_run_variable
 from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.dialects.conversation import list_server_made_ids
-from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.streams import decide_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
 from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, list_newly_created_ids
-from llmproxy.core.keys.server_object_changes import STATE_HEADER, StateChanges, find_change, is_success
+from llmproxy.core.keys.server_object_changes import (
+    STATE_HEADER,
+    ServerObjectChangeLog,
+    find_server_object_change,
+    is_success,
+)
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, asks_for_stream, route_by_host
@@ -45,7 +50,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     without,
 )
-from llmproxy.errors import CassetteCorrupt, remove_prefix
+from llmproxy.errors import CassetteCorrupt, remove_program_prefix
 from llmproxy.protocol import AGENT
 
 _TIMES = {"head_offset", "body_offset"}  # members that HAR and flow files have too: with these alone a file is not ours
@@ -119,7 +124,7 @@ class _ExchangeConverter:
         self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
         self.occurrences: Counter[tuple[int, str, Key]] = Counter()
         self.made: dict[tuple[int, str], IdOrigin] = {}
-        self.changes: dict[int, StateChanges] = {}
+        self.changes: dict[int, ServerObjectChangeLog] = {}
         """Changes by sample, for a file of another program: one session, from its start."""
 
     def convert_exchange(self, each: Recorded, place: _RequestUrl | None) -> ConvertedExchange:
@@ -149,9 +154,12 @@ class _ExchangeConverter:
 
     def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
         """Add the state before a request, and record its own changes of the server's objects."""
-        canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
+        canonical, changes = (
+            self.canonical(request, route, sample),
+            self.changes.setdefault(sample, ServerObjectChangeLog()),
+        )
         tree = parse_json(body) if route.row.changes else None
-        change = find_change(route, each.method, build_key(canonical), canonical.refs, tree)
+        change = find_server_object_change(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
             route, each.method, canonical.refs, change, lambda name: self.made.get((sample, name))
         ):
@@ -225,7 +233,7 @@ def _build_response(each: Recorded, route: Route, extra: _LlmproxyMember, *, str
         reason=each.reason,
         headers=headers,
         chunks=extra.cut_chunks(body),
-        ending=ending or decide_ending(route.operation, stream, each.status, kind, body, http_ended=True),
+        ending=ending or decide_response_ending(route.operation, stream, each.status, kind, body, http_ended=True),
         head_offset=extra.get_number("head_offset", 0),
         chunked=bool(extra.values.get("chunked", chunked)),
     )
@@ -253,7 +261,7 @@ class _LlmproxyMember:
             return dump_run_variables(parse_run_variable(**each) for each in found)  # type: ignore[attr-defined]
         except (BadRunVariable, TypeError) as error:
             raise CassetteCorrupt(
-                f"`run_variables` of a recording cannot be {str(found)[:200]}: {remove_prefix(error)}"
+                f"`run_variables` of a recording cannot be {str(found)[:200]}: {remove_program_prefix(error)}"
             ) from error
 
     def cut_chunks(self, body: bytes) -> tuple[Chunk, ...]:

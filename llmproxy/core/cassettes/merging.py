@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_head_notes
+from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_cassette_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file, review_yaml, write_text
-from llmproxy.core.cassettes.formats.review_yaml import list_identities
+from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, review_yaml, write_text
+from llmproxy.core.cassettes.formats.review_yaml import list_exchanges_with_identity
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
-from llmproxy.core.store.file.connect import WORDS, connect_file, open_reader
+from llmproxy.core.store.file.connect import WORDS, connect_to_store_file, open_store_reader
 from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import Note, read_accepted_changes, read_notes, write_notes
+from llmproxy.core.store.queries import Note, read_accepted_changes, read_cassette_notes, write_cassette_notes
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import to_sql
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 from llmproxy.sqlite_file import translate_errors
 
 _HOLDER = "llmproxy merge"
@@ -53,13 +53,13 @@ def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedStores:
+class StoreMergeSummary:
     cassettes: int
     interactions: int
     stale: int  # recordings left out because another store had replaced them
 
 
-def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
+def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> StoreMergeSummary:
     """Write a new store with the live recordings of several. Raises MergeConflict: two of them answer one request
     differently; CassetteError: one cannot be read, or was written by another version than the others.
     """
@@ -90,15 +90,15 @@ def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], 
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
-    return MergedStores(len(names), count, stale)
+    return StoreMergeSummary(len(names), count, stale)
 
 
 def _check_versions(paths: Sequence[Path]) -> None:
     """Check that one version wrote all stores: older ones may have other keys. Raises CassetteError."""
     first: tuple[Path, tuple[str, ...]] | None = None
     for path in sorted(set(paths)):
-        open_reader(path).close()  # says what is wrong with it
-        with translate_errors(path, WORDS, writing=False), closing(connect_file(path, "mode=ro")) as conn:
+        open_store_reader(path).close()  # says what is wrong with it
+        with translate_errors(path, WORDS, writing=False), closing(connect_to_store_file(path, "mode=ro")) as conn:
             has = list_applied_migrations(conn)
         first = first or (path, has)
         if has != first[1]:
@@ -175,14 +175,14 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     samples = sorted({one.sample for one in kept})
     for sample in samples:
         made.begin_writing(name, sample, exclusive=True, holder=_HOLDER)
-    made.add_interactions([Addition(replace(one, id=None), supersede=False) for one in kept])
+    made.add_interactions([InteractionToStore(replace(one, id=None), supersede=False) for one in kept])
     forks = [find_fork(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         store_fork(made, fork)
     fields = next(filter(None, [_list_notes_except_changes(store, name) for store in stores.values()]), ())
     accepted = merge_accepted(*(read_accepted_changes(store, name) for store in stores.values()))
     if fields or accepted:
-        write_notes(made, name, [*fields, *accepted])
+        write_cassette_notes(made, name, [*fields, *accepted])
     for sample in samples:
         parts = [store for store in stores.values() if store.has_recordings(name, sample)]
         complete = all(store.last_session_ended_cleanly(name, sample) for store in parts)
@@ -190,12 +190,12 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
 
 
 @dataclass(frozen=True, slots=True)
-class MergedFolders:
+class FolderMergeSummary:
     written: Sequence[Path]
     unchanged: int
 
 
-def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedFolders:
+def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> FolderMergeSummary:
     """Merge several folders into `target`, their common base. Raises MergeConflict, CassetteError."""
     into = CassetteDir(target, now=now)
     before = into.list_cassette_files() if target.is_dir() else {}
@@ -214,14 +214,14 @@ def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float
         first = Path(changed[0].name)
         at = old or target / first.name
         if len(changed) == 1:
-            review_yaml.read(changed[0]) if review_yaml.recognises(changed[0]) else read_source_file(first)
+            review_yaml.read(changed[0]) if review_yaml.recognises(changed[0]) else read_file_of_recordings(first)
             ready[at] = changed[0].text
         elif text := _merge_three_way(name, None if base is None else Source(base, str(old)), changed, conflicts):
             ready[at] = text
     raise_conflicts(conflicts, "Take one of the files, or record what is missing: --mode auto; then merge again.")
     for at, text in ready.items():
         write_text(at, text)
-    return MergedFolders(list(ready), len(found) - len(ready))
+    return FolderMergeSummary(list(ready), len(found) - len(ready))
 
 
 def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], conflicts: list[str]) -> str:
@@ -230,16 +230,16 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     if not all(review_yaml.recognises(each) for each in (*sides, *([base] if base else []))):
         conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
         return ""
-    old = {} if base is None else dict(list_identities(review_yaml.read(base)))
+    old = {} if base is None else dict(list_exchanges_with_identity(review_yaml.read(base)))
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    before = _list_accepted_changes(() if base is None else read_head_notes(review_yaml.read(base), base.name))
+    before = _list_accepted_changes(() if base is None else read_cassette_head_notes(review_yaml.read(base), base.name))
     dropped: set[Note] = set()
     for side in sides:
-        there = dict(list_identities(review_yaml.read(side)))
+        there = dict(list_exchanges_with_identity(review_yaml.read(side)))
         gone |= {place for place in old if place not in there}
-        notes = read_head_notes(list(there.values()), side.name)
+        notes = read_cassette_head_notes(list(there.values()), side.name)
         accepted.append(_list_accepted_changes(notes))
         fields = [note for note in notes if note not in accepted[-1]]
         heads.add(repr((review_yaml.read_fork(side), fields)))
@@ -279,7 +279,7 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
 
 
 def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:
-    return tuple(note for note in read_notes(store, name) if not isinstance(note, AcceptedChange))
+    return tuple(note for note in read_cassette_notes(store, name) if not isinstance(note, AcceptedChange))
 
 
 def _list_accepted_changes(notes: Iterable[Note]) -> list[AcceptedChange]:
@@ -290,13 +290,15 @@ def _get_answer(one: Recorded) -> tuple[int, bytes]:
     return one.status, one.response_body
 
 
-class CopiedCassette(NamedTuple):
+class CassetteCopySummary(NamedTuple):
     interactions: int
     replaced: int  # number of live recordings that the target's cassette had before
     same: bool  # whether it existed already, and nothing was written
 
 
-def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> CopiedCassette:
+def copy_cassette(
+    source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str
+) -> CassetteCopySummary:
     """Copy cassette `name` of one store to another as `new`; `instead`: replace an existing one.
 
     Raises CassetteNotFound: it has no recordings; CassetteNameTaken: the new name has another cassette, and `instead`
@@ -305,7 +307,7 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
     found = [replace(each, cassette=new) for each in source.iter_interactions(name)]
     if not found:
         raise CassetteNotFound(
-            f"The store {show_store(source.path)} holds nothing of cassette {name}.",
+            f"The store {format_store_place(source.path)} holds nothing of cassette {name}.",
             hint=format_command("ls", source.path),
         )
     samples = sorted({each.sample for each in found})
@@ -316,13 +318,13 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
                 hint="A file can be sent: "
                 + format_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
             )
-    notes, there = read_notes(source, name), list(target.iter_interactions(new))
+    notes, there = read_cassette_notes(source, name), list(target.iter_interactions(new))
     ours, theirs = (Counter(replace(each, id=None) for each in side) for side in (found, there))
-    if there and ours == theirs and notes == read_notes(target, new):
-        return CopiedCassette(len(found), 0, same=True)
+    if there and ours == theirs and notes == read_cassette_notes(target, new):
+        return CassetteCopySummary(len(found), 0, same=True)
     if there and not instead:
         raise CassetteNameTaken(
-            f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of "
+            f"llmproxy: {format_store_place(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of "
             f"{len(found)} recordings are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
             hint="Replace it with --replace, or give this one another name: --as NAME",
         )
@@ -330,11 +332,11 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
         target.begin_writing(new, sample, exclusive=True, holder=holder)
     clean: set[int] = set()
     try:
-        target.add_interactions([Addition(each) for each in found], instead_of=new)
-        if notes or read_notes(target, new):
-            write_notes(target, new, notes)
+        target.add_interactions([InteractionToStore(each) for each in found], instead_of=new)
+        if notes or read_cassette_notes(target, new):
+            write_cassette_notes(target, new, notes)
         clean = {sample for sample in samples if source.last_session_ended_cleanly(name, sample)}
     finally:
         for sample in samples:
             target.end_writing(new, sample, holder, clean=sample in clean)
-    return CopiedCassette(len(found), len(there), same=False)
+    return CassetteCopySummary(len(found), len(there), same=False)

@@ -33,7 +33,7 @@ _PAIR = re.compile(r"([0-9a-f]{16}|new)\.\.([0-9a-f]{16}|new)")
 _MEMBERS = frozenset({"name", "segment", "difference", "accepted", "until", "when", "exactly"})
 
 
-class BadChange(ValueError):
+class UnreadableAcceptedChange(ValueError):
     """An accepted change in a file that cannot be read."""
 
 
@@ -52,7 +52,7 @@ GONE = "gone"
 """Kind of change: the run no longer makes a recorded call."""
 
 
-def build_call_removal(what: str, key: Key, origin: ChangeAuthor) -> Change:
+def build_change_for_removed_call(what: str, key: Key, origin: ChangeAuthor) -> Change:
     """Return the change that a recorded call is gone; `what` describes the call for people."""
     return Change(GONE, f"call {what}", what, None, digest_lookup_key(key), "", diff_hunks(what, None), origin)
 
@@ -104,20 +104,22 @@ class AcceptedChange(NamedTuple):
 
     @classmethod
     def from_member(cls, value: object) -> Self:
-        """Read the form of `to_member`. Raises BadChange."""
+        """Read the form of `to_member`. Raises UnreadableAcceptedChange."""
         if not isinstance(value, Mapping) or not value.keys() <= _MEMBERS:
             more = sorted(value.keys() - _MEMBERS) if isinstance(value, Mapping) else value
-            raise BadChange(f"a change has {', '.join(sorted(_MEMBERS))}; not {more!r:.100}")
+            raise UnreadableAcceptedChange(f"a change has {', '.join(sorted(_MEMBERS))}; not {more!r:.100}")
         texts = [value.get(name) for name in ("name", "segment", "difference")]
         if not all(isinstance(text, str) for text in texts):
-            raise BadChange("name, segment and difference of a change are texts")
+            raise UnreadableAcceptedChange("name, segment and difference of a change are texts")
         pairs = [_PAIR.fullmatch(str(pair)) for pair in value.get("exactly") or ()]
         if not pairs or not all(pairs):
-            raise BadChange(f"change {texts[0]}: `exactly` lists pairs of digests, 16 digits each: BEFORE..AFTER")
+            raise UnreadableAcceptedChange(
+                f"change {texts[0]}: `exactly` lists pairs of digests, 16 digits each: BEFORE..AFTER"
+            )
         exactly = frozenset((pair[1].replace(_NEW, ""), pair[2].replace(_NEW, "")) for pair in pairs if pair)
         day = _parse_day(value.get("accepted"))
         if day is None:
-            raise BadChange(f"change {texts[0]}: it has no day on which it was accepted")
+            raise UnreadableAcceptedChange(f"change {texts[0]}: it has no day on which it was accepted")
         name, segment, difference = map(str, texts)
         return cls(
             name,
@@ -136,14 +138,14 @@ def _parse_day(value: object) -> date | None:
     try:
         return date.fromisoformat(str(value))
     except ValueError as error:
-        raise BadChange(f"{value!r:.40} is no day: 2026-11-26 is one") from error
+        raise UnreadableAcceptedChange(f"{value!r:.40} is no day: 2026-11-26 is one") from error
 
 
 def _parse_client_version_condition(value: Mapping[str, Any]) -> Condition | None:
     if (said := value.get("when")) is None:
         return None
     if not isinstance(said, Mapping) or not {"client"} <= said.keys() <= {"client", "since"}:
-        raise BadChange("`when` names a client: {client: claude-code, since: 2.1.332}")
+        raise UnreadableAcceptedChange("`when` names a client: {client: claude-code, since: 2.1.332}")
     return Condition(str(said["client"]), str(said.get("since") or ""))
 
 

@@ -6,8 +6,9 @@ recordings with different answers are at one place, the thread (the first block 
 otherwise the place is ambiguous. Lines of a user's message that two or more recordings of a cassette share, around
 other lines, are a template: they may change like a prompt. The remaining lines are the question.
 
-The wording of a tool's result may change too (`find_rewording`). All values (numbers, paths, quoted texts, names, ids,
-lists) stay, in their order. A word that only moves is a value. So is a word for an outcome: "passed", "failed".
+The wording of a tool's result may change too (`find_tool_result_rewording`). All values (numbers, paths, quoted texts,
+names, ids, lists) stay, in their order. A word that only moves is a value. So is a word for an outcome: "passed",
+"failed".
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import Hunk, Refusal, RefusalReason, digest_texts, iterate_sequence_edits
-from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
+from llmproxy.core.changes.request_parsing import (
+    ParsedRequest,
+    RecordedAnswersByToolCall,
+    parse_request_into_segments,
+    read_text,
+    to_text,
+)
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
@@ -55,7 +62,7 @@ _FAILURE = late(
 _LONGEST = 2000
 
 
-def find_rewording(
+def find_tool_result_rewording(
     before: str, after: str, tool: str, recorded: Iterable[str], present: Iterable[str]
 ) -> tuple[tuple[Hunk, ...], str] | str:
     """Return a rewording without its values, and `FAILS_NOW` if the result had succeeded; or why there is none.
@@ -167,10 +174,10 @@ class ParsedRecording:
     """Lines of its system text that differ in other calls with the same text around them."""
 
 
-class CallPositions:
+class RecordingsByPosition:
     def __init__(self, recordings: Iterable[RecordedCall]) -> None:
         all_ = list(recordings)
-        self.known = KnownAnswers()
+        self.known = RecordedAnswersByToolCall()
         for each in all_:
             if each.answer is not None:
                 self.known.add_answer(each.answer)
@@ -227,7 +234,7 @@ class CallPositions:
     def parse_recorded_request(
         self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None
     ) -> ParsedRequest:
-        return parse_request(canonical, call_ids, self.known, client)
+        return parse_request_into_segments(canonical, call_ids, self.known, client)
 
     def find_recordings(self, request: ParsedRequest) -> list[ParsedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else the reason why there are none."""

@@ -27,17 +27,21 @@ from llmproxy.core.changes.change import (
     digest_texts,
     iterate_sequence_edits,
 )
-from llmproxy.core.changes.recordings_by_position import ParsedRecording, differs_only_in_template, find_rewording
+from llmproxy.core.changes.recordings_by_position import (
+    ParsedRecording,
+    differs_only_in_template,
+    find_tool_result_rewording,
+)
 from llmproxy.core.changes.request_parsing import (
     FRAME,
-    ClientFrames,
+    ClientFrameTexts,
     ParsedRequest,
     Slot,
-    drop_ids,
-    extends_arguments,
-    get_client_frames,
+    extends_recorded_arguments,
+    get_client_frame_texts,
     read_call,
     read_text,
+    remove_tool_call_ids,
     to_text,
 )
 from llmproxy.core.dialects.answers import parse_arguments
@@ -82,7 +86,7 @@ def diff_requests(
     """
     then = placed.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
-    frames = get_client_frames(client) if upgraded else None
+    frames = get_client_frame_texts(client) if upgraded else None
     compared = _RequestDiff(placed, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
@@ -93,7 +97,7 @@ def diff_requests(
         return Refusal(
             RefusalReason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows"
         )
-    if impossible := explain_impossible(answer, output, placed.request, now):
+    if impossible := explain_unusable_recorded_answer(answer, output, placed.request, now):
         return Refusal(RefusalReason.IMPOSSIBLE, impossible)
     return found or [compared.build_segment_order_change()]
 
@@ -105,7 +109,7 @@ class _RequestDiff:
     client: Client | None
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
-    frames: ClientFrames | None
+    frames: ClientFrameTexts | None
     """The client's frames, if another version of the client sent the present request."""
     read_volatile: ReadVolatile | None
 
@@ -192,15 +196,15 @@ class _RequestDiff:
         if old is None or new is None:
             raise Refused(RefusalReason.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
         was, now = read_call(old.value), read_call(new.value)
-        if was != now and (was.name != now.name or not extends_arguments(now.arguments, was.arguments)):
+        if was != now and (was.name != now.name or not extends_recorded_arguments(now.arguments, was.arguments)):
             raise self._build_refusal(RefusalReason.HISTORY, Kind.CALL, old, new, name)
-        if was != now or dump(drop_ids(old.value)) != dump(drop_ids(new.value)):
+        if was != now or dump(remove_tool_call_ids(old.value)) != dump(remove_tool_call_ids(new.value)):
             yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
             raise Refused(RefusalReason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
-        if dump(drop_ids(old.value)) == dump(drop_ids(new.value)):
+        if dump(remove_tool_call_ids(old.value)) == dump(remove_tool_call_ids(new.value)):
             return
         was, now, tool = read_text(old.value), read_text(new.value), old.own
         if was is None or now is None:
@@ -217,7 +221,7 @@ class _RequestDiff:
             text = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
             if old_rest == new_rest and not any(value in text for value in values):
                 return
-        found = find_rewording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
+        found = find_tool_result_rewording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
             raise self._build_refusal(RefusalReason.RESULT, Kind.RESULT, old, new, name, f": {found}")
         hunks, turned = found
@@ -226,7 +230,7 @@ class _RequestDiff:
         made = self._build_change(Kind.RESULT, old, new, f"result of {tool}")
         yield made._replace(hunks=hunks, turned=turned)
 
-    def _compare_frames(self, frames: ClientFrames) -> Iterator[Change]:
+    def _compare_frames(self, frames: ClientFrameTexts) -> Iterator[Change]:
         """Compare system text and the client's text in user messages together, since versions place them differently.
 
         The client's own lines are one change. Text between them is the project's or a tool's: it may change like any
@@ -301,7 +305,7 @@ class _ClientFramedText(NamedTuple):
     """Those of `others` in user messages."""
 
     @classmethod
-    def from_request(cls, request: ParsedRequest, frames: ClientFrames) -> Self:
+    def from_request(cls, request: ParsedRequest, frames: ClientFrameTexts) -> Self:
         systems = [frames.split(to_text(part.value)) for part in request.systems]
         words = [frames.split(to_text(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
@@ -353,7 +357,9 @@ _ASKING = frozenset({
 _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig", "options", "text", "output_config"})
 
 
-def explain_impossible(answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
+def explain_unusable_recorded_answer(
+    answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest
+) -> str:
     """Return why today's request cannot get a recorded answer of `output` tokens (None: unknown); empty if it can."""
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"

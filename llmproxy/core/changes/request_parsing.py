@@ -5,7 +5,8 @@ the first part of the user's words after the third answer, the result of a call.
 one segment, so that no difference is missed. An answer in a history is identified by the ids of its calls, which a
 client in a replay returns; by names and arguments only if the ids were not kept; by its text if it has no calls.
 
-Also here: the text that a client itself writes into its requests, around the text of people and tools (`ClientFrames`).
+Also here: the text that a client itself writes into its requests, around the text of people and tools
+(`ClientFrameTexts`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.changes.change import digest_texts
 from llmproxy.core.dialects.answers import parse_arguments
-from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
-from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, read_tool_result_block
+from llmproxy.core.dialects.conversation import Kind, Segment, list_request_segments
+from llmproxy.core.dialects.messages import (
+    Message,
+    as_dict,
+    as_list,
+    as_str,
+    read_tool_call_block,
+    read_tool_result_block,
+)
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.canonical_json import dump
@@ -44,7 +52,7 @@ class _MatchedClientLine(NamedTuple):
     """Texts in its holes."""
 
 
-class FrameSplit(NamedTuple):
+class TextSplitByClientFrames(NamedTuple):
     own: tuple[str, ...]
     others: tuple[str, ...]
     """The text between them, each run of lines as one text."""
@@ -52,7 +60,7 @@ class FrameSplit(NamedTuple):
     """Texts in holes."""
 
 
-class ClientFrames:
+class ClientFrameTexts:
     """The text that one client writes itself, as `scripts/lab/derive-frames` found it (``data/frames.json``).
 
     A line is recognised by its whole text, never by a tag that a user could type; a line with holes by all text around
@@ -80,7 +88,7 @@ class ClientFrames:
         matches = ((text, pattern.fullmatch(line.strip())) for text, pattern in self._holes.items())
         return next((_MatchedClientLine(text, found.groups()) for text, found in matches if found), None)
 
-    def _split_text(self, text: str) -> FrameSplit:
+    def _split_text(self, text: str) -> TextSplitByClientFrames:
         own, others, between = list[_MatchedClientLine](), list[str](), list[str]()
         for line, found in self._match_each_line_to_client(text.split("\n")):
             if found is None:
@@ -91,7 +99,7 @@ class ClientFrames:
                 between.clear()
         others.append("\n".join(between).strip())
         values = tuple(value for each in own for value in each.values)
-        return FrameSplit(tuple(each.text for each in own), tuple(filter(None, others)), values)
+        return TextSplitByClientFrames(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
     def _match_each_line_to_client(self, lines: Sequence[str]) -> Iterator[tuple[str, _MatchedClientLine | None]]:
         """Yield each line with its match; None if it is empty or not the client's."""
@@ -124,11 +132,11 @@ def _build_pattern(text: str) -> re.Pattern[str]:
 
 
 @cache
-def _load_client_frames() -> dict[str, ClientFrames]:
-    return {row["client"]: ClientFrames(row) for row in json.loads((DATA / "frames.json").read_bytes())}
+def _load_client_frames() -> dict[str, ClientFrameTexts]:
+    return {row["client"]: ClientFrameTexts(row) for row in json.loads((DATA / "frames.json").read_bytes())}
 
 
-def get_client_frames(client: Client | None) -> ClientFrames | None:
+def get_client_frame_texts(client: Client | None) -> ClientFrameTexts | None:
     return None if client is None else _load_client_frames().get(client.name)
 
 
@@ -140,55 +148,59 @@ _IDS = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "toolUseId"})
 _ARGUMENTS = ("arguments", "args", "input", "parameters")
 
 
-class HistoryCall(NamedTuple):
+class HistoryToolCall(NamedTuple):
     id: str
     """Id as it was sent; empty if there is none."""
     name: str
     arguments: object
 
 
-class KnownAnswer(NamedTuple):
+class RecordedAnswerWithCalls(NamedTuple):
     digest: str
     """Digest of its content and of the ids of its calls."""
-    calls: tuple[HistoryCall, ...]
+    calls: tuple[HistoryToolCall, ...]
     """Calls whose results the client sends."""
 
 
-class KnownAnswers:
+class RecordedAnswersByToolCall:
     """The recorded answers of one cassette, by their calls in histories."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, KnownAnswer | None] = {}
+        self._by_id: dict[str, RecordedAnswerWithCalls | None] = {}
         """None: calls of several answers have this id, so it proves nothing."""
-        self._by_names: dict[tuple[str, ...], dict[str, KnownAnswer]] = {}
+        self._by_names: dict[tuple[str, ...], dict[str, RecordedAnswerWithCalls]] = {}
 
     def add_answer(self, message: Message) -> None:
         calls = tuple(
-            HistoryCall(call.id or "", call.name, parse_arguments(call.arguments))
+            HistoryToolCall(call.id or "", call.name, parse_arguments(call.arguments))
             for call in message.tool_calls
             if not call.hosted
         )
         if not calls:
             return
         told = [message.text, *(text for call in calls for text in (call.id, call.name, _dump_json(call.arguments)))]
-        answer = KnownAnswer(digest_texts(told), calls)
+        answer = RecordedAnswerWithCalls(digest_texts(told), calls)
         for call in calls:
             if call.id and self._by_id.setdefault(call.id, answer) != answer:
                 self._by_id[call.id] = None
         self._by_names.setdefault(tuple(call.name for call in calls), {})[answer.digest] = answer
 
-    def find_by_id(self, call: HistoryCall) -> KnownAnswer | None:
+    def find_by_id(self, call: HistoryToolCall) -> RecordedAnswerWithCalls | None:
         return self._by_id.get(call.id) if call.id else None
 
-    def find_by_calls(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
+    def find_by_calls(self, calls: Sequence[HistoryToolCall]) -> RecordedAnswerWithCalls | None:
         """Return the one answer that calls these tools with these arguments or fewer; None unless it is unique."""
         known = self._by_names.get(tuple(call.name for call in calls), {}).values()
         pairs = ((answer, zip(calls, answer.calls, strict=True)) for answer in known)
-        found = [answer for answer, each in pairs if all(extends_arguments(a.arguments, b.arguments) for a, b in each)]
+        found = [
+            answer
+            for answer, each in pairs
+            if all(extends_recorded_arguments(a.arguments, b.arguments) for a, b in each)
+        ]
         return found[0] if len(found) == 1 else None
 
 
-def extends_arguments(now: object, was: object) -> bool:
+def extends_recorded_arguments(now: object, was: object) -> bool:
     """Return whether arguments are the recorded ones, possibly with further members that clients add as defaults."""
     if isinstance(now, dict) and isinstance(was, dict):
         return all(name in now and now[name] == value for name, value in was.items())
@@ -235,36 +247,36 @@ class ParsedRequest:
 _NESTED = ("toolUse", "toolResult", "functionCall", "function_call", "functionResponse", "function_response")
 
 
-def drop_ids(value: object) -> object:
+def remove_tool_call_ids(value: object) -> object:
     """Return the content of a call or a result, without the ids that link the two."""
     kept = {name: each for name, each in as_dict(value).items() if name not in _IDS}
-    return {name: drop_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
+    return {name: remove_tool_call_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
 
 
-def read_call(value: object, call_id: str = "") -> HistoryCall:
+def read_call(value: object, call_id: str = "") -> HistoryToolCall:
     tree = as_dict(value)
-    if (block := block_call(tree)) is not None:
+    if (block := read_tool_call_block(tree)) is not None:
         name, arguments = block[1], block[2]
     else:
         inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
         name, arguments = inner.get("name"), next((inner[each] for each in _ARGUMENTS if each in inner), None)
     parsed = parse_arguments(arguments) if isinstance(arguments, str) else arguments
-    return HistoryCall(call_id, as_str(name), parsed)
+    return HistoryToolCall(call_id, as_str(name), parsed)
 
 
 def list_history_call_ids(operation: str, body: object) -> list[str]:
     """Return the ids of calls in a request's history as sent, in order: its canonical form has none."""
-    calls = (segment for segment in list_segments(operation, body) if segment.kind is Kind.CALL)
+    calls = (segment for segment in list_request_segments(operation, body) if segment.kind is Kind.CALL)
     return [_read_call_id(segment.value) for segment in calls]
 
 
-def parse_request(
-    canonical: Canonical, ids: Sequence[str], known: KnownAnswers, client: Client | None = None
+def parse_request_into_segments(
+    canonical: Canonical, ids: Sequence[str], known: RecordedAnswersByToolCall, client: Client | None = None
 ) -> ParsedRequest:
     """Parse a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
     made = ParsedRequest(canonical)
     entries: dict[str, list[Segment]] = {}
-    for segment in list_segments(canonical.operation, canonical.tree):
+    for segment in list_request_segments(canonical.operation, canonical.tree):
         if segment.kind is Kind.SYSTEM:
             made.systems.append(segment)
         elif segment.kind in _CONVERSATION:
@@ -272,7 +284,7 @@ def parse_request(
             entries.setdefault(entry[0] if entry else "", []).append(segment)
         else:
             _add_segment_at_next_position(made, (segment.kind, segment.name), segment)
-    _ConversationReader(made, list(ids), known, get_client_frames(client)).read_entries(list(entries.values()))
+    _ConversationReader(made, list(ids), known, get_client_frame_texts(client)).read_entries(list(entries.values()))
     return made
 
 
@@ -282,7 +294,9 @@ def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segm
 
 
 class _ConversationReader:
-    def __init__(self, made: ParsedRequest, ids: list[str], known: KnownAnswers, frames: ClientFrames | None) -> None:
+    def __init__(
+        self, made: ParsedRequest, ids: list[str], known: RecordedAnswersByToolCall, frames: ClientFrameTexts | None
+    ) -> None:
         self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0
         self._open: dict[str, set[str]] = {}
@@ -316,7 +330,7 @@ class _ConversationReader:
         for entry in entries:
             self._read_entry(entry, rest)
 
-    def _identify_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
+    def _identify_answers(self, entries: list[list[Segment]], calls: list[HistoryToolCall]) -> tuple[list[str], bool]:
         """Return the digests of the answers in entries, and whether the ids of their calls prove them."""
         proven = [answer for call in calls if (answer := self._known.find_by_id(call)) is not None]
         if calls and len(proven) == len(calls):
@@ -329,14 +343,14 @@ class _ConversationReader:
         told = [*texts, *(part for call in calls for part in (call.name, _dump_json(call.arguments)))]
         return [digest_texts(told)], False
 
-    def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryCall]) -> None:
+    def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryToolCall]) -> None:
         for segment in entry:
             match segment.kind:
                 case Kind.MEMBER:
                     if segment.own not in _IDS:
                         self._made.members.setdefault((self._turn, segment.own), set()).add(_dump_json(segment.value))
                 case Kind.CALL:
-                    call = next(calls, HistoryCall("", "", None))
+                    call = next(calls, HistoryToolCall("", "", None))
                     slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
                     self._calls[_read_call_id(segment.value)] = slot
                     _add_segment_at_next_position(self._made, slot, segment)
@@ -363,7 +377,7 @@ class _ConversationReader:
 
 def _read_call_id(value: object) -> str:
     tree = as_dict(value)
-    block = block_call(tree)
+    block = read_tool_call_block(tree)
     return as_str(block[0] if block is not None else tree.get("id"))
 
 

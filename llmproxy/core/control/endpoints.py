@@ -17,15 +17,15 @@ from urllib.parse import parse_qsl, unquote
 from llmproxy import __version__
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.control import parsing
-from llmproxy.core.control.parsing import BadControl, Json, parse_flag
+from llmproxy.core.control.parsing import BadControlRequest, Json, parse_flag
 from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
-from llmproxy.core.sessions.session import Session, SessionInUse, canonical_name, parse_party
+from llmproxy.core.sessions.session import Session, SessionInUse, canonicalize_session_name, parse_party
 from llmproxy.core.store.queries import list_api_key_variables
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
-from llmproxy.core.traffic.origin_guard import ForeignHost, OriginGuard
+from llmproxy.core.traffic.origin_guard import ForeignHostRefused, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.files import DATA
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, TOKEN_HEADER, BindScope, Exhausted, Mode
@@ -49,9 +49,9 @@ def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
 
 
 def parse_call_number(text: str) -> int:
-    """Return the number of a call in a query. Raises BadControl."""
+    """Return the number of a call in a query. Raises BadControlRequest."""
     if not text.isdecimal() or not text.isascii() or len(text) > len("1000000000000"):
-        raise BadControl(f"llmproxy: after is {text[:20]!r}; it can be the number of a call, or 0.")
+        raise BadControlRequest(f"llmproxy: after is {text[:20]!r}; it can be the number of a call, or 0.")
     return int(text)
 
 
@@ -75,7 +75,7 @@ def _build_call(engine: Engine, session: Session, call: Call) -> dict[str, Json]
 def build_spans(engine: Engine, session: Session, party: str, make: SpansOf | None) -> dict[str, Json]:
     """Return the spans of a party's calls so far; `party` empty for the agent, ``*`` for all parties."""
     if make is None:
-        raise BadControl("llmproxy: this proxy makes no spans.")
+        raise BadControlRequest("llmproxy: this proxy makes no spans.")
     wanted = None if party == "*" else parse_party(party or AGENT)
     made: list[Interaction] = []
     for call in session.calls.list_calls_after(0):
@@ -90,7 +90,7 @@ MOST_LISTED = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
-class ControlledProxy:
+class ControlApiContext:
     token: str = ""
     """Permits this API to peers on other machines; empty: they get no answers."""
     page_token: str = ""
@@ -109,25 +109,25 @@ class RoutedRequest:
     name: str
     body: Mapping[str, Json]
     query: Mapping[str, str]
-    proxy: ControlledProxy
+    proxy: ControlApiContext
     trusted: bool
     """Whether the client may use this API: health is answered to all."""
     connection: str
 
     def get_limit(self) -> int:
-        """Return the requested number of rows. Raises BadControl."""
+        """Return the requested number of rows. Raises BadControlRequest."""
         text = self.query.get("limit", str(LISTED))
         if not text.isdecimal() or len(text) > len(str(MOST_LISTED)) or not 0 < int(text) <= MOST_LISTED:
-            raise BadControl(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
+            raise BadControlRequest(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
         return int(text)
 
     def get_session_filter(self) -> str | None:
-        return canonical_name(self.query["session"]) if "session" in self.query else None
+        return canonicalize_session_name(self.query["session"]) if "session" in self.query else None
 
     def find_open_session(self, engine: Engine) -> Session:
-        """Return the open session in the query. Raises BadControl, SessionUnknown."""
+        """Return the open session in the query. Raises BadControlRequest, SessionUnknown."""
         if (name := self.get_session_filter()) is None:
-            raise BadControl("llmproxy: say which session: ?session=NAME.")
+            raise BadControlRequest("llmproxy: say which session: ?session=NAME.")
         return engine.sessions.get_session(name)
 
 
@@ -160,8 +160,8 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
     """
     body = call.body
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
-        names = ", ".join(parsing.show_given(name) for name in unknown[:5])
-        raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
+        names = ", ".join(parsing.format_value_for_error(name) for name in unknown[:5])
+        raise BadControlRequest(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
     forking, child = parsing.parse_overrides(body.get("overrides"), body.get("fork"), body.get("mocks"))
     sample, cassette, under = body.get("sample"), body.get("cassette"), body.get("under")
     name = parsing.join_name_and_sample(parsing.parse_name(body.get("name"), "a session needs a name"), sample)
@@ -195,7 +195,7 @@ def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
     name. Declare a captured id as soon as it is known, in the recorded run and in the replayed one.
     """
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
-        raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
+        raise BadControlRequest('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
     session, declared = engine.sessions.get_session(call.name), parsing.parse_run_variables(call.body["run_variables"])
     engine.get_feature(BindingFeature).declare_variables(session, declared)
     return build_session_report(engine, session)
@@ -208,7 +208,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
     sent to the provider, not stored and not counted: its retry gets the recorded answer.
     """
     if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
-        raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
+        raise BadControlRequest('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.get_session(call.name), parsing.parse_control_faults(call.body["faults"], **seed)
     again = bool(parse_flag(call.body.get("again"), "again"))
@@ -251,7 +251,7 @@ def _list_learned_fields(engine: Engine, call: RoutedRequest) -> Json:
     known = engine.sessions.get_session(call.name).find_interceptor(BindingInterceptor)
     trial = None if known is None else known.bound.trial
     if trial is None:
-        raise BadControl("llmproxy: this session is no trial.", hint="POST there makes it one.")
+        raise BadControlRequest("llmproxy: this session is no trial.", hint="POST there makes it one.")
     text = engine.redactor.text
     rows = [
         {
@@ -380,7 +380,7 @@ def _stop_proxy(_engine: Engine, call: RoutedRequest) -> Json:
     another program (mitmdump).
     """
     if call.proxy.stop is None:
-        raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
+        raise BadControlRequest("llmproxy: this proxy belongs to another program.", hint="End that one.")
     return {"stopping": True, "exit_code": call.proxy.stop()}
 
 
@@ -394,8 +394,8 @@ def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> Json:
     text.
     """
     if call.proxy.lines is None:
-        raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
-    return call.proxy.lines.serve(engine, canonical_name(call.name), call.body, call.connection)
+        raise BadControlRequest("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
+    return call.proxy.lines.serve(engine, canonicalize_session_name(call.name), call.body, call.connection)
 
 
 Handler = Callable[[Engine, RoutedRequest], Json]
@@ -474,7 +474,7 @@ class ControlForbidden(RefusedError):
     status = 403
 
 
-class NoSuchPath(RefusedError):
+class UnknownControlPath(RefusedError):
     code = "llmproxy_not_found"
     status = 404
 
@@ -506,7 +506,7 @@ NOBODYS = {
 """Errors for paths that the npm package requests for calls outside any running test (data/node/attribution.js)."""
 
 
-def answer_control_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
+def answer_control_request(engine: Engine, asked: ControlRequest, proxy: ControlApiContext) -> tuple[int, bytes, str]:
     try:
         status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:
@@ -533,18 +533,18 @@ def find_session_to_await(engine: Engine, asked: ControlRequest) -> Session | No
     try:
         words, shape = _parse_control_path(asked.target)
         name = words[1] if shape in COUNTED else _parse_query(asked.target).get("session", "") if shape in TOLD else ""
-        return engine.sessions.open_sessions.get(canonical_name(name)) if name else None
+        return engine.sessions.open_sessions.get(canonicalize_session_name(name)) if name else None
     except RefusedError:
         return None
 
 
 def _parse_control_path(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the decoded segments of a control path, and its key in TABLE. Raises BadControl."""
+    """Return the decoded segments of a control path, and its key in TABLE. Raises BadControlRequest."""
     path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")
     try:
         words = tuple(unquote(word, errors="strict") for word in path.split("/"))
     except UnicodeDecodeError as error:
-        raise BadControl("llmproxy: the path is not percent-encoded UTF-8.") from error
+        raise BadControlRequest("llmproxy: the path is not percent-encoded UTF-8.") from error
     return words, tuple("*" if at == 1 and words[0] == "sessions" else word for at, word in enumerate(words))
 
 
@@ -552,18 +552,20 @@ def _parse_query(target: str) -> dict[str, str]:
     return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
 
 
-def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, Json]:
+def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiContext) -> tuple[int, Json]:
     words, shape = _parse_control_path(asked.target)
     path = asked.target.partition("?")[0]
-    refusing = find_refusal(asked, proxy.token, proxy.page_token)
+    refusing = find_access_refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:
         raise refusing
     endpoints = TABLE.get(shape)
     if endpoints is None:
         if (told := NOBODYS.get(shape[0])) is not None:
-            raise NoSuchPath(told)
+            raise UnknownControlPath(told)
         known = ", ".join(sorted("/".join(row) for row in TABLE))
-        raise NoSuchPath(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
+        raise UnknownControlPath(
+            f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}"
+        )
     endpoint = endpoints.get("GET" if asked.method == "HEAD" else asked.method)
     if endpoint is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
@@ -573,7 +575,7 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy
     return endpoint.status, endpoint.handler(engine, call)
 
 
-def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:
+def find_access_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:
     """Return the error for a peer without permission; `token` permits all peers, `page_token` only our own page."""
     given = header(asked.headers, TOKEN_HEADER) or ""
     if is_same_token(given, token):
@@ -586,7 +588,7 @@ def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> Con
     page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
     try:
         asked.guard.require_own_host(asked.headers)
-    except ForeignHost:
+    except ForeignHostRefused:
         page = True
     if page and is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
         return None

@@ -13,13 +13,13 @@ from llmproxy.core.bindings import run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.control.endpoints import INTERACTION_MEMBERS
-from llmproxy.core.control.parsing import BadControl
+from llmproxy.core.control.parsing import BadControlRequest
 from llmproxy.core.forks import overrides
 from llmproxy.core.forks.fork_rows import Fork as ForkRow
 from llmproxy.core.sessions.session import CallsNotKept, LiveSessionForbidden, SessionInUse, SessionUnknown
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, Mode, ToolLineReply, UnknownToolPolicy
+from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, McpStdioLineOutcome, Mode, UnknownToolPolicy
 from llmproxy.proxy_calls import Miss, SessionlessRefusal, Totals, UnusedRecording, Use
 
 
@@ -196,7 +196,7 @@ class Bound(TypedDict):
 
 
 class Interactions(TypedDict):
-    interactions: list[RowSummary]
+    interactions: list[StoredCallSummary]
 
 
 class Misses(TypedDict):
@@ -467,7 +467,7 @@ class Shape(NamedTuple):
 SHAPES: Mapping[str, Shape] = {
     "Call": Shape(proxy_calls.Call, proxy_calls.Call(Decision.REPLAY).to_json(), ("bound", "carried", "stale", "stub")),
     "ForkPoint": Shape(ForkRow, ("step", "why", "path")),
-    "Interaction": Shape(RowSummary, INTERACTION_MEMBERS),
+    "Interaction": Shape(StoredCallSummary, INTERACTION_MEMBERS),
     "LessonReport": Shape(LearnedField, ("recorded", "present", "path")),
     "Miss": Shape(Miss),
     "OverriddenTool": Shape(overrides.ToolOverride, ("tool", "nth")),
@@ -476,7 +476,7 @@ SHAPES: Mapping[str, Shape] = {
     "Report": Shape(Totals, Totals().to_json(), Totals.RARE),
     "RunVariable": Shape(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
     "Sum": Shape(Use),
-    "ToolLineAnswer": Shape(ToolLineReply, (), ToolLineReply._fields),
+    "ToolLineAnswer": Shape(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
     "ToolOverride": Shape(overrides.ToolOverride, ("tool",), ("nth", "when")),
     "Unused": Shape(UnusedRecording),
 }
@@ -496,7 +496,7 @@ QUERIES: Mapping[str, Parameters] = {
 }
 
 ERRORS: Mapping[str, tuple[str, LLMProxyError]] = {
-    "Bad": ("The request makes no sense.", BadControl(
+    "Bad": ("The request makes no sense.", BadControlRequest(
         "llmproxy: mode is 'live'; it can be replay, auto, record, once, passthrough.",
     )),
     "Forbidden": ("Not for this peer, host, page or mode.", LiveSessionForbidden(

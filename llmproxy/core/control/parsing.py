@@ -12,7 +12,7 @@ from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides, parse_mocks
-from llmproxy.core.live_or_recorded import LiveChannels
+from llmproxy.core.live_or_recorded import LiveChannelSettings
 from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.errors import RefusedError
 from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool, read_upstreams
@@ -25,27 +25,27 @@ LAST_SAMPLE = 999_999
 FASTEST = 1e6
 
 
-class BadControl(RefusedError):
+class BadControlRequest(RefusedError):
     code = "llmproxy_control"
     status = 400
 
 
 def parse_body(body: bytes) -> dict[str, Json]:
-    """Return a body; an empty one is an empty object. Raises BadControl, like all of these."""
+    """Return a body; an empty one is an empty object. Raises BadControlRequest, like all of these."""
     if not body.strip():
         return {}
     try:
         value = json.loads(body)
     except RecursionError as error:
-        raise BadControl("llmproxy: the body is nested too deep.") from error
+        raise BadControlRequest("llmproxy: the body is nested too deep.") from error
     except ValueError as error:
-        raise BadControl(f"llmproxy: the body is no JSON: {error}") from error
+        raise BadControlRequest(f"llmproxy: the body is no JSON: {error}") from error
     if not isinstance(value, dict):
-        raise BadControl("llmproxy: the body must be a JSON object.")
+        raise BadControlRequest("llmproxy: the body must be a JSON object.")
     return value
 
 
-def show_given(value: Json) -> str:
+def format_value_for_error(value: Json) -> str:
     if isinstance(value, str):
         return repr(value[:40])
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
@@ -60,23 +60,23 @@ def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what
     for each in kind:
         if each == value:
             return each
-    raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be {', '.join(kind)}.")
+    raise BadControlRequest(f"llmproxy: {what} is {format_value_for_error(value)}; it can be {', '.join(kind)}.")
 
 
 def parse_flag(value: Json, what: str) -> bool | None:
     if not isinstance(value, bool | None):
-        raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be true or false.")
+        raise BadControlRequest(f"llmproxy: {what} is {format_value_for_error(value)}; it can be true or false.")
     return value
 
 
 def parse_name(value: Json, otherwise: str) -> str:
     """Return a name that is valid in a URL."""
     if not isinstance(value, str):
-        raise BadControl(f"llmproxy: {otherwise}.")
+        raise BadControlRequest(f"llmproxy: {otherwise}.")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise BadControl("llmproxy: the name holds half a surrogate pair, which no URL can say.") from error
+        raise BadControlRequest("llmproxy: the name holds half a surrogate pair, which no URL can say.") from error
     return value
 
 
@@ -84,10 +84,12 @@ def join_name_and_sample(name: str, sample: Json) -> str:
     if sample is None:
         return name
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:
-        raise BadControl(f"llmproxy: sample is {show_given(sample)}; it can be 1 to {LAST_SAMPLE}.")
+        raise BadControlRequest(f"llmproxy: sample is {format_value_for_error(sample)}; it can be 1 to {LAST_SAMPLE}.")
     cassette, named = split_cassette_sample(name)
     if name != cassette and named != sample:
-        raise BadControl(f"llmproxy: the name {show_given(name)} says sample {named}, and `sample` says {sample}.")
+        raise BadControlRequest(
+            f"llmproxy: the name {format_value_for_error(name)} says sample {named}, and `sample` says {sample}."
+        )
     return f"{cassette}~{sample}"
 
 
@@ -96,25 +98,29 @@ def parse_speed(value: Json) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FASTEST:
-        raise BadControl(f"llmproxy: speed is {show_given(value)}; it can be 0, 1 or any positive number.")
+        raise BadControlRequest(
+            f"llmproxy: speed is {format_value_for_error(value)}; it can be 0, 1 or any positive number."
+        )
     return float(value)
 
 
 def parse_run_variables(value: Json) -> tuple[RunVariable, ...]:
-    """Return run variables, an object or list of objects (`name`, `value` ...). Raises BadControl, BadRunVariable."""
+    """Return run variables, an object or list of objects. Raises BadControlRequest, BadRunVariable."""
     if value is None:
         return ()
     if isinstance(value, dict):
         value = [{"name": name, "value": each} for name, each in value.items()]
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise BadControl(
-            f"llmproxy: run variables are {show_given(value)}; they are an object of name: value, or a list."
+        raise BadControlRequest(
+            f"llmproxy: run variables are {format_value_for_error(value)}; they are an object of name: value, "
+            "or a list."
         )
     found = []
     for each in value:
         if not {"name", "value"} <= each.keys() <= RUN_VARIABLE_MEMBERS:
-            raise BadControl(
-                f"llmproxy: a run variable has {', '.join(sorted(RUN_VARIABLE_MEMBERS))}; this is {show_given(each)}."
+            raise BadControlRequest(
+                f"llmproxy: a run variable has {', '.join(sorted(RUN_VARIABLE_MEMBERS))}; "
+                f"this is {format_value_for_error(each)}."
             )
         found.append(parse_run_variable(**each))
     return tuple(found)
@@ -128,7 +134,7 @@ def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Fo
     """Return a session's overrides, and the name of the cassette to fork to. Raises OverrideError too."""
     if mocks is not None:
         if overrides is not None or fork is not None:
-            raise BadControl(
+            raise BadControlRequest(
                 "llmproxy: mocks belong to a recording of their own; overrides and forks part from one.",
                 hint="Give the session either.",
             )
@@ -137,39 +143,43 @@ def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Fo
         return None, None
     fork = {} if fork is None else fork
     if not isinstance(fork, dict) or set(fork) - set(FORK_MEMBERS):
-        raise BadControl(f"llmproxy: fork is {show_given(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
+        raise BadControlRequest(
+            f"llmproxy: fork is {format_value_for_error(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}"
+        )
     live, at, child = (fork.get(name) for name in FORK_MEMBERS)
     live = parse_flag(live, "fork.live")
     if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
-        raise BadControl(f"llmproxy: fork.from is {show_given(at)}; the agent's requests count from 1.")
+        raise BadControlRequest(
+            f"llmproxy: fork.from is {format_value_for_error(at)}; the agent's requests count from 1."
+        )
     if not live and (at is not None or child is not None):
-        raise BadControl("llmproxy: fork.from and fork.as need fork.live.")
+        raise BadControlRequest("llmproxy: fork.from and fork.as need fork.live.")
     if child is not None:
         child = parse_name(child, "fork.as must be the name of a cassette")
         if split_cassette_sample(child) != (child, 1):
-            raise BadControl(f"llmproxy: fork.as is {show_given(child)}; a fork is a first sample.")
+            raise BadControlRequest(f"llmproxy: fork.as is {format_value_for_error(child)}; a fork is a first sample.")
     return ForkState(given=parse_json_overrides(overrides), live=bool(live), at=at), child
 
 
-def parse_live_channels(body: Mapping[str, Json], default: LiveChannels | None) -> LiveChannels | None:
-    """Return a session's live channels, without any for an empty list; None for the proxy's. Raises BadControl."""
+def parse_live_channels(body: Mapping[str, Json], default: LiveChannelSettings | None) -> LiveChannelSettings | None:
+    """Return a session's live channels, none for an empty list; None for the proxy's. Raises BadControlRequest."""
     if (named := [name for name in ("unknown_tool", "read_only") if body.get(name) is not None]) and not (
         body.get("live") or (body.get("live") is None and default is not None)
     ):
-        raise BadControl(f"llmproxy: {named[0]} needs live.", hint='Such as {"live": ["llm"]}.')
+        raise BadControlRequest(f"llmproxy: {named[0]} needs live.", hint='Such as {"live": ["llm"]}.')
     if not named and body.get("live") is None:
         return None
     if not isinstance(body.get("live") or [], list) or not isinstance(body.get("read_only") or [], list):
-        raise BadControl("llmproxy: live and read_only are lists of texts.", hint='Such as {"live": ["llm"]}.')
-    default = default or LiveChannels(frozenset())
+        raise BadControlRequest("llmproxy: live and read_only are lists of texts.", hint='Such as {"live": ["llm"]}.')
+    default = default or LiveChannelSettings(frozenset())
     try:
-        return LiveChannels(
+        return LiveChannelSettings(
             default.channels if body.get("live") is None else frozenset(read_channels(body["live"])),
             default.unknown if body.get("unknown_tool") is None else read_unknown_tool(body["unknown_tool"]),
             default.read_only if body.get("read_only") is None else read_name_patterns(body["read_only"]),
         )
     except ValueError as error:
-        raise BadControl(f"llmproxy: live, unknown_tool, read_only: {error}.") from error
+        raise BadControlRequest(f"llmproxy: live, unknown_tool, read_only: {error}.") from error
 
 
 def parse_control_faults(value: Json, seed: Json = None) -> Faults | None:
@@ -184,8 +194,8 @@ def parse_upstreams(value: Json) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(url, str) for url in value.values()):
-        raise BadControl("llmproxy: upstreams must be an object of name: URL.")
+        raise BadControlRequest("llmproxy: upstreams must be an object of name: URL.")
     try:
         return read_upstreams(value)
     except ValueError as error:
-        raise BadControl(f"llmproxy: upstreams: {error}.") from error
+        raise BadControlRequest(f"llmproxy: upstreams: {error}.") from error

@@ -1,8 +1,8 @@
 """The proxy's side of a tool server over stdio: lines of its client in, actions for each out.
 
 The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing: it sends each line of the
-client and obeys the `ToolLineReply`. A message is stored as a request to ``http://stdio.invalid/``, its answers as
-lines; unsolicited messages of a server are stored as one stream.
+client and obeys the `McpStdioLineOutcome`. A message is stored as a request to ``http://stdio.invalid/``, its answers
+as lines; unsolicited messages of a server are stored as one stream.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import partial
 from typing import Protocol
 from urllib.parse import quote
 
-from llmproxy.core.control.parsing import BadControl, Json
+from llmproxy.core.control.parsing import BadControlRequest, Json
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp_answer_replay import MICROSECONDS, SendCondition, build_refusal
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import STDIO_PREFIX, Decision, ToolLineReply
+from llmproxy.protocol import STDIO_PREFIX, Decision, McpStdioLineOutcome
 
 LINES = "application/x-ndjson"
 _ASKED: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
@@ -68,11 +68,11 @@ class ConnectedStdioClient:
     def _request_path(self) -> str:
         return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
 
-    def on_line(self, line: bytes) -> ToolLineReply:
+    def on_line(self, line: bytes) -> McpStdioLineOutcome:
         """Return the outcome of a client's line; an empty one requests ready lines. Raises LLMProxyError."""
         if not line:
             out, again = self._take_ready_answer_lines()
-            return ToolLineReply(out, again=again)
+            return McpStdioLineOutcome(out, again=again)
         if self._number == 0:
             self._begin_unasked_exchange()
         self._number += 1
@@ -84,14 +84,14 @@ class ConnectedStdioClient:
                 made = exchange.answer.made
                 self.proxy.report_exchange_end(exchange, 0 if made is None else made.status)
                 if made is None:
-                    return ToolLineReply(gone=True)
-                return ToolLineReply(made.body + b"\n", late=made.head_offset / MICROSECONDS)
+                    return McpStdioLineOutcome(gone=True)
+                return McpStdioLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
             out, forward = self._execute_decision(exchange, line)
         except Exception:
             self.proxy.report_exchange_end(exchange, 0)
             raise
         told, again = self._take_ready_answer_lines()
-        return ToolLineReply(out + told, forward, again=again)
+        return McpStdioLineOutcome(out + told, forward, again=again)
 
     def _execute_decision(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
         if exchange.decision is Decision.REPLAY:
@@ -152,7 +152,9 @@ class ConnectedStdioClient:
         it cannot be stored.
         """
         if (exchange := self._open.pop(number, None)) is None:
-            raise BadControl(f"llmproxy: nothing of {self.server} waits for an answer under the number {number}.")
+            raise BadControlRequest(
+                f"llmproxy: nothing of {self.server} waits for an answer under the number {number}."
+            )
         exchange.recording.left = left
         status, reason, headers = (200, "OK", (("content-type", LINES),)) if lines or left else (202, "Accepted", ())
         exchange.recording.on_head(0, status, reason, headers)
@@ -200,12 +202,12 @@ class StdioClients:
             self._lines.pop(which).on_client_end()
 
     def serve(self, engine: Engine, session: str, body: Mapping[str, Json], connection: str = "") -> dict[str, Json]:
-        """Serve one request of a shim: a client's line, a server's answer, the end. Raises BadControl."""
+        """Serve one request of a shim: a client's line, a server's answer, the end. Raises BadControlRequest."""
         which = session, read_text(body, "connection")
         if "line" in body:
             if (line := self._lines.get(which)) is None:
                 if body.get("known") is True:
-                    raise BadControl(UNKNOWN)
+                    raise BadControlRequest(UNKNOWN)
                 line = self._lines[which] = ConnectedStdioClient(
                     engine, self._proxy, session, read_text(body, "server")
                 )
@@ -222,7 +224,7 @@ class StdioClients:
         number, why = body.get("number"), body.get("lost")
         if (known := self._lines.get(which)) is None:
             if isinstance(number, int) and why is None:
-                raise BadControl(UNKNOWN)
+                raise BadControlRequest(UNKNOWN)
             return {}
         if body.get("end") is True:
             del self._lines[which]
@@ -232,22 +234,22 @@ class StdioClients:
         elif isinstance(number, int):
             known.on_server_answer(number, parse_numbered_lines(body), left=body.get("left") is True)
         else:
-            raise BadControl("llmproxy: say `line`, or `number` and `lines`, or `end`.")
+            raise BadControlRequest("llmproxy: say `line`, or `number` and `lines`, or `end`.")
         return {}
 
 
 def read_text(body: Mapping[str, Json], name: str) -> str:
-    """Return a member that must be a text. Raises BadControl."""
+    """Return a member that must be a text. Raises BadControlRequest."""
     value = body.get(name)
     if not isinstance(value, str) or not value:
-        raise BadControl(f"llmproxy: {name} must be a text.")
+        raise BadControlRequest(f"llmproxy: {name} must be a text.")
     return value
 
 
 def parse_numbered_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
-    """Return lines, [[number, text], ...]. Raises BadControl."""
+    """Return lines, [[number, text], ...]. Raises BadControlRequest."""
     found = body.get("lines") or []
     for each in found if isinstance(found, list) else [found]:
         if not (isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str)):
-            raise BadControl("llmproxy: lines must be pairs of a number and a text.")
+            raise BadControlRequest("llmproxy: lines must be pairs of a number and a text.")
     return [(number, text.encode("utf-8", "surrogatepass")) for number, text in found]

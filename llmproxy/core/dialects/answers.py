@@ -11,7 +11,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import AnswerForm, Json, SpokenTurn, find_operation_codec, get_codec_or_default
+from llmproxy.core.dialects.codecs import (
+    AnswerContent,
+    Json,
+    RequestedAnswerFormat,
+    find_operation_codec,
+    get_codec_or_default,
+)
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
@@ -23,12 +29,12 @@ AWS: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
-def can_write_answer(operation: str) -> bool:
+def can_build_provider_answer(operation: str) -> bool:
     codec = find_operation_codec(operation)
     return codec is not None and codec.write is not None
 
 
-def writes_text_arguments(operation: str, *, stream: bool) -> bool:
+def has_tool_arguments_as_text(operation: str, *, stream: bool) -> bool:
     """Return whether an answer's tool arguments are text, which may be incomplete, and not an object."""
     codec = get_codec_or_default(operation)
     return codec.text_streamed if stream else codec.text_whole
@@ -38,7 +44,7 @@ def write_answer(
     operation: str, body: bytes, target: str, model: str | None, said: Message, *, stream: bool, call: int,
     finish: str = "", usage: Mapping[str, int] | None = None,
 ) -> Response:  # fmt: skip
-    """Return the answer for the agent's `call`-th call of a model. Raises LookupError: `can_write_answer` denies it."""
+    """Return the answer for the agent's `call`-th call of a model. Raises LookupError: this cannot be built."""
     if (writer := get_codec_or_default(operation).write) is None:
         raise LookupError(operation)
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
@@ -46,8 +52,8 @@ def write_answer(
         replace(each, id=each.id or hashlib.sha256(seed + bytes([n % 256, n // 256])).hexdigest()[:9])
         for n, each in enumerate(said.tool_calls)
     )
-    answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
-    headers, pieces = writer(answer, AnswerForm(as_dict(parse_json(body)), stream, target))
+    answer = AnswerContent(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
+    headers, pieces = writer(answer, RequestedAnswerFormat(as_dict(parse_json(body)), stream, target))
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
 
@@ -73,9 +79,9 @@ def drop_none(**values: object) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def event_type_check(*types: str) -> Callable[[Json], bool]:
+def build_event_type_predicate(*types: str) -> Callable[[Json], bool]:
     return lambda value: value.get("type") in types
 
 
-def name_by_status(table: Mapping[int, str], status: int, client: str, server: str) -> str:
+def choose_error_type_by_status(table: Mapping[int, str], status: int, client: str, server: str) -> str:
     return table.get(status, server if status >= 500 else client)

@@ -6,8 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmproxy.core.dialects import messages
-from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, event_type_check, name_by_status, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.answers import (
+    SSE,
+    WHOLE,
+    build_event_type_predicate,
+    choose_error_type_by_status,
+    dump_json,
+    parse_arguments,
+    sse,
+)
+from llmproxy.core.dialects.codecs import (
+    AnswerContent,
+    BodyLayout,
+    Codec,
+    Composer,
+    Dialect,
+    FailedCall,
+    Json,
+    RequestedAnswerFormat,
+)
 from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str
 from llmproxy.core.traffic.interaction import Headers
 
@@ -16,7 +33,7 @@ def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
-        if (call := messages.block_call(block)) is not None:
+        if (call := messages.read_tool_call_block(block)) is not None:
             asks = messages.BLOCKS.get(as_str(block.get("type")))
             hosted = asks is not None and asks.hosted
             draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
@@ -75,14 +92,14 @@ def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> t
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if streamed else {})
 
 
-def _write_usage_json(said: SpokenTurn) -> Json:
+def _write_usage_json(said: AnswerContent) -> Json:
     return {
         "input_tokens": said.find_token_count("input_tokens", "prompt_tokens") or 0,
         "output_tokens": said.find_token_count("output_tokens", "completion_tokens") or 0,
     }
 
 
-def _write_answer_json(said: SpokenTurn) -> Json:
+def _write_answer_json(said: AnswerContent) -> Json:
     return {
         "id": f"msg_{said.id}",
         "type": "message",
@@ -95,7 +112,7 @@ def _write_answer_json(said: SpokenTurn) -> Json:
     }
 
 
-def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
+def build_stream_events(said: AnswerContent) -> list[tuple[str, object]]:
     answer, usage = _write_answer_json(said), _write_usage_json(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
@@ -120,7 +137,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_write_answer_json(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
@@ -133,7 +150,7 @@ _ERRORS = {
 
 
 def _build_error(status: int, message: str) -> Json:
-    kind = name_by_status(_ERRORS, status, "invalid_request_error", "api_error")
+    kind = choose_error_type_by_status(_ERRORS, status, "invalid_request_error", "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
@@ -150,7 +167,7 @@ def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Header
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message_or_event, event_type_check("message_stop"), write=write_answer, text_whole=False,
+            add_message_or_event, build_event_type_predicate("message_stop"), write=write_answer, text_whole=False,
             exclusive=True,
             makes_ids=True, layout=BodyLayout(system=("system",)),
         ),

@@ -8,10 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmproxy.core.dialects import codecs
-from llmproxy.core.dialects.answers import AWS, WHOLE, dump_json, name_by_status, parse_arguments
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
-from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_kind
-from llmproxy.core.dialects.openai import add_chat_completion, build_error_event
+from llmproxy.core.dialects.answers import AWS, WHOLE, choose_error_type_by_status, dump_json, parse_arguments
+from llmproxy.core.dialects.codecs import (
+    AnswerContent,
+    BodyLayout,
+    Codec,
+    Dialect,
+    FailedCall,
+    Json,
+    RequestedAnswerFormat,
+)
+from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_item_kind_by_members
+from llmproxy.core.dialects.openai import add_chat_completion_to_draft, build_error_event
 from llmproxy.core.dialects.streams import write_aws_frame
 from llmproxy.core.traffic.interaction import Headers
 
@@ -49,7 +57,7 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
-    if find_kind(block, CONTENT) is None:
+    if find_item_kind_by_members(block, CONTENT) is None:
         draft.unknown[next(iter(block))] = None
 
 
@@ -58,7 +66,7 @@ def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
     if "type" in value or "completion" in value:
         codecs.get_codec_or_default("messages").add(draft, value)
     elif "choices" in value:
-        add_chat_completion(draft, value)
+        add_chat_completion_to_draft(draft, value)
     else:
         _add_converse(draft, value)
     draft.add_text(value.get("outputText"))
@@ -78,7 +86,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -103,7 +111,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_invoke_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     speaker = codecs.get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]
@@ -120,7 +128,7 @@ _ERRORS = {
 
 def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
     # Without the header and a top-level `message` boto prints an empty text.
-    kind = name_by_status(_ERRORS, status, "ValidationException", "InternalServerException")
+    kind = choose_error_type_by_status(_ERRORS, status, "ValidationException", "InternalServerException")
     return (("x-amzn-errortype", kind),), {"message": message}
 
 

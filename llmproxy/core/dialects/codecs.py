@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenTurn:
+class AnswerContent:
     model: str
     message: Message
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class SpokenTurn:
         return next((value for name in names if isinstance(value := self.usage.get(name), int)), None)
 
 
-class AnswerForm(NamedTuple):
+class RequestedAnswerFormat(NamedTuple):
     request: Json
     stream: bool
     target: str
@@ -94,7 +94,7 @@ class Codec:
     """For a stream that ends with HTTP: returns whether an event completes the answer."""
     below: bool = False
     """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
-    write: Callable[[SpokenTurn, AnswerForm], tuple[Headers, list[bytes]]] | None = None
+    write: Callable[[AnswerContent, RequestedAnswerFormat], tuple[Headers, list[bytes]]] | None = None
     text_whole: bool = True
     """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
     text_streamed: bool = True
@@ -113,8 +113,8 @@ class Codec:
 @dataclass(frozen=True, slots=True)
 class Composer:
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
-    answer: Callable[[SpokenTurn], Json]
-    stream: Callable[[SpokenTurn], list[tuple[str, object]]]
+    answer: Callable[[AnswerContent], Json]
+    stream: Callable[[AnswerContent], list[tuple[str, object]]]
     """Events of (name or empty, JSON value or text)."""
     error: Callable[[Json, int], Json]
 
@@ -233,7 +233,7 @@ def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) 
     return next(own, (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status)
 
 
-def find_degrading_client(headers: Headers) -> str | None:
+def find_client_that_drops_options(headers: Headers) -> str | None:
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 
@@ -276,7 +276,7 @@ GATEWAY = (
 """Body of a 502 from a gateway in front of any provider: no JSON."""
 
 
-def write_provider_failure(family: Family, status: int, asked: FailedCall) -> tuple[Headers, bytes]:
+def build_provider_error_response(family: Family, status: int, asked: FailedCall) -> tuple[Headers, bytes]:
     """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

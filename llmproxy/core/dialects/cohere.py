@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, event_type_check, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, build_event_type_predicate, dump_json, parse_arguments, sse
+from llmproxy.core.dialects.codecs import (
+    AnswerContent,
+    BodyLayout,
+    Codec,
+    Dialect,
+    FailedCall,
+    Json,
+    RequestedAnswerFormat,
+)
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
 from llmproxy.core.dialects.openai import build_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
@@ -39,7 +47,7 @@ _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
 _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"input_tokens": 0, "output_tokens": 0}}
 
 
-def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
@@ -67,7 +75,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_v1_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,
@@ -111,7 +119,7 @@ DIALECT = Dialect(
         ),
         "v1.generate": Codec(_add_answer_or_event, _is_finished, layout=BodyLayout(("prompt",))),
         "v2.chat": Codec(
-            _add_answer_or_event, event_type_check("message-end"), done=True, write=_write_answer,
+            _add_answer_or_event, build_event_type_predicate("message-end"), done=True, write=_write_answer,
             error_event=lambda _: ("message-end", _V2_ERROR),
         ),
     },

@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_codec_or_default, get_dialect
-from llmproxy.core.dialects.messages import Draft, Message, as_dict, as_list, as_str, block_call, read_tool_result_block
+from llmproxy.core.dialects.messages import (
+    Draft,
+    Message,
+    as_dict,
+    as_list,
+    as_str,
+    read_tool_call_block,
+    read_tool_result_block,
+)
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -50,19 +58,19 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
     for name in _CONVERSATIONS:
         value = tree.get(name)
         if isinstance(value, str):
-            found.append((messages.entry_messages, value))
+            found.append((messages.convert_entry_to_messages, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
             prompt = messages.to_text(value["prompt"]) if "prompt" in value else value
-            found += [(_list_system_messages, value), (messages.entry_messages, prompt)]
+            found += [(_list_system_messages, value), (messages.convert_entry_to_messages, prompt)]
         else:
-            found.extend((messages.entry_messages, part) for part in as_list(value))
+            found.extend((messages.convert_entry_to_messages, part) for part in as_list(value))
     for name in _PROMPTS:
         value = tree.get(name)
         if isinstance(value, (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
             role = messages.normalize_role(tree.get("role"), "user")
             parts = value if texts else [messages.to_text(value)]
-            found.extend((partial(messages.entry_messages, default=role), part) for part in parts if part)
+            found.extend((partial(messages.convert_entry_to_messages, default=role), part) for part in parts if part)
             break
     return found
 
@@ -84,7 +92,7 @@ def read_last_user_text(body: bytes) -> str | None:
     for make, part in islice(reversed(_list_conversation_parts(_parse_unwrapped_body(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
             if message.role == "user" and message.text:
-                if typed := messages.keep_user_text(message.text):
+                if typed := messages.remove_system_reminders(message.text):
                     return typed
                 sent = sent or message.text
     return sent
@@ -185,7 +193,7 @@ class Segment(NamedTuple):
     """Name of a tool, a parameter or a member; for a result the name of its tool."""
 
 
-class ChangedPlace(NamedTuple):
+class RequestDifferenceAtPath(NamedTuple):
     """A place where two requests differ; `ABSENT` on the side that lacks it."""
 
     where: str
@@ -197,7 +205,7 @@ class ChangedPlace(NamedTuple):
     """`Kind` of the segment; empty if the dialect is unknown."""
 
 
-def list_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
+def list_request_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
     """Return a request's segments: system prompt, tools, model, parameters, messages. Raises _TooManySegments."""
     codec = find_operation_codec(operation)
     reader = _SegmentReader(codec.layout if codec else BodyLayout(), most)
@@ -359,7 +367,7 @@ class _SegmentReader:
             self._add(Kind.UNKNOWN, f"{said}, {named or next(iter(tree), '') or 'which nobody knows'}", path, part)
 
     def _read_call_result_or_thought(self, path: str, said: str, block: dict[str, Any]) -> bool:
-        if (call := block_call(block)) is not None:
+        if (call := read_tool_call_block(block)) is not None:
             self._tools |= {call[0]: as_str(call[1])} if isinstance(call[0], str) else {}
             self._add(Kind.CALL, f"{said}, call of {as_str(call[1]) or 'a tool'}", path, block)
         elif (result := read_tool_result_block(block)) is not None:
@@ -376,13 +384,13 @@ class _SegmentReader:
 # -- where two requests differ -----------------------------------------------------------------------------------------
 
 
-def compare_requests(operation: str, old: object, new: object, limit: int) -> list[ChangedPlace]:
+def compare_requests(operation: str, old: object, new: object, limit: int) -> list[RequestDifferenceAtPath]:
     """Return the places where two requests differ, in order of editing; tools by name, messages aligned."""
     codec, sides = find_operation_codec(operation), []
     with suppress(_TooManySegments):
-        sides = [list_segments(operation, each, _MOST) for each in (old, new)]
+        sides = [list_request_segments(operation, each, _MOST) for each in (old, new)]
     if codec is None or not sides:
-        return [ChangedPlace("", *each) for each in list_unequal_values(old, new, limit)]
+        return [RequestDifferenceAtPath("", *each) for each in list_unequal_values(old, new, limit)]
     before, after = sides
     rest = [_remove_tool_definitions(each, codec.layout) for each in (old, new)]
     found = [*_compare_tools(before, after, limit), *list_unequal_values(rest[0], rest[1], limit)]
@@ -390,7 +398,7 @@ def compare_requests(operation: str, old: object, new: object, limit: int) -> li
     indices = [{each.path: each for each in side} for side in (before, after)]
     told = ((_find_enclosing_segment(indices[now is not ABSENT], path), path, was, now) for path, was, now in found)
     placed = sorted(told, key=lambda each: _rank_by_kind(each[0]))[:limit]
-    return [ChangedPlace(_describe_place_of_change(*each), *each[1:], each[0].kind) for each in placed]
+    return [RequestDifferenceAtPath(_describe_place_of_change(*each), *each[1:], each[0].kind) for each in placed]
 
 
 def _remove_tool_definitions(body: object, layout: BodyLayout) -> object:

@@ -5,9 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, name_by_status, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
-from llmproxy.core.dialects.messages import Asks, Draft, Message, add_blocks, as_dict, as_json, as_list, find_kind
+from llmproxy.core.dialects.answers import (
+    SSE,
+    WHOLE,
+    choose_error_type_by_status,
+    drop_none,
+    dump_json,
+    parse_arguments,
+    sse,
+)
+from llmproxy.core.dialects.codecs import (
+    AnswerContent,
+    BodyLayout,
+    Codec,
+    Composer,
+    Dialect,
+    FailedCall,
+    Json,
+    RequestedAnswerFormat,
+)
+from llmproxy.core.dialects.messages import (
+    Asks,
+    Draft,
+    Message,
+    add_blocks,
+    as_dict,
+    as_json,
+    as_list,
+    find_item_kind_by_members,
+)
 from llmproxy.core.traffic.interaction import Headers
 
 PARTS: Mapping[str, Asks | None] = {
@@ -42,7 +68,7 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    kind = find_kind(part, PARTS)
+    kind = find_item_kind_by_members(part, PARTS)
     if kind is None:
         draft.unknown[next(iter(part))] = None
         return
@@ -80,7 +106,7 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
     return f"https://generativelanguage.googleapis.com/v1beta/models/{model}:{how}", body
 
 
-def _build_answer(said: SpokenTurn) -> Json:
+def _build_answer(said: AnswerContent) -> Json:
     asked = said.find_token_count("promptTokenCount", "prompt_tokens", "input_tokens")
     replied = said.find_token_count("candidatesTokenCount", "completion_tokens", "output_tokens")
     counts = drop_none(promptTokenCount=asked, candidatesTokenCount=replied)
@@ -99,11 +125,11 @@ def _build_answer(said: SpokenTurn) -> Json:
 
 
 def _build_error(status: int, message: str, name: str = "") -> Json:
-    name = name or name_by_status(_STATUSES, status, "INVALID_ARGUMENT", "INTERNAL")
+    name = name or choose_error_type_by_status(_STATUSES, status, "INVALID_ARGUMENT", "INTERNAL")
     return {"error": {"code": status, "message": message, "status": name}}
 
 
-def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     answer = _build_answer(said)
     if not wanted.stream:
         return WHOLE, [dump_json(answer)]

@@ -92,7 +92,7 @@ BLOCKS: Mapping[str, Asks | None] = {
 """Blocks of Messages, by their `type`."""
 
 
-def find_kind(item: Mapping[str, Any], table: Mapping[str, Asks | None]) -> str | None:
+def find_item_kind_by_members(item: Mapping[str, Any], table: Mapping[str, Asks | None]) -> str | None:
     """Return a table's name for an item that is described by its members; None if it is unknown."""
     calls = (name for name in item if table.get(name) is not None)
     return next(calls, None) or next((name for name in item if name in table), None if item else "text")
@@ -268,17 +268,17 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 """Calls of the provider's own tools that histories repeat like the agent's."""
 
 
-def find_call_form(block: dict[str, Any]) -> Asks | None:
+def find_tool_call_block_format(block: dict[str, Any]) -> Asks | None:
     return _TYPED.get(as_str(block.get("type")))
 
 
-def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
+def is_hosted_tool_call(block: dict[str, Any], asks: Asks) -> bool:
     return asks.hosted or block.get("execution") == "server"
 
 
-def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
+def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
-    asks = find_call_form(block)
+    asks = find_tool_call_block_format(block)
     if asks is not None and (not asks.hosted or block["type"] in _REPEATED):
         return block.get("call_id") or block.get("id"), asks.read_tool_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
@@ -314,11 +314,11 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
     texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         block = as_dict(part)
-        call, result = block_call(block), read_tool_result_block(block)
+        call, result = read_tool_call_block(block), read_tool_result_block(block)
         if call is not None:
-            asks = find_call_form(block)
+            asks = find_tool_call_block_format(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
-            hosted = by_type if asks is None else is_hosted(block, asks)
+            hosted = by_type if asks is None else is_hosted_tool_call(block, asks)
             draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
         elif result is not None:
             results.append(result)
@@ -361,12 +361,12 @@ def _find_draft_call_key(calls: dict[object, DraftCall], key: object, call_id: o
     return key
 
 
-def entry_messages(value: object, default: str = "user") -> list[Message]:
+def convert_entry_to_messages(value: object, default: str = "user") -> list[Message]:
     """Return the messages of one entry of a conversation; a tool's results come before the words next to them."""
     if isinstance(value, str):
         return [Message(normalize_role(None, default), value)]
     entry = as_dict(value)
-    alone = block_call(entry), read_tool_result_block(entry)
+    alone = read_tool_call_block(entry), read_tool_result_block(entry)
     draft = Draft(role=normalize_role(entry.get("role"), default))
     if any(alone) or is_thought_block(entry):
         draft.role = "assistant"
@@ -418,7 +418,7 @@ def find_system_reminder_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def keep_user_text(text: str) -> str:
+def remove_system_reminders(text: str) -> str:
     parts, last = [], 0
     for start, end in find_system_reminder_spans(text):
         parts.append(text[last:start].strip())

@@ -7,13 +7,31 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects import messages
-from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, event_type_check, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
-from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str, block_call
+from llmproxy.core.dialects.answers import SSE, WHOLE, build_event_type_predicate, drop_none, dump_json, sse
+from llmproxy.core.dialects.codecs import (
+    AnswerContent,
+    BodyLayout,
+    Codec,
+    Composer,
+    Dialect,
+    FailedCall,
+    Json,
+    RequestedAnswerFormat,
+)
+from llmproxy.core.dialects.messages import (
+    Draft,
+    Message,
+    add_blocks,
+    as_dict,
+    as_json,
+    as_list,
+    as_str,
+    read_tool_call_block,
+)
 from llmproxy.core.traffic.interaction import Headers
 
 
-def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
+def add_chat_completion_to_draft(draft: Draft, value: dict[str, Any]) -> None:
     """Add chat and other completions, whole or in chunks: choice 0, and the calls of other choices."""
     for position, choice in enumerate(map(as_dict, as_list(value.get("choices")))):
         index = choice.get("index", position)
@@ -39,7 +57,7 @@ def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _read_writer_completion(draft: Draft, value: dict[str, Any]) -> None:
-    add_chat_completion(draft, value)
+    add_chat_completion_to_draft(draft, value)
     draft.add_text(value.get("value"))
 
 
@@ -66,7 +84,7 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
 
-def _build_usage(said: SpokenTurn) -> Json | None:
+def _build_usage(said: AnswerContent) -> Json | None:
     asked = said.find_token_count("prompt_tokens", "input_tokens", "promptTokenCount")
     replied = said.find_token_count("completion_tokens", "output_tokens", "candidatesTokenCount")
     if asked is None and replied is None:
@@ -77,7 +95,7 @@ def _build_usage(said: SpokenTurn) -> Json | None:
     return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
 
 
-def _build_answer(said: SpokenTurn) -> Json:
+def _build_answer(said: AnswerContent) -> Json:
     message = {**_build_message(said.message), "role": "assistant", "refusal": None}
     if said.finish == "refusal":
         message |= {"content": None, "refusal": said.message.text}
@@ -86,7 +104,7 @@ def _build_answer(said: SpokenTurn) -> Json:
     return head | {"choices": [choice]} | drop_none(usage=_build_usage(said))
 
 
-def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
+def _build_stream_events(said: AnswerContent) -> list[tuple[str, object]]:
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
 
     def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
@@ -100,7 +118,7 @@ def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_build_answer(said))]
     events = _build_stream_events(said)
@@ -121,7 +139,7 @@ _RPM = (
 FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
+def build_openai_error_body(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     busy = "The engine is currently overloaded, please try again later."
     limited = _RPM.format(model=asked.model or "this model", wait=asked.retry_after)
     text, kind, code = {
@@ -139,7 +157,7 @@ def build_error_event(_number: int) -> tuple[str, Json]:
 
 _LAYOUT = BodyLayout(tools=("tools", "functions"))
 _PROMPT = BodyLayout(("prompt", "inputs"))
-_CHAT = Codec(add_chat_completion, done=True, write=_write_answer, layout=_LAYOUT)
+_CHAT = Codec(add_chat_completion_to_draft, done=True, write=_write_answer, layout=_LAYOUT)
 
 
 # -- Responses, Realtime, threads: reading an answer
@@ -151,7 +169,7 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
     if output := as_list(response.get("output")):
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
-            kept = [item] if block_call(item) is not None or messages.is_thought_block(item) else None
+            kept = [item] if read_tool_call_block(item) is not None or messages.is_thought_block(item) else None
             add_blocks(draft, item.get("content") if item.get("type") == "message" else kept)
             _record_hosted_or_unknown_item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
@@ -160,7 +178,7 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_reasoning(value.get("delta"))
     elif kind in ("response.output_item.added", "response.output_item.done"):
         item = as_dict(value.get("item"))
-        if (call := block_call(item)) is not None:
+        if (call := read_tool_call_block(item)) is not None:
             entry = draft.add_call(value.get("output_index"), call[0], call[1])
             if kind == "response.output_item.done":  # the item contains all of its deltas
                 entry.pieces = [as_json(call[2])]
@@ -175,14 +193,14 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
         draft.unknown[kind or "an item without a type"] = None
         return
     draft.add_result(messages.read_tool_result_block(item))
-    if (asks := messages.find_call_form(item)) is None:
+    if (asks := messages.find_tool_call_block_format(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
-    if block_call(item) is None:
+    if read_tool_call_block(item) is None:
         entry = draft.add_call(index, call_id, name, hosted=True, beside=True)
         entry.pieces, entry.pending = [as_json(asks.read_call_arguments(item))], kind == "mcp_approval_request"
-    elif messages.is_hosted(item, asks):
+    elif messages.is_hosted_tool_call(item, asks):
         for entry in draft.calls.values():
             entry.hosted = entry.hosted or entry.id == call_id
     if kind == "mcp_call" and (item.get("output") is not None or item.get("error") is not None):
@@ -212,7 +230,7 @@ def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
             draft.add_text(as_dict(as_dict(part).get("text")).get("value"))
 
 
-def _write_response(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_response(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     final = _build_response(said, wanted.request)
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
@@ -228,7 +246,7 @@ def _write_response(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def _build_response(said: SpokenTurn, tree: Json) -> Json:
+def _build_response(said: AnswerContent, tree: Json) -> Json:
     output: list[Json] = []
     if said.message.text or not said.message.tool_calls:
         part: Json = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}
@@ -295,18 +313,20 @@ _THREAD = Codec(
 DIALECT = Dialect(
     {
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
-        "completions": Codec(add_chat_completion, done=True, layout=_PROMPT),
-        "writer.chat": Codec(add_chat_completion, write=_write_answer, layout=_LAYOUT),
+        "completions": Codec(add_chat_completion_to_draft, done=True, layout=_PROMPT),
+        "writer.chat": Codec(add_chat_completion_to_draft, write=_write_answer, layout=_LAYOUT),
         "writer.completions": Codec(_read_writer_completion, layout=_PROMPT),
-        "generate": Codec(add_chat_completion, layout=_PROMPT),
+        "generate": Codec(add_chat_completion_to_draft, layout=_PROMPT),
         "images.generations": Codec(
-            add_chat_completion, event_type_check("image_generation.completed"), layout=_PROMPT
+            add_chat_completion_to_draft, build_event_type_predicate("image_generation.completed"), layout=_PROMPT
         ),
-        "images.edits": Codec(add_chat_completion, event_type_check("image_edit.completed")),
-        "audio.transcriptions": Codec(add_chat_completion, event_type_check("transcript.text.done")),
+        "images.edits": Codec(add_chat_completion_to_draft, build_event_type_predicate("image_edit.completed")),
+        "audio.transcriptions": Codec(add_chat_completion_to_draft, build_event_type_predicate("transcript.text.done")),
         "responses": Codec(
             _add_response,
-            event_type_check("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
+            build_event_type_predicate(
+                "response.completed", "response.incomplete", "response.failed", "response.cancelled"
+            ),
             below=True, write=_write_response, layout=BodyLayout(("input",), ("instructions",)),
             error_event=lambda number: ("error", _ERROR | {"sequence_number": number}),
         ),
@@ -314,7 +334,7 @@ DIALECT = Dialect(
         "threads": _THREAD,
         "threads.runs": replace(_THREAD, makes_ids=True),
     },
-    write_error, write_failure, build_error_event, reasoning_apart=True,
+    write_error, build_openai_error_body, build_error_event, reasoning_apart=True,
     speaker=Composer(
         _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from llmproxy.core.dialects.codecs import find_stream_end_codec
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Ending
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_from_side
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
 from llmproxy.lazy_regex import late
 
 # -- what is too long to be parsed at once ---------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def shorten_json_strings_and_lists(body: bytes | bytearray) -> bytes:
     return b"" if kept.is_beyond_limits() else b"".join(kept.parts)
 
 
-def split_array(body: bytes) -> Iterator[bytes]:
+def split_json_array(body: bytes) -> Iterator[bytes]:
     depth, begun = 0, 0
     for mark, start, after in _list_json_tokens(body):
         if mark in b"[{":
@@ -340,9 +340,9 @@ def detect_framing(content_type: str, body: bytes) -> Framing:
     return "other"
 
 
-def list_events(content_type: str, body: bytes) -> list[object]:
+def list_stream_events(content_type: str, body: bytes) -> list[object]:
     """Return the JSON values of a stream, or of a plain body, without invalid JSON (``[DONE]``). Never raises."""
-    return list(iter_events(content_type, body, shortened=False))
+    return list(iter_stream_events(content_type, body, shortened=False))
 
 
 _remembered = threading.local()
@@ -353,12 +353,12 @@ MOST_REMEMBERED = 32
 
 
 def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
-    """Return `list_events` (of long bodies `iter_events`), cached in this thread; never change the values."""
+    """Return `list_stream_events` (of long bodies `iter_stream_events`), cached by thread; never change the values."""
     if is_long_body(body):
-        return iter_events(content_type, body)
+        return iter_stream_events(content_type, body)
     known: dict[tuple[str, bytes], tuple[int, list[object]]] = _remembered.__dict__.setdefault("known", {})
     if (found := known.get((content_type, body))) is None:
-        found = known[content_type, body] = estimate_parsed_size(body), list_events(content_type, body)
+        found = known[content_type, body] = estimate_parsed_size(body), list_stream_events(content_type, body)
         while len(known) > MOST_REMEMBERED or sum(size for size, _ in known.values()) > MOST_WEIGHT:
             del known[next(iter(known))]
     return found[1]
@@ -368,11 +368,11 @@ def _read_shortened(document: bytes) -> Any:
     return parse_json(shorten_json_strings_and_lists(document) if is_long_body(document) else document)
 
 
-def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
+def iter_stream_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
     """Yield the JSON values of a stream; `shortened`: long ones by `shorten_json_strings_and_lists`. Never raises."""
     read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
-        yield from list_json_from_side(body, "server")
+        yield from extract_websocket_json_by_side(body, "server")
         return
     kind = detect_framing(content_type, body)
     if kind == "sse":
@@ -383,7 +383,7 @@ def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> It
         values = _aws_events(body, read)
     elif kind == "array":
         whole = None if shortened and is_long_body(body) else parse_json(body)
-        values = whole if isinstance(whole, list) else map(read, split_array(body))
+        values = whole if isinstance(whole, list) else map(read, split_json_array(body))
     else:
         values = [read(body)]
         if values == [None] and kind == "json":  # NDJSON with a wrong content type
@@ -445,7 +445,7 @@ def _parse_last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
 def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: bytes, *, http_ended: bool) -> Ending:
     """Decide for a stream without a terminator: HTTP must end after an event with a finish reason."""
     finished = False
-    for value in iter_events(content_type, body):
+    for value in iter_stream_events(content_type, body):
         if _is_error_event(value):
             return Ending.COMPLETE
         finished = finished or (isinstance(value, dict) and finishes(value))
@@ -454,7 +454,7 @@ def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: 
     return Ending.COMPLETE if finished else Ending.UNTERMINATED
 
 
-def decide_ending(
+def decide_response_ending(
     operation: str, stream: bool, status: int, content_type: str, body: bytes, http_ended: bool
 ) -> Ending:
     """Decide how a response ended: from its content if the dialect has a terminator, else from HTTP's framing."""
@@ -482,7 +482,7 @@ def decide_ending(
 _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
 
 
-class BodyPart(NamedTuple):
+class JsonBodyPart(NamedTuple):
     start: int
     end: int
     value: Any
@@ -495,7 +495,7 @@ class ByteReplacement(NamedTuple):
     data: bytes
 
 
-def list_json_parts(content_type: str, body: bytes) -> list[BodyPart]:
+def list_json_body_parts(content_type: str, body: bytes) -> list[JsonBodyPart]:
     """Return the replaceable JSON values of a body, in order. Raises ValueError for a damaged binary stream."""
     kind = detect_framing(content_type, body)
     if kind == "sse":
@@ -510,12 +510,12 @@ def list_json_parts(content_type: str, body: bytes) -> list[BodyPart]:
     return [whole]  # also a stream in one array: splitting it has no benefit
 
 
-def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
+def _json_part(body: bytes, start: int, end: int) -> JsonBodyPart | None:
     data = body[start:end]
     value = parse_json(data)
     if not isinstance(value, (dict, list)):
         return None
-    return BodyPart(start, end, value, lambda new: write_json_like(new, like=data))
+    return JsonBodyPart(start, end, value, lambda new: write_json_like(new, like=data))
 
 
 def write_json_like(value: object, *, like: bytes) -> bytes:
@@ -531,7 +531,7 @@ def write_json_like(value: object, *, like: bytes) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _list_ndjson_parts(body: bytes) -> Iterator[BodyPart]:
+def _list_ndjson_parts(body: bytes) -> Iterator[JsonBodyPart]:
     at = 0
     for line in body.splitlines(keepends=True):
         stripped = line.rstrip(b"\r\n")
@@ -540,7 +540,7 @@ def _list_ndjson_parts(body: bytes) -> Iterator[BodyPart]:
         at += len(line)
 
 
-def _list_aws_event_frames(body: bytes) -> Iterator[BodyPart]:
+def _list_aws_event_frames(body: bytes) -> Iterator[JsonBodyPart]:
     at = 0
     for headers, payload in iter_aws_event_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
@@ -552,7 +552,7 @@ def _list_aws_event_frames(body: bytes) -> Iterator[BodyPart]:
         at += total
 
 
-def _parse_frame_to_editable_part(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
+def _parse_frame_to_editable_part(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> JsonBodyPart | None:
     try:
         value = json.loads(payload)
         inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
@@ -567,7 +567,7 @@ def _parse_frame_to_editable_part(kind: str, raw: bytes, payload: bytes, start: 
             new = next(iter(new.values()))  # the event's type is in the headers
         return write_aws_frame(raw, write_json_like(new, like=payload))
 
-    return BodyPart(start, end, {kind: value} if inner is None else inner, write)
+    return JsonBodyPart(start, end, {kind: value} if inner is None else inner, write)
 
 
 def apply_edits_to_chunks(chunks: Sequence[Chunk], edits: Sequence[ByteReplacement]) -> tuple[Chunk, ...]:

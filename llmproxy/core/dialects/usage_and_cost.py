@@ -21,7 +21,7 @@ from llmproxy.core.dialects.codecs import get_codec_or_default, get_dialect
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_from_side
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
 
@@ -125,7 +125,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
 def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
     """Return the sum over a WebSocket: each of its answers is reported and billed separately."""
     sums: dict[str, int] = {}
-    for value in list_json_from_side(body, "server"):
+    for value in extract_websocket_json_by_side(body, "server"):
         if raw := _collect_counts([value]):
             for name, count in asdict(_build_usage(raw, exclusive=False, operation=operation, family=family)).items():
                 if count is not None:

@@ -1,8 +1,8 @@
 """Bound hits: a request without its own recording is compared with candidate recordings, with this run's values.
 
-The exact key is always looked up first. Candidates have the same bound key; each is compared (`bindings.fit_request`).
-If two fit and their answers differ after binding, the replay position decides, else nothing is served: the proxy never
-guesses one of two.
+The exact key is always looked up first. Candidates have the same bound key; each is compared
+(`bindings.match_request_values`). If two fit and their answers differ after binding, the replay position decides, else
+nothing is served: the proxy never guesses one of two.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from llmproxy.core.bindings import (
     VolatileField,
     build_value_independent_key,
     derive_fields_from_variable,
-    fit_request,
+    match_request_values,
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
-from llmproxy.core.bindings.request_comparison import rewrite_recorded, rewrite_recorded_message
+from llmproxy.core.bindings.request_comparison import rewrite_recorded_message, rewrite_recorded_request
 from llmproxy.core.bindings.session_bindings import (
     BoundAnswer,
     FieldLearningResults,
     SessionBindings,
     read_last_user_text,
 )
-from llmproxy.core.bindings.volatile_field_matching import list_builtin
-from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate_recording
+from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
+from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, rewrite_recorded_request_for_miss
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_stages import list_playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import MissContext
-from llmproxy.core.misses.nearest_recording import CandidateInRunValues, RecordingRewriter, find_messages_member
+from llmproxy.core.misses.nearest_recording import CandidateRewrittenForRun, RecordingRewriter, find_messages_member
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.bodies import RowCache
 from llmproxy.core.store.queries import (
     canonical_of,
-    list_keys_of_party,
     list_recordings_of_operation,
+    list_request_keys_of_party,
     read_volatile_fields,
     write_volatile_fields,
 )
@@ -208,25 +208,25 @@ class _RecordingRestater(RecordingRewriter):
     def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
         member, said = find_messages_member(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
-            return rewrite_recorded(table, recorded.tree)
-        rest = rewrite_recorded(table, {**recorded.tree, member: []})
+            return rewrite_recorded_request(table, recorded.tree)
+        rest = rewrite_recorded_request(table, {**recorded.tree, member: []})
         messages = [self.restate_message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
-    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
+    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateRewrittenForRun:
         table, bound, wanted = self._build_recording_bindings(id_), self._bound, self._wanted
         if not table or bound.scope is not BindScope.ALL or len(wanted.body) > RESTATED:
-            return CandidateInRunValues(whole)
-        said = restate_recording(table, recorded.tree, wanted.tree, bound.known)
+            return CandidateRewrittenForRun(whole)
+        said = rewrite_recorded_request_for_miss(table, recorded.tree, wanted.tree, bound.known)
         if said.tree is None or said.tree == wanted.tree:
-            return CandidateInRunValues(whole)
+            return CandidateRewrittenForRun(whole)
         varying = tuple(
             Difference(
                 x.path, show_json(x.recorded), show_json(x.present), x.field.kind,
                 only_numbers=differ_only_in_numbers(x.recorded, x.present),
             ) for x in said.varying
         )  # fmt: skip
-        return CandidateInRunValues(replace(whole, tree=said.tree), said.bound, varying)
+        return CandidateRewrittenForRun(replace(whole, tree=said.tree), said.bound, varying)
 
     def _build_recording_bindings(self, id_: int) -> Bindings:
         return self._bound.build_bindings(self._requests.declared_of(self._store, id_))
@@ -332,7 +332,9 @@ class BindingInterceptor(Interceptor[Exchange]):
                 continue
             if compared.why and typed is not None and not bound.may_match_last_user_text(id_, recorded, table, typed):
                 continue
-            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.get_fitted_messages(table))
+            result = match_request_values(
+                table, recorded.tree, wanted.tree, bound.known, bound.get_fitted_messages(table)
+            )
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{id_}, bound: {result}"
@@ -387,7 +389,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         key, id_, recorded, lessons = teaching[0]
         bound.add_learned_fields(lessons)
         table = bound.build_bindings(self._requests.declared_of(store, id_))
-        result = fit_request(table, recorded.tree, wanted.tree, bound.known)
+        result = match_request_values(table, recorded.tree, wanted.tree, bound.known)
         slots = store.find_keyed(session.cassette, session.sample, call.party, key)
         if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
             return None
@@ -431,7 +433,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     @staticmethod
     def _find_next_recorded_key(call: Exchange, store: Store) -> Key | None:
         session = call.session
-        order = list_keys_of_party(store, (session.cassette, session.sample), call.party)
+        order = list_request_keys_of_party(store, (session.cassette, session.sample), call.party)
         last = session.get_last_key_if_of_party(call.party)
         if last is None:
             return order[0][1] if order else None
@@ -489,7 +491,9 @@ class BindingFeature(Feature):
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
     def _build_interceptor(self, scope: BindScope, fields: Sequence[VolatileField]) -> BindingInterceptor:
-        return BindingInterceptor(self.parts, self.requests, SessionBindings(scope, fields=(*fields, *list_builtin())))
+        return BindingInterceptor(
+            self.parts, self.requests, SessionBindings(scope, fields=(*fields, *list_builtin_fields()))
+        )
 
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
         if (known := session.find_interceptor(BindingInterceptor)) is None:

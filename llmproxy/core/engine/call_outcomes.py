@@ -19,9 +19,9 @@ from llmproxy.core.keys.normalize import list_newly_created_ids
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import is_good_response
+from llmproxy.core.store.reader import is_complete_replayable_response
 from llmproxy.core.store.rows import Described, decode_sql_text, extract_texts_and_cost
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import (
     Interaction,
     Key,
@@ -31,7 +31,14 @@ from llmproxy.core.traffic.interaction import (
     header,
     overwrite_existing_header,
 )
-from llmproxy.errors import CassetteError, CassetteNotFound, LLMProxyError, MissError, RecordingError, remove_prefix
+from llmproxy.errors import (
+    CassetteError,
+    CassetteNotFound,
+    LLMProxyError,
+    MissError,
+    RecordingError,
+    remove_program_prefix,
+)
 from llmproxy.protocol import AFTER_HEADER, Channel, Decision, ReplayScope
 from llmproxy.proxy_calls import Call, SessionlessRefusal
 
@@ -40,7 +47,7 @@ STALE = (
 )
 
 
-class AnswerWriter:
+class RecordingStoreWriter:
     """Writer of one engine's recorded exchanges. All methods block: they are called from a writer's thread."""
 
     def __init__(self, state: EngineState, keying: KeyDeriver, builder: InteractionBuilder) -> None:
@@ -56,11 +63,13 @@ class AnswerWriter:
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [extract_texts_and_cost(one) for _, one in kept]
         first = [
-            exchange.session.claim_superseding(exchange.party_and_key, good=is_good_response(one.response))
+            exchange.session.claim_superseding(
+                exchange.party_and_key, good=is_complete_replayable_response(one.response)
+            )
             for exchange, one in kept
         ]
         additions = [
-            Addition(one, supersede, exchange.session.position.failed, exchange.kept.instead, told)
+            InteractionToStore(one, supersede, exchange.session.position.failed, exchange.kept.instead, told)
             for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
         ]
         if (store := self._state.stores.opened) is not None and kept:
@@ -97,7 +106,7 @@ class AnswerWriter:
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)
         exchange.session.served.add(stored)
-        if not is_good_response(made.response):
+        if not is_complete_replayable_response(made.response):
             exchange.session.position.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
@@ -308,7 +317,7 @@ class CallAccounting:
             note=self._state.redactor.text(error.message), at=self._state.now(),
         )  # fmt: skip
         self._state.journal.record_call(call)
-        text = remove_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
+        text = remove_program_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
         asked = method[:LONGEST_STRAY], call.target[:LONGEST_STRAY]
         self.strays.append(SessionlessRefusal(call.at, *asked, status, text[: 2 * LONGEST_STRAY]))
         return call

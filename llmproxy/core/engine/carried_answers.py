@@ -19,10 +19,10 @@ from llmproxy.core.bindings import (
     Bindings,
     Mismatch,
     find_volatile_matches,
-    fit_request,
     load_run_variables,
+    match_request_values,
     rewrite_answer,
-    rewrite_recorded,
+    rewrite_recorded_request,
     write_arguments_with_placeholders,
 )
 from llmproxy.core.bindings.leaf_places import ToolInvocation
@@ -30,7 +30,7 @@ from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall
-from llmproxy.core.changes.recordings_by_position import CallPositions, ParsedRecording, RecordedCall
+from llmproxy.core.changes.recordings_by_position import ParsedRecording, RecordedCall, RecordingsByPosition
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import ParsedRequest, list_history_call_ids
 from llmproxy.core.dialects.codecs import CHAT
@@ -39,7 +39,7 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.engine.partly_live_sessions import LiveInterceptor
+from llmproxy.core.engine.partly_live_sessions import PartlyLiveInterceptor
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.keys.user_rules import Rules
@@ -50,10 +50,10 @@ from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, Mis
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     canonical_of,
-    list_keys_of_party,
+    list_request_keys_of_party,
     read_accepted_changes,
     read_interaction_summary,
-    read_newest_variables,
+    read_newest_run_variables,
 )
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
@@ -66,7 +66,7 @@ _KEPT = 10_000
 """Maximum calls of a trial that are reported."""
 
 
-class CarryOutcome(NamedTuple):
+class CarriedAnswerOutcome(NamedTuple):
     placed: ParsedRecording | None
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()
@@ -85,10 +85,10 @@ class CarriedAndRefusedRequests:
     """Key of the request that was refused, by thread."""
 
 
-class CarryInterceptor(Interceptor[Exchange]):
+class CarriedAnswerInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str) -> None:
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
-        self._places: dict[str, tuple[object, CallPositions]] = {}
+        self._places: dict[str, tuple[object, RecordingsByPosition]] = {}
         """The store's generation and the recordings, by party."""
         self._run = CarriedAndRefusedRequests()
         self._told: list[UnrecordedTrialCall] = []
@@ -118,7 +118,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        looked = call.state.get(CarryOutcome)
+        looked = call.state.get(CarriedAnswerOutcome)
         if looked is None or looked.refusal is None or context.state:
             return context
         reason = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
@@ -126,7 +126,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        looked, store = call.state.get(CarryOutcome), self._parts.state.stores.current
+        looked, store = call.state.get(CarriedAnswerOutcome), self._parts.state.stores.current
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
         if looked.bindings is not None and store is not None and decided.recording is not None:
@@ -145,7 +145,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        looked = call.state.get(CarryOutcome)
+        looked = call.state.get(CarriedAnswerOutcome)
         if looked is None:
             return record
         if self._trial and len(self._told) < _KEPT:
@@ -156,7 +156,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         note = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (note, record.note))))
 
-    def _summarize_trial_call(self, call: Exchange, looked: CarryOutcome) -> UnrecordedTrialCall:
+    def _summarize_trial_call(self, call: Exchange, looked: CarriedAnswerOutcome) -> UnrecordedTrialCall:
         store, id_ = self._parts.state.stores.current, None
         if looked.placed is not None:
             id_ = call.slot.id if call.slot is not None else looked.placed.recorded.id
@@ -170,7 +170,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     # -- which answer?
 
-    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarryOutcome:
+    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarriedAnswerOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             why = f"a call of {call.operation or call.channel} is not part of a conversation"
             return _refuse(RefusalReason.NO_PLACE, why)
@@ -201,23 +201,28 @@ class CarryInterceptor(Interceptor[Exchange]):
     ) -> tuple[Canonical, Bindings | None] | None:
         """Return a request with the recorded run's values, and bindings; None if it has a recorded value already."""
         binding = call.session.find_interceptor(BindingInterceptor)
-        if binding is None or not (newest := read_newest_variables(store, call.session.cassette)):
+        if binding is None or not (newest := read_newest_run_variables(store, call.session.cassette)):
             return wanted, None
         then, now, scope = load_run_variables(newest), binding.bound.declared.values(), binding.bound.scope
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
-        if rewrite_recorded(forward, wanted.tree) != wanted.tree:
+        if rewrite_recorded_request(forward, wanted.tree) != wanted.tree:
             return None
-        tree = rewrite_recorded(Bindings(now, then, scope=scope), wanted.tree)
+        tree = rewrite_recorded_request(Bindings(now, then, scope=scope), wanted.tree)
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
     def _choose_by_place(
-        self, call: Exchange, store: Store, places: CallPositions, request: ParsedRequest, bindings: Bindings | None
-    ) -> CarryOutcome:
+        self,
+        call: Exchange,
+        store: Store,
+        places: RecordingsByPosition,
+        request: ParsedRequest,
+        bindings: Bindings | None,
+    ) -> CarriedAnswerOutcome:
         placed = places.find_recordings(request)
         if isinstance(placed, Refusal):
-            return CarryOutcome(None, refusal=placed)
+            return CarriedAnswerOutcome(None, refusal=placed)
         session, client, looked = call.session, parse_user_agent_client(call.request.headers), None
         for each in placed:
             key = each.recorded.key
@@ -234,12 +239,12 @@ class CarryInterceptor(Interceptor[Exchange]):
                 read_volatile=_build_volatile_reader(session, bindings),
             )  # fmt: skip
             if isinstance(changes, Refusal):
-                looked = looked or CarryOutcome(each, refusal=changes)
+                looked = looked or CarriedAnswerOutcome(each, refusal=changes)
             elif (refusal := self._check_accepted(changes, client)) is not None and not self._trial:
-                looked = looked or CarryOutcome(each, tuple(changes), refusal=refusal)
+                looked = looked or CarriedAnswerOutcome(each, tuple(changes), refusal=refusal)
             else:
                 pending = tuple(change for change in changes if self._check_accepted([change], client) is not None)
-                return CarryOutcome(each, tuple(changes), pending, bindings=bindings)
+                return CarriedAnswerOutcome(each, tuple(changes), pending, bindings=bindings)
         return looked or _refuse(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
     def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
@@ -253,7 +258,7 @@ class CarryInterceptor(Interceptor[Exchange]):
                 return Refusal(RefusalReason.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
-    def _load_model_call_positions(self, call: Exchange, store: Store) -> CallPositions:
+    def _load_model_call_positions(self, call: Exchange, store: Store) -> RecordingsByPosition:
         opened, written = store.generation
         # The session's own recordings have no place.
         generation = opened, written if call.session.settings.mode in OFFLINE else 0
@@ -263,7 +268,9 @@ class CarryInterceptor(Interceptor[Exchange]):
         config, session = self._parts.state.config, call.session
         place = session.cassette, session.sample
         found = list_recorded_model_calls(store, place, call.party, config.rules, config.upstreams)
-        made = CallPositions(each for each in found if (call.party, each.key) not in session.position.recorded_here)
+        made = RecordingsByPosition(
+            each for each in found if (call.party, each.key) not in session.position.recorded_here
+        )
         self._places[call.party] = generation, made
         return made
 
@@ -271,7 +278,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 def list_recorded_model_calls(
     store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[RecordedCall]:
-    for id_, key, _ in list_keys_of_party(store, place, party):
+    for id_, key, _ in list_request_keys_of_party(store, place, party):
         try:
             each = store.load(id_)
             canonical = canonical_of(store, each, rules, upstreams)
@@ -291,7 +298,7 @@ def find_conflicting_recordings(
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
             recorded = list_recorded_model_calls(store, place, party, rules, upstreams)
-            yield from CallPositions(recorded).find_conflicts_under_changes(accepted)
+            yield from RecordingsByPosition(recorded).find_conflicts_under_changes(accepted)
 
 
 def _read_history_call_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -305,12 +312,12 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     return read_response_message(canonical.operation, response)
 
 
-def _rewrite_carried_answer(call: Exchange, looked: CarryOutcome, response: Response) -> Response | Mismatch:
+def _rewrite_carried_answer(call: Exchange, looked: CarriedAnswerOutcome, response: Response) -> Response | Mismatch:
     binding, bindings = call.session.find_interceptor(BindingInterceptor), looked.bindings
     if binding is None or bindings is None or looked.placed is None:
         return response
     recorded = looked.placed.recorded.canonical.tree
-    fit = fit_request(bindings, recorded, rewrite_recorded(bindings, recorded), binding.bound.known)
+    fit = match_request_values(bindings, recorded, rewrite_recorded_request(bindings, recorded), binding.bound.known)
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
@@ -338,8 +345,8 @@ def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _refuse(why: RefusalReason, text: str) -> CarryOutcome:
-    return CarryOutcome(None, refusal=Refusal(why, text))
+def _refuse(why: RefusalReason, text: str) -> CarriedAnswerOutcome:
+    return CarriedAnswerOutcome(None, refusal=Refusal(why, text))
 
 
 def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:
@@ -347,7 +354,7 @@ def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 class AcceptedChangesFeature(Feature):
-    kind = CarryInterceptor
+    kind = CarriedAnswerInterceptor
 
     @override
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
@@ -356,17 +363,19 @@ class AcceptedChangesFeature(Feature):
             raise RefusedError(msg, hint="What changed is found out without asking anybody.")
 
     @override
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> CarryInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> CarriedAnswerInterceptor | None:
         config, given = self.parts.state.config, asked.get("trial")
         trial = config.trial and session.settings.mode in OFFLINE if given is None else bool(given)
         if session.policy.plays is ReplayScope.NOTHING:
             return None
         forking: ForkState | None = asked.get("forking")
-        barred = "a session with live channels carries nothing" if session.find_interceptor(LiveInterceptor) else ""
+        barred = (
+            "a session with live channels carries nothing" if session.find_interceptor(PartlyLiveInterceptor) else ""
+        )
         barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)
         accepted: Sequence[AcceptedChange] = ()
         if store is not None and asked.get("carry") is not False:
             accepted = read_accepted_changes(store, session.cassette)
         trial = trial and not barred
-        return CarryInterceptor(self.parts, accepted, trial=trial, barred=barred) if accepted or trial else None
+        return CarriedAnswerInterceptor(self.parts, accepted, trial=trial, barred=barred) if accepted or trial else None

@@ -19,7 +19,7 @@ second one arrived. Recorded times do not show that; its later requests do:
     A's end, B's end, X cites "A's answer", a later one both    B was processed after X was built: it waits for X
 
 A request *cites* an answer if it holds the first line of its text, or the id of its tool call, and no earlier request
-did. A wrong guess only costs a little time: `EndOrder` waits for X a short while.
+did. A wrong guess only costs a little time: `EndOrderEnforcer` waits for X a short while.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import PartyKey, Session
 from llmproxy.core.store.queries import list_call_times
-from llmproxy.core.store.reader import KeyedRecording, is_good_response
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.reader import KeyedRecording, is_complete_replayable_response
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import MissError
@@ -172,7 +172,7 @@ def _reorder_close_ends(
             made[m] = made[m]._replace(ended=ended, late=made[m].late or ended > made[m].ended)
 
 
-def build_citation_finder(store: Store) -> _Cites:
+def build_answer_quote_finder(store: Store) -> _Cites:
     requests: dict[int, bytes] = {}
     answers: dict[int, re.Pattern[bytes] | None] = {}
     size = 0
@@ -213,7 +213,7 @@ def group_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
     return groups if any(len(group) > 1 for group in groups) else []
 
 
-def find_ambiguous_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
+def find_order_dependent_recordings(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
     """Return recordings that overlap a different answer to an equal request: only arrival order tells them apart."""
     found = set[int]()
     for group in groups:
@@ -247,7 +247,7 @@ class _ConcurrentGroup:
 
 
 @dataclass(slots=True)
-class EndOrder:
+class EndOrderEnforcer:
     calls: Sequence[Sequence[RecordedCall]]
     patience: float
     """Seconds to wait for an event without progress."""
@@ -264,7 +264,7 @@ class EndOrder:
     _by_id: dict[int, tuple[_ConcurrentGroup, _CallProgress]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.dealt = find_ambiguous_duplicates(self.calls)
+        self.dealt = find_order_dependent_recordings(self.calls)
         self.restart()
 
     def restart(self) -> None:
@@ -359,8 +359,8 @@ class _HeldAnswer(NamedTuple):
     client: ClientEnds = None
 
 
-class OrderInterceptor(Interceptor[Exchange]):
-    def __init__(self, parts: EngineParts, order: EndOrder) -> None:
+class EndOrderInterceptor(Interceptor[Exchange]):
+    def __init__(self, parts: EngineParts, order: EndOrderEnforcer) -> None:
         self._clock, self._stores, self.order = parts.state.clock, parts.state.stores, order
         self._given = set[int]()
 
@@ -424,17 +424,17 @@ class OrderInterceptor(Interceptor[Exchange]):
         return record
 
 
-class OrderFeature(Feature):
-    kind = OrderInterceptor
+class EndOrderFeature(Feature):
+    kind = EndOrderInterceptor
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if not (patience := self.parts.state.config.order_wait):
             return
         calls = list(starmap(RecordedCall, list_call_times(store, session.cassette, session.sample)))
         if group_concurrent(calls):
-            calls = infer_receipt_times(calls, build_citation_finder(store))
+            calls = infer_receipt_times(calls, build_answer_quote_finder(store))
             if groups := group_concurrent(calls):
-                made = OrderInterceptor(self.parts, EndOrder(groups, patience))
+                made = EndOrderInterceptor(self.parts, EndOrderEnforcer(groups, patience))
                 self.parts.state.sessions.add_interceptor_to_session(session, made)
 
 
@@ -467,12 +467,12 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     @override
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         store, got = self._state.stores.opened, made.response
-        if store is None or not is_good_response(got):
+        if store is None or not is_complete_replayable_response(got):
             return
         with self._lock:
             crowd = self._open.get(call.party_and_key, [])
             others = self._open.pop(call.party_and_key)[1:] if crowd and crowd[0] is call else []
-        copies = [Addition(replace(made, occurrence=each.kept.occurrence)) for each in others]
+        copies = [InteractionToStore(replace(made, occurrence=each.kept.occurrence)) for each in others]
         try:
             for other, stored in zip(others, store.add_interactions(copies) if copies else (), strict=True):
                 other.slot = KeyedRecording(stored, other.kept.occurrence, got.status, got.ending)

@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 from llmproxy.core.changes.accepted_changes import digest_lookup_key
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
-from llmproxy.core.engine.call_outcomes import AnswerWriter, CallAccounting, InteractionBuilder
+from llmproxy.core.engine.call_outcomes import CallAccounting, InteractionBuilder, RecordingStoreWriter
 from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
-from llmproxy.core.engine.concurrent_calls import CoalesceFeature, OrderFeature
+from llmproxy.core.engine.concurrent_calls import CoalesceFeature, EndOrderFeature
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkFeature
-from llmproxy.core.engine.mcp_playback import PlaybackFeature
-from llmproxy.core.engine.partly_live_sessions import LiveFeature
+from llmproxy.core.engine.mcp_playback import McpPlaybackFeature
+from llmproxy.core.engine.partly_live_sessions import PartlyLiveFeature
 from llmproxy.core.engine.recording_replacement import (
-    AbandonedFeature,
+    AbandonedRecordingFeature,
     BudgetFeature,
-    ReplacementFeature,
+    RecordingReplacementFeature,
     StaleRecordingFeature,
 )
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestHeadRouter
@@ -39,25 +39,25 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal, TrialStore
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_cassette_sample
 from llmproxy.core.store.queries import count_unused, list_key_digests_allowed_unused
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import OFFLINE
 
 FEATURES: tuple[type[Feature], ...] = (
     StubFeature,  # before all others: they ignore auxiliary calls
-    LiveFeature,  # before lookups, as live calls need no recording; last on answers, so it stores what the client got
+    PartlyLiveFeature,  # before lookups: live calls need no recording; last on answers: it stores what the client got
     BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
     AcceptedChangesFeature,  # only if neither the key nor bindings found a recording
-    ReplacementFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette for all answers
+    RecordingReplacementFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette of all answers
     FaultFeature,  # after all hits are found, and before the arrival is counted
     ForkFeature,  # counts calls without a fault, and forks if no feature before it found a recording
     StaleRecordingFeature,  # checks the final hit
     BudgetFeature,  # limits the requests that are finally sent
-    PlaybackFeature,  # goes by what was decided
+    McpPlaybackFeature,  # goes by what was decided
     CoalesceFeature,  # goes by what was decided
-    OrderFeature,  # delays the final answer
-    AbandonedFeature,  # last: extends the end of the final answer
+    EndOrderFeature,  # delays the final answer
+    AbandonedRecordingFeature,  # last: extends the end of the final answer
 )
 """In the order in which their interceptors handle a request, and check options; answers pass them in reverse."""
 
@@ -71,7 +71,7 @@ class EngineComponentClasses:
     stages: type[RequestStages] = RequestStages
     misses: type[MissExplainer] = MissExplainer
     answering: type[AnswerPlanner] = AnswerPlanner
-    writer: type[AnswerWriter] = AnswerWriter
+    writer: type[RecordingStoreWriter] = RecordingStoreWriter
     accounting: type[CallAccounting] = CallAccounting
 
 
@@ -188,7 +188,7 @@ class Engine:
         store, live = self._state.stores.opened, self._state.config.live
         return sum(count_unused(store, *place, ids, live.channels if live else ()) for place, ids in served.items())
 
-    def list_unused(self, session: Session) -> list[RowSummary] | None:
+    def list_unused(self, session: Session) -> list[StoredCallSummary] | None:
         """Return live recordings of a session's cassette that it neither played nor recorded; None in other modes."""
         store = self._state.stores.current
         if store is None:
@@ -198,7 +198,7 @@ class Engine:
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
         return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
 
-    def list_recording_summaries(self, name: str | None, limit: int) -> list[RowSummary]:
+    def list_recording_summaries(self, name: str | None, limit: int) -> list[StoredCallSummary]:
         store = self._state.stores.current
         if store is None:
             return []

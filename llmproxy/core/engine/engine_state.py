@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.core.dialects.conversation import list_server_made_ids
-from llmproxy.core.keys.normalize import IdOrigin, KeyCache, list_newly_created_ids
+from llmproxy.core.keys.normalize import IdOrigin, RequestKeyCache, list_newly_created_ids
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, Sessions
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import derive_current_keys
+from llmproxy.core.store.queries import derive_keys_under_current_rules
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_plan import PlanCache
+from llmproxy.core.traffic.response_plan import PlannedAnswerCache
 from llmproxy.protocol import Decision, Mode, ReplayScope
 from llmproxy.server_store_copies import store_exists
 
@@ -110,7 +110,7 @@ class EngineStore:
     def refresh_cassette(self, store: Store, cassette: str, sample: int) -> None:
         """Read other processes' recordings of a cassette; derive current keys for recordings of older versions."""
         store.refresh_cassette(cassette)
-        derive_current_keys(store, cassette, sample, self._config.rules, self._config.upstreams)
+        derive_keys_under_current_rules(store, cassette, sample, self._config.rules, self._config.upstreams)
 
     def write_cassette_file(self, session: Session) -> None:
         """Write the file of a recorded cassette if a cassette folder is set. Thread-safe: opens its own connection."""
@@ -137,6 +137,6 @@ class EngineState:
     """Monotonic seconds."""
     stores: EngineStore
     sessions: Sessions
-    memory: KeyCache = field(default_factory=KeyCache)
-    plans: PlanCache = field(default_factory=PlanCache)
+    memory: RequestKeyCache = field(default_factory=RequestKeyCache)
+    plans: PlannedAnswerCache = field(default_factory=PlannedAnswerCache)
     pending: PendingRecordings = field(default_factory=PendingRecordings)

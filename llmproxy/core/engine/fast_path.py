@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from llmproxy.core.engine.call_outcomes import CallAccounting
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.request_stages import (
+    choose_exhausted_rule,
     decide,
-    decide_exhausted,
-    decide_from_head,
+    decide_from_request_head,
     describe_recorded_failure,
     list_playable,
 )
 from llmproxy.core.keys.normalize import CachedKeyEntry
-from llmproxy.core.providers.provider_table import get_service_kind
+from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.sessions.session import PartyKey, Session, SessionSettings
 from llmproxy.core.store.reader import KeyedRecording
@@ -127,18 +127,18 @@ class FastPath:
         self, place: RoutedRequestHead, session: Session, store: Store, digest: bytes
     ) -> CachedRequest | None:
         state, learned = self._state, self._state.redactor.epoch
-        if session.first is None or decide_from_head(place, session) is not None:
+        if session.first is None or decide_from_request_head(place, session) is not None:
             return None
         if (known := state.memory.get_known(digest, learned)) is None:
             return None
-        channel = place.channel if place.route.known else get_service_kind(place.route.provider.name, known.path)
+        channel = place.channel if place.route.known else get_call_channel(place.route.provider.name, known.path)
         if not session.is_plain_replay(channel) or place.route.keeps:
             return None  # after a change, a server's object has another key
         if place.learned != learned.count and not learned.is_still_valid(place.learned, noted=known.noted):
             return None
         generation = store.generation  # read before the recordings: later writes count from the next request on
         slots = store.find_keyed(session.cassette, session.sample, place.party, known.key)
-        repeats = decide_exhausted(session.settings.exhausted, place.channel, place.method, changes=place.changes)
+        repeats = choose_exhausted_rule(session.settings.exhausted, place.channel, place.method, changes=place.changes)
         self._clear_if_full()
         made = self._asked[id(place), digest] = CachedRequest(
             place=place, totals=session.calls.totals, settings=session.settings, generation=generation,

@@ -18,7 +18,7 @@ from typing import Any, override
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.engine.request_stages import decide_by_mode, list_playable
-from llmproxy.core.faults.kinds import MICROSECONDS, time_pieces, with_pieces
+from llmproxy.core.faults.kinds import MICROSECONDS, replace_response_pieces, time_answer_pieces
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import (
     CandidateCall,
@@ -26,11 +26,11 @@ from llmproxy.core.faults.rules import (
     FaultRule,
     Faults,
     InjectedFault,
-    build_fault_target,
-    can_meet,
+    build_fault_candidate_call,
+    can_fault_occur,
     get_http_or_stdio_transport,
     list_called_tools,
-    matches_field,
+    matches_fault_rule_field,
     matches_rule_filters,
 )
 from llmproxy.core.providers.upstreams_and_rates import provider_of_host
@@ -173,7 +173,10 @@ class FaultInterceptor(Interceptor[Exchange]):
             return
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)
-        call.answer.told, call.answer.made = (), with_pieces(response, time_pieces(response, 0), 0, cut=cut)
+        call.answer.told, call.answer.made = (
+            (),
+            replace_response_pieces(response, time_answer_pieces(response, 0), 0, cut=cut),
+        )
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:
             self.faulting.undo_injection(injected)
@@ -274,22 +277,23 @@ class FaultFeature(Feature):
         calls = []
         if store is not None:
             rows = [row.id for place in places for row in store.list_summaries(*place, limit=MOST_READ)]
-            calls = [build_fault_target(store.load(row)) for row in sorted(rows)]
-        return explain_idle_by_rule(faults, strikes, calls, came=came)
+            calls = [build_fault_candidate_call(store.load(row)) for row in sorted(rows)]
+        return explain_unused_fault_rules(faults, strikes, calls, came=came)
 
 
 _HOSTS = "; hosts that are no model provider's are met where --record-host names them"
 _SHOWN = 5
 
 
-def explain_idle_by_rule(
+def explain_unused_fault_rules(
     faults: Faults, injected: Mapping[int, int], calls: Sequence[CandidateCall], *, came: int
 ) -> dict[int, str]:
     met = {
         n
         for n, rule in enumerate(faults.rules, 1)
         for call in calls
-        if can_meet(rule, call) and (not rule.texts.get("channel") or matches_field(rule, "channel", call))
+        if can_fault_occur(rule, call)
+        and (not rule.texts.get("channel") or matches_fault_rule_field(rule, "channel", call))
     }
     # The user did not choose each rule of a preset.
     told = met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
@@ -307,14 +311,14 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[CandidateCall], came: in
         return f"no call came that it chooses, and nothing is recorded to compare it with{_HOSTS}"
     if rule.kind.transports == ("tls",):
         return "no intercepted connection began that it chooses"
-    if not (left := [call for call in calls if can_meet(rule, call)]):
+    if not (left := [call for call in calls if can_fault_occur(rule, call)]):
         met = f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
         return f"it meets calls of {met} only, and none is recorded"
-    if not [call for call in left if matches_field(rule, "channel", call)] and not rule.texts.get("channel"):
+    if not [call for call in left if matches_fault_rule_field(rule, "channel", call)] and not rule.texts.get("channel"):
         usual = ", ".join(rule.kind.default_channels)
         return f"no recording is of a channel that it meets unless one is named: {usual}"
     for name, patterns in rule.texts.items():
-        found = [call for call in left if matches_field(rule, name, call)]
+        found = [call for call in left if matches_fault_rule_field(rule, name, call)]
         if patterns and not found:
             values = (call.tools() if name == "tool" else (getattr(call, name),) for call in left)
             there = _join_names(sorted({each for some in values for each in some if each})) or "none with any"

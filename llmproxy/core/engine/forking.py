@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.answers import can_write_answer, write_answer
+from llmproxy.core.dialects.answers import can_build_provider_answer, write_answer
 from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_stages import count_arrival
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
-from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NumberedCall, Overrides, swap_results
+from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NumberedToolCall, Overrides, replace_tool_results
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
@@ -73,7 +73,7 @@ class ForkState:
     _seen: dict[str, None] = field(default_factory=dict)
     _causes: dict[str, None] = field(default_factory=dict)
     _last: tuple[str | None, bool] = (None, False)
-    calls: dict[str, NumberedCall] = field(default_factory=dict)
+    calls: dict[str, NumberedToolCall] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     scanned: int = 0
     """Number of the session's calls whose answers were searched for ids of tool calls."""
@@ -94,7 +94,7 @@ class ForkState:
     def override_results(self, call: Exchange, body: bytes, known: Known) -> bytes:
         if not self.overrides.tools:
             return body
-        done = swap_results(body, self.overrides, lambda id_: self.calls.get(id_) or known(id_))
+        done = replace_tool_results(body, self.overrides, lambda id_: self.calls.get(id_) or known(id_))
         self._seen.update(dict.fromkeys(done.seen))
         self.calls.update(done.calls)
         for each in done.swaps:
@@ -119,7 +119,7 @@ class ForkState:
         """Return a call's number without counting it: the next, or the original's for a retry."""
         again = self._last[0] == call.key and bool(call.place.attempt)
         is_next = not again and self._last != (call.key, True)
-        llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
+        llm_call = self.llm_calls - 1 + is_next if can_build_provider_answer(call.operation) else None
         return _NumberedRequest(self.requests + (not again), llm_call)
 
     def mark_failed_for_retry(self, call: Exchange, status: int) -> None:
@@ -147,7 +147,7 @@ class ForkState:
         for each in said.tool_calls if said is not None else ():
             self._counts[each.name] += 1
             if each.id:
-                self.calls.setdefault(each.id, NumberedCall(each.name, self._counts[each.name], each.arguments))
+                self.calls.setdefault(each.id, NumberedToolCall(each.name, self._counts[each.name], each.arguments))
 
     # -- the fork
 
@@ -248,7 +248,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             except ValueError:
                 return body
 
-        def find_place(call_id: str) -> NumberedCall | None:
+        def find_place(call_id: str) -> NumberedToolCall | None:
             calls = call.session.calls.list_calls_after(forking.scanned)
             forking.scanned = call.session.calls.arrived
             for each in calls:

@@ -22,11 +22,11 @@ from llmproxy.core.bindings import (
     Mismatch,
     VolatileField,
     build_value_independent_key,
-    fit_request,
     load_run_variables,
+    match_request_values,
     rewrite_answer,
 )
-from llmproxy.core.bindings.volatile_field_matching import list_builtin
+from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
 from llmproxy.core.cassettes.anonymized_export import rewrite_with_present_values
 from llmproxy.core.dialects.conversation import read_response_message
@@ -61,7 +61,7 @@ class _RecordingWithCanonical(NamedTuple):
 def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[LearnedField, ...]:
     """Return values outside the known fields that vary between runs, where exactly one older recording fits."""
     lessons: list[LearnedField] = []
-    known = (*read_volatile_fields(store, cassette), *list_builtin())
+    known = (*read_volatile_fields(store, cassette), *list_builtin_fields())
     left = MOST_COMPARED
     for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
         used: set[int | None] = set()
@@ -84,7 +84,7 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 def find_interchangeable_recordings(
     store: Store, cassette: str, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[InterchangeablePair]:
-    fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *list_builtin())))
+    fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *list_builtin_fields())))
     names = {field.name for field in fields}
     anywhere = any(field.tool in (BLOCK, OUTSIDE, SYSTEM) for field in fields)
     tools = {json.dumps(field.tool).encode() for field in fields}
@@ -101,7 +101,7 @@ def find_interchangeable_recordings(
                     table = _build_bindings(recorded.row, present.row, fields)
                     tables[which] = table, FittedMessageCache()
                 table, fitted = tables[which]
-                fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
+                fit = match_request_values(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
                     one, other = recorded.row, present.row
                     answer = rewrite_answer(table, fit, one.response)
@@ -141,7 +141,7 @@ def _read_comparable_answer(row: Interaction, response: Response | None = None) 
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]
 
 
-class RestatedRun(NamedTuple):
+class RunWithNewerValues(NamedTuple):
     interactions: list[Interaction]
     names: tuple[str, ...]
     """Run variables and volatile fields that were replaced, sorted."""
@@ -153,7 +153,7 @@ def restate_run(
     fields: Sequence[VolatileField],
     rules: Rules,
     upstreams: Mapping[str, str],
-) -> RestatedRun:
+) -> RunWithNewerValues:
     """Return the older recordings with the newer ones' values; those without declared variables stay as they are."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
@@ -169,7 +169,7 @@ def restate_run(
         for n, other, theirs in waiting[build_value_independent_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
-            fit = fit_request(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
+            fit = match_request_values(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
             if not isinstance(fit, Fit):
                 continue
             if (found := _rewrite_recording_as_newer(one, other, fields, fit, known)) is not None:
@@ -180,17 +180,17 @@ def restate_run(
         else:
             made = one if one.key in same else _rewrite_with_newer_run_paths(one, new, names)
         restated.append(made)
-    return RestatedRun(restated, tuple(sorted(names)))
+    return RunWithNewerValues(restated, tuple(sorted(names)))
 
 
-def fit_request_to_other_recording(
+def compare_recorded_requests(
     one: Interaction, other: Interaction, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
     mine, theirs = _canonicalize_request(one, rules, upstreams), _canonicalize_request(other, rules, upstreams)
     if mine is None or theirs is None:
         return None
-    return fit_request(_build_bindings(one, other, fields), mine.tree, theirs.tree, None)
+    return match_request_values(_build_bindings(one, other, fields), mine.tree, theirs.tree, None)
 
 
 def _rewrite_recording_as_newer(

@@ -2,7 +2,7 @@
 
 The engine uses it for each recorded answer of the channel. A client's answer to a server's question (elicitation,
 sampling, roots) is a request of its own, with a key of its own; the call that asked continues only if that was the
-recorded answer (`RecordedAnswerPlayback.take_ready_parts`).
+recorded answer (`McpAnswerPlayback.take_ready_parts`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp_answer_replay import (
     AnswerPart,
     SendCondition,
-    adapt_ids,
+    adapt_mcp_answer_ids,
     answers,
-    build_error_message,
-    may_ignore_unrecorded,
+    build_mcp_error_answer,
+    encode_sse_event,
+    may_ignore_unrecorded_message,
     split_at_server_requests,
-    split_standalone_stream,
-    write_sse_event,
+    split_standalone_sse_stream,
 )
 from llmproxy.core.sessions.exchange import Exchange, TelemetryRefused
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Key, Response
@@ -57,7 +57,7 @@ Asked = tuple[str, str]
 
 
 @dataclass(slots=True)
-class ClientReply:
+class McpClientReply:
     key: Key | None
     """Key of the equal recorded answer; None if it was never recorded."""
     text: str = ""
@@ -69,18 +69,18 @@ def _read_request_id(body: bytes | None) -> str:
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 
-class RecordedAnswerPlayback:
+class McpAnswerPlayback:
     def __init__(
-        self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, ClientReply | None]
+        self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, McpClientReply | None]
     ) -> None:
         self._store, self._exchange, self._questions = store, exchange, questions
-        self._replies: dict[Asked, ClientReply] = {}
+        self._replies: dict[Asked, McpClientReply] = {}
         """Replies to its questions, kept because a part may be checked more than once if something else holds it."""
         slot = exchange.slot
         if slot is None:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
-        self.response = adapt_ids(response, self._recorded.request.body, exchange.request.data)
+        self.response = adapt_mcp_answer_ids(response, self._recorded.request.body, exchange.request.data)
         turns = self._split_answer_into_parts()
         self.turns = None if turns is None else deque(turns)
         """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
@@ -92,7 +92,7 @@ class RecordedAnswerPlayback:
                 return None
             rows = self._list_server_recordings()
             messages = [(row.started_at, row.id) for row in rows if row.operation not in (STREAM, END)]
-            return split_standalone_stream(response, self._recorded.started_at, messages)
+            return split_standalone_sse_stream(response, self._recorded.started_at, messages)
         turns = split_at_server_requests(response)
         told = turns or [AnswerPart(SendCondition.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client left, and so may this one
@@ -106,7 +106,7 @@ class RecordedAnswerPlayback:
     def _is_ndjson(self) -> bool:
         return "ndjson" in self.response.mime_type
 
-    def _list_server_recordings(self) -> Iterator[RowSummary]:
+    def _list_server_recordings(self) -> Iterator[StoredCallSummary]:
         session, provider = self._exchange.session, self._exchange.route.provider.name
         rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
@@ -159,28 +159,28 @@ class RecordedAnswerPlayback:
         return {row.key for row in answers if last < row.id < here or begin <= row.started_at <= end}
 
     def _build_refusal(self, text: str) -> bytes:
-        message = build_error_message(self._exchange.request.data, text)
-        return json.dumps(message).encode() + b"\n" if self._is_ndjson else write_sse_event(message)
+        message = build_mcp_error_answer(self._exchange.request.data, text)
+        return json.dumps(message).encode() + b"\n" if self._is_ndjson else encode_sse_event(message)
 
 
-class PlaybackInterceptor(Interceptor[Exchange]):
+class McpPlaybackInterceptor(Interceptor[Exchange]):
     channel = Channel.MCP
     reads_answers = True
 
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
-        self._questions: dict[Asked, ClientReply | None] = {}
+        self._questions: dict[Asked, McpClientReply | None] = {}
         """Questions of recorded servers to the client, with its reply; None until it replies."""
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Record a client's reply to a question; ignore an unrecorded message on which nothing depends."""
-        if decided.reason is not None and may_ignore_unrecorded(call.operation):
+        if decided.reason is not None and may_ignore_unrecorded_message(call.operation):
             call.error = TelemetryRefused("llmproxy: never recorded, and nothing depends on it; sent to nobody")
             decided = Decided(Decision.REFUSE)
         which = call.route.provider.name, _read_request_id(call.request.body)
         if call.operation != ANSWER or which not in self._questions:
             return decided
-        reply = self._questions[which] = ClientReply(found.key if decided.decision is Decision.REPLAY else None)
+        reply = self._questions[which] = McpClientReply(found.key if decided.decision is Decision.REPLAY else None)
         call.state.put(reply)
         if decided.decision is Decision.RECORD:  # the question was replayed: no server waits for the reply
             call.note = "the answer to a question that was replayed; sent to nobody"
@@ -190,12 +190,12 @@ class PlaybackInterceptor(Interceptor[Exchange]):
     def on_answer(self, call: Exchange, response: Response) -> Response:
         if (store := self._parts.state.stores.opened) is None:
             return response
-        made = RecordedAnswerPlayback(store, call, response, self._questions)
+        made = McpAnswerPlayback(store, call, response, self._questions)
         call.state.put(made)
         return made.response
 
-    def get_playback(self, call: Exchange) -> RecordedAnswerPlayback | None:
-        return call.state.get(RecordedAnswerPlayback)
+    def get_playback(self, call: Exchange) -> McpAnswerPlayback | None:
+        return call.state.get(McpAnswerPlayback)
 
     def before_store(self, call: Exchange, response: Response) -> Response:
         if response.ending is Ending.COMPLETE:
@@ -206,14 +206,14 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        if (reply := call.state.get(ClientReply)) is not None and call.error is not None:
+        if (reply := call.state.get(McpClientReply)) is not None and call.error is not None:
             reply.text = call.error.message
         return record
 
 
-class PlaybackFeature(Feature):
-    kind = PlaybackInterceptor
+class McpPlaybackFeature(Feature):
+    kind = McpPlaybackInterceptor
 
     @override
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> PlaybackInterceptor:
-        return PlaybackInterceptor(self.parts)
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> McpPlaybackInterceptor:
+        return McpPlaybackInterceptor(self.parts)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.dialects.streams import list_json_parts
+from llmproxy.core.dialects.streams import list_json_body_parts
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
@@ -17,14 +17,14 @@ from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
-    LiveChannels,
+    LiveChannelSettings,
     LiveSession,
     RecordedToolSequence,
+    format_call_display_name,
     is_model_request,
-    is_requested_tool_call,
-    may_change_state,
-    may_depend_on_state,
-    name_call,
+    is_request_for_tool_call,
+    may_change_tool_state,
+    may_depend_on_tool_state,
     order_recorded_tool_calls,
     split_tools_by_read_only,
 )
@@ -34,8 +34,8 @@ from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_cassette_sample
-from llmproxy.core.store.rows import RowSummary
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownToolPolicy
@@ -54,10 +54,10 @@ class _NoMatch(NamedTuple):
     """Whether the model gets a failure of its tool instead; this is no miss of the run."""
 
 
-class LiveInterceptor(Interceptor[Exchange]):
+class PartlyLiveInterceptor(Interceptor[Exchange]):
     reads_answers = True
 
-    def __init__(self, parts: EngineParts, session: Session, live: LiveChannels) -> None:
+    def __init__(self, parts: EngineParts, session: Session, live: LiveChannelSettings) -> None:
         """Begin the child cassette. Raises NoRecordingsToServe."""
         self._parts, self._session = parts, session
         cassette, sample = split_cassette_sample(session.name)
@@ -113,7 +113,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         if not (waiting := self.live_session.take_unstored_interactions()):
             return
         try:
-            ids = store.add_interactions([Addition(each) for each in waiting])
+            ids = store.add_interactions([InteractionToStore(each) for each in waiting])
         except BaseException:
             self.live_session.waiting.extendleft(reversed(waiting))
             raise
@@ -134,7 +134,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         channel, operation, store = call.channel, call.operation, self._parts.state.stores.current
         lists = channel is Channel.MCP and operation in LISTS
-        if store is None or channel is Channel.LLM or not (lists or may_depend_on_state(channel, operation)):
+        if store is None or channel is Channel.LLM or not (lists or may_depend_on_tool_state(channel, operation)):
             return decided
         live_session, slots = self.live_session, found.recordings
         path = live_session.path
@@ -194,7 +194,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
         declared = self.live_session.asked.is_user_declared_read_only(_name_call(call))
-        return may_depend_on_state(call.channel, call.operation) and not declared
+        return may_depend_on_tool_state(call.channel, call.operation) and not declared
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         refused, named = call.state.get(_NoMatch) or _NoMatch(), "" if call.channel is Channel.LLM else _name_call(call)
@@ -230,8 +230,8 @@ class LiveInterceptor(Interceptor[Exchange]):
             self.live_session.announced = message.tool_calls
 
 
-class LiveFeature(Feature):
-    kind = LiveInterceptor
+class PartlyLiveFeature(Feature):
+    kind = PartlyLiveInterceptor
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         if (chosen := self._choose_channels(mode, asked)) is None:
@@ -252,12 +252,12 @@ class LiveFeature(Feature):
             hint = "Start the proxy with --allow-live, or with --live itself, to permit it."
             raise LiveSessionForbidden(msg, hint=hint)
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> PartlyLiveInterceptor | None:
         chosen = self._choose_channels(session.settings.mode, asked)
-        return None if chosen is None else LiveInterceptor(self.parts, session, chosen)
+        return None if chosen is None else PartlyLiveInterceptor(self.parts, session, chosen)
 
-    def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannels | None:
-        given: LiveChannels | None = asked.get("live")
+    def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannelSettings | None:
+        given: LiveChannelSettings | None = asked.get("live")
         chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
         return chosen if chosen is not None and chosen.channels else None
 
@@ -272,20 +272,22 @@ def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | N
 
 
 def _name_call(exchange: Exchange) -> str:
-    return name_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
+    return format_call_display_name(
+        exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target
+    )
 
 
 def _build_recorded_tool_sequence(live_session: LiveSession, store: Store) -> RecordedToolSequence:
     rows = [row for row in store.list_summaries(*live_session.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 
-    def changes(row: RowSummary) -> bool:
-        return may_change_state(row, reading, live_session.asked.is_user_declared_read_only)
+    def changes(row: StoredCallSummary) -> bool:
+        return may_change_tool_state(row, reading, live_session.asked.is_user_declared_read_only)
 
     return order_recorded_tool_calls((row for row in rows if not live_session.is_channel_live(row.channel)), changes)
 
 
-def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
+def _list_read_only_tools(store: Store, rows: Sequence[StoredCallSummary]) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
@@ -296,7 +298,7 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
 
 def _read_recorded_mcp_answer(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
-    return (part.value for part in list_json_parts(response.mime_type, response.body))
+    return (part.value for part in list_json_body_parts(response.mime_type, response.body))
 
 
 def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
@@ -312,4 +314,4 @@ def _is_requested_by_model(live_session: LiveSession, store: Store, id_: int) ->
     if not live_session.announced:
         return False
     request = store.load(id_).request.body
-    return any(is_requested_tool_call(request, call.name, call.arguments) for call in live_session.announced)
+    return any(is_request_for_tool_call(request, call.name, call.arguments) for call in live_session.announced)

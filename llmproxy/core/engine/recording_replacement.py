@@ -24,15 +24,19 @@ from llmproxy.core.changes.change import Change, RefusalReason
 from llmproxy.core.dialects.conversation import read_interaction_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_maximum_cost
-from llmproxy.core.engine.carried_answers import CarryOutcome
+from llmproxy.core.engine.carried_answers import CarriedAnswerOutcome
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.providers.routing import changes_server_state
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import choose_max_age, has_answers_left_by_client, read_interaction_summary
-from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place
+from llmproxy.core.store.queries import (
+    choose_recording_max_age,
+    has_answers_abandoned_by_client,
+    read_interaction_summary,
+)
+from llmproxy.core.store.reader import KeyedRecording, Place, RequestKeyChange
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -95,7 +99,7 @@ class StaleRecordingFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleRecordingInterceptor | None:
         store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
         if store is not None and session.policy.plays is not ReplayScope.NOTHING:
-            most = choose_max_age(store, session.cassette, most)
+            most = choose_recording_max_age(store, session.cassette, most)
         return None if most is None else StaleRecordingInterceptor(self.parts, most)
 
 
@@ -202,11 +206,11 @@ LEAVING = 1_000_000
 _HOLDER = "llmproxy, late"
 
 
-class AbandonedAnswerInterceptor(Interceptor[Exchange]):
+class AbandonedRecordingInterceptor(Interceptor[Exchange]):
     """Serves answers that their client abandoned, in sessions that may write, as far as they were recorded.
 
-    Leaving once may be an interrupt or a timeout; twice is the agent's habit (`core.store.reader.was_left_twice`). A
-    client that stays needs the whole answer: the recording then counts as left once again, so that the next run
+    Leaving once may be an interrupt or a timeout; twice is the agent's habit (`core.store.reader.was_abandoned_twice`).
+    A client that stays needs the whole answer: the recording then counts as left once again, so that the next run
     requests it live. A request beyond the recorded occurrences goes live: a part is never repeated.
     """
 
@@ -243,7 +247,7 @@ class AbandonedAnswerInterceptor(Interceptor[Exchange]):
             try:
                 store.begin_writing(*place, exclusive=True, holder=_HOLDER, anew=False)
                 try:
-                    store.rekey_recordings([KeyChange(mine.id, mine.key, mine.key, turn, mine.rules)])
+                    store.rekey_recordings([RequestKeyChange(mine.id, mine.key, mine.key, turn, mine.rules)])
                 finally:
                     store.end_writing(*place, _HOLDER, clean=False)
             except LLMProxyError as why:
@@ -256,20 +260,22 @@ def _is_abandoned(call: Exchange) -> bool:
     return call.slot is not None and call.slot.was_left and call.channel is not Channel.MCP
 
 
-class AbandonedFeature(Feature):
-    kind = AbandonedAnswerInterceptor
+class AbandonedRecordingFeature(Feature):
+    kind = AbandonedRecordingInterceptor
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        if session.settings.mode.policy.writes and has_answers_left_by_client(store, session.cassette, session.sample):
-            self.parts.state.sessions.add_interceptor_to_session(session, AbandonedAnswerInterceptor(self.parts))
+        if session.settings.mode.policy.writes and has_answers_abandoned_by_client(
+            store, session.cassette, session.sample
+        ):
+            self.parts.state.sessions.add_interceptor_to_session(session, AbandonedRecordingInterceptor(self.parts))
 
 
 STAGED = "@new"
 """Suffix of the name of a cassette with recordings that will replace another one's."""
 
 
-class ReplacementInterceptor(Interceptor[Exchange]):
+class RecordingReplacementInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]]) -> None:
         """Begin with an empty stage; `ours`: recordings that this proxy put in place before. Raises CassetteBusy."""
         self._state, self._session, self._ours = parts.state, session, ours
@@ -333,7 +339,9 @@ class _AnswerBeforeReask(NamedTuple):
     """Recorded answer at the call's place."""
 
 
-def _compute_maximum_prompt_tokens(body: bytes, recorded: Interaction | None, looked: CarryOutcome | None) -> int:
+def _compute_maximum_prompt_tokens(
+    body: bytes, recorded: Interaction | None, looked: CarriedAnswerOutcome | None
+) -> int:
     """Return a prompt's maximum tokens: recorded ones plus one per new byte; one per byte if those are unknown."""
     tokens = None if recorded is None else recorded.usage.input
     if recorded is None or tokens is None:
@@ -346,7 +354,7 @@ def _compute_maximum_prompt_tokens(body: bytes, recorded: Interaction | None, lo
     return int(tokens * MARGIN) + 1 + max(new, len(body) - len(recorded.request.body))
 
 
-class ReaskInterceptor(ReplacementInterceptor):
+class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: CostMeter) -> None:
         super().__init__(parts, session, ours)
         self._spending, self._keying = spending, parts.keying
@@ -362,7 +370,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        looked, store = call.state.get(CarryOutcome), self._state.stores.current
+        looked, store = call.state.get(CarriedAnswerOutcome), self._state.stores.current
         again = next((each for each in found.recordings if each.id in self._chosen), None)
         if call.key is None or not (again or (looked is not None and self._must_ask_live(call, looked))):
             return found
@@ -389,7 +397,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         self._state.pending.reserve_occurrence(call, ())
         return found
 
-    def _must_ask_live(self, call: Exchange, looked: CarryOutcome) -> bool:
+    def _must_ask_live(self, call: Exchange, looked: CarriedAnswerOutcome) -> bool:
         if call.key in self._asked:
             return True
         if looked.refusal is None:
@@ -477,8 +485,8 @@ def _get_answer_content(answer: Message) -> object:
     return answer.text, [(call.name, call.arguments) for call in answer.tool_calls]
 
 
-class ReplacementFeature(Feature):
-    kind = ReplacementInterceptor
+class RecordingReplacementFeature(Feature):
+    kind = RecordingReplacementInterceptor
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
@@ -489,9 +497,9 @@ class ReplacementFeature(Feature):
         if self.parts.state.config.update is Update.CHANGED and mode in OFFLINE:
             self.parts.state.sessions.require_live_sessions_allowed("that asks what has changed")
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> RecordingReplacementInterceptor | None:
         update = self.parts.state.config.update
         if update is Update.CHANGED and session.settings.mode in OFFLINE:
-            return ReaskInterceptor(self.parts, session, self._ours, self._spending)
+            return ChangedRequestReaskInterceptor(self.parts, session, self._ours, self._spending)
         replaces = update is Update.ALL and session.policy.anew
-        return ReplacementInterceptor(self.parts, session, self._ours) if replaces else None
+        return RecordingReplacementInterceptor(self.parts, session, self._ours) if replaces else None

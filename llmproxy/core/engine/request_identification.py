@@ -24,7 +24,7 @@ from llmproxy.core.keys.head_rules import (
     CREDENTIAL,
     DECLARED,
     SAID_HEADER,
-    explain_uncounted_cookie,
+    explain_cookie_ignored_in_key,
     fingerprint_unstored_fields,
     read_cookies,
 )
@@ -32,18 +32,18 @@ from llmproxy.core.keys.normalize import (
     CachedKeyEntry,
     Canonical,
     IdOrigin,
-    KeyCache,
+    RequestKeyCache,
     build_key,
     canonicalize,
     find_model_in_body,
     list_server_state_ids,
 )
-from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_change, iter_texts_at_path
+from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_server_object_change, iter_texts_at_path
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     Family,
     find_host_in_path,
-    get_service_kind,
+    get_call_channel,
     name_service_by_host,
 )
 from llmproxy.core.providers.routing import (
@@ -53,7 +53,7 @@ from llmproxy.core.providers.routing import (
     changes_server_state,
     route,
     route_by_host,
-    split_session,
+    split_session_from_path,
 )
 from llmproxy.core.providers.stubs import (
     OPERATIONS,
@@ -64,7 +64,7 @@ from llmproxy.core.providers.stubs import (
     has_stubs,
     list_all_stubs,
 )
-from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, provider_of_host, refuse_foreign_signature
+from llmproxy.core.providers.upstreams_and_rates import check_aws_signature_host, get_port_or_default, provider_of_host
 from llmproxy.core.secrets.encoded_secret_redaction import FingerprintCache
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
@@ -106,7 +106,7 @@ class RequestHeadRouter:
     ) -> RoutedRequestHead:
         """Return the destination of a request by its head, valid while `is_still_valid`. Raises as the engine's."""
         said = header(headers, PARTY_HEADER)
-        named = split_session(target)[0] if host is None else None
+        named = split_session_from_path(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
         speaker = self._sessions.get_party_of_name(name)
         mode = self.get_session_mode(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
@@ -118,9 +118,11 @@ class RequestHeadRouter:
             party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
-            counted=KeyCache.encode_request_head(where.provider.name, method, where.target, kept, known=where.known),
+            counted=RequestKeyCache.encode_request_head(
+                where.provider.name, method, where.target, kept, known=where.known
+            ),
             learned=self._redactor.epoch.count, upstreams=own,
-            channel=get_service_kind(where.provider.name, where.operation), attempt=read_retry_count_if_sent(kept),
+            channel=get_call_channel(where.provider.name, where.operation), attempt=read_retry_count_if_sent(kept),
             prefix=find_client_path_prefix(target, where.target) if host is None else "",
             changes=changes_server_state(where, method), stubs=self._find_stubs_for_head(where, method, headers),
         )  # fmt: skip
@@ -185,7 +187,7 @@ class RequestHeadRouter:
         """Return the route of a request, and whether it is in scope: others are at most forwarded."""
         recorded = self._config.record_host
         if host is None:
-            rest = split_session(target)[1]
+            rest = split_session_from_path(target)[1]
             if recorded and (there := find_host_in_path(rest, recorded)) is not None:
                 return route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
             named = DEFAULT in upstreams or REST in upstreams  # requests without a provider go there
@@ -236,7 +238,7 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
         if not upstream:
             msg = f"llmproxy: nobody said where {name} is."
             raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
-        refuse_foreign_signature(exchange.request.headers, upstream)
+        check_aws_signature_host(exchange.request.headers, upstream)
         where = find_placeholder_credential(exchange.request.headers, exchange.route.target, exchange.request.data)
         if where is not None:
             msg = (
@@ -260,7 +262,7 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
             for name, value in headers
             if name.lower() == "cookie"
             for each, text in read_cookies(value)
-            if explain_uncounted_cookie(each) == CREDENTIAL
+            if explain_cookie_ignored_in_key(each) == CREDENTIAL
         )
         if found:
             return _digest_secret("\n".join(found), secret)
@@ -380,7 +382,7 @@ class KeyDeriver:
         tree = parse_json(exchange.request.data) if where.row.changes and known.refs else None
         change = None
         if exchange.place.changes or where.row.changes:
-            change = find_change(where, exchange.method, known.key, known.refs, tree)
+            change = find_server_object_change(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
             made_by = self.build_id_origin_finder(exchange.session)
             if state := changes.digest_state_for_request(where, exchange.method, known.refs, change, made_by):
@@ -443,7 +445,7 @@ class KeyDeriver:
 @lru_cache(256)
 def _encode_head_of_recording(provider: str, method: str, target: str, headers: str) -> bytes:
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        return KeyCache.encode_request_head(provider, method, target, parse_headers(headers), known=True)
+        return RequestKeyCache.encode_request_head(provider, method, target, parse_headers(headers), known=True)
     return b""
 
 

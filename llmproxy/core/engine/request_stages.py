@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import find_degrading_client
+from llmproxy.core.dialects.codecs import find_client_that_drops_options
 from llmproxy.core.dialects.conversation import read_last_user_text
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
@@ -23,29 +23,29 @@ from llmproxy.core.mcp_answer_replay import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedElsewhere, build_miss_explanation
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
-from llmproxy.core.providers.routing import find_unnamed_upstream
+from llmproxy.core.providers.routing import find_unconfigured_upstream
 from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
 from llmproxy.core.sessions.session import MissedCall, Question, Session
 from llmproxy.core.store.queries import canonical_of, find_cassettes_with_key
-from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_left_twice
+from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_abandoned_twice
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Headers, Key, Response, header
 from llmproxy.core.traffic.response_plan import (
     REDIRECTS,
     ClientHttp,
-    HeadPlan,
     SendingPlan,
+    StreamedResponseHead,
     find_redirect_host,
-    plan_head,
     plan_response,
+    plan_stream_head,
 )
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import PLACEHOLDER_KEY, THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
 
 
-def decide_from_head(place: RoutedRequestHead, session: Session) -> Decision | None:
+def decide_from_request_head(place: RoutedRequestHead, session: Session) -> Decision | None:
     """Return the decision on a request that does not depend on its body; None if it must be looked up."""
     policy, not_llm = session.policy, place.route.row.not_llm
     if any(each.always for each in place.stubs) and not (not_llm and policy.on_miss is not Decision.REFUSE):
@@ -70,7 +70,7 @@ def count_arrival(call: Exchange, found: Lookup) -> None:
 def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
     session, place = call.session, call.place
     chosen = session.settings.exhausted
-    exhausted = decide_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
+    exhausted = choose_exhausted_rule(chosen, call.channel, call.method, call.operation, changes=place.changes)
     here = (call.party, found.key) in session.position.recorded_here
     return decide(session.policy, found.recordings, nth, exhausted, recorded_here=here)
 
@@ -103,11 +103,13 @@ def decide(
 def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the recordings that count for this policy: those that it plays in turn, or all if it plays none."""
     if policy.plays is ReplayScope.GOOD:
-        return [each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_left_twice(each, turn)]
+        return [
+            each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_abandoned_twice(each, turn)
+        ]
     return recordings
 
 
-def decide_exhausted(
+def choose_exhausted_rule(
     chosen: Exhausted, channel: Channel, method: str, operation: str = "", *, changes: bool = False
 ) -> Exhausted:
     """Return how to answer a request that comes more often than it was recorded; `chosen` is the session's setting.
@@ -180,9 +182,9 @@ class RepeatedMiss(MissError):
     note = "asked again by its client: the miss before"
 
 
-def build_question_identity(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
+def identify_question_across_retries(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return the values that all attempts at a request share, for a client that drops options and repeats it."""
-    client = find_degrading_client(exchange.request.headers)
+    client = find_client_that_drops_options(exchange.request.headers)
     if client is None:
         return None
     turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
@@ -199,7 +201,7 @@ class MissExplainer:
         wanted = self._keying.build_canonical(exchange, exchange.request.data)
         miss = self.explain_miss(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
-        question = build_question_identity(exchange, wanted, miss.context.last_user)
+        question = identify_question_across_retries(exchange, wanted, miss.context.last_user)
         this = MissedCall(wanted, question, exchange.progress.arrived)
         first = exchange.session.find_or_record_first_attempt(this)
         if first is not None and isinstance(first.error, MissError):
@@ -246,7 +248,7 @@ class MissExplainer:
 
         def add_recorded(context: MissContext, id_: int) -> MissContext:
             recorded = load(id_)
-            upstreams = find_unnamed_upstream(where, recorded.upstream, named) | dict(context.upstreams)
+            upstreams = find_unconfigured_upstream(where, recorded.upstream, named) | dict(context.upstreams)
             client = parse_user_agent_client(recorded.request.headers)
             return replace(context, recorded_by=client, upstreams=upstreams)
 
@@ -262,7 +264,7 @@ class RequestStages:
         state = self._state
         session = state.sessions.get_or_open(place.name)
         progress = CallProgress(session.calls.begin(), state.clock(), state.now())
-        received, decision = EffectiveRequest(place.headers), decide_from_head(place, session)
+        received, decision = EffectiveRequest(place.headers), decide_from_request_head(place, session)
         exchange = Exchange(place, session, progress, received, decision=decision)
         refuse_if_unsendable(exchange)
         return exchange
@@ -405,7 +407,7 @@ class AnswerPlanner:
     def get_send_delay(
         self, exchange: Exchange, offset: int | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
-        """Return seconds as `EndOrder.get_send_delay`; `offset` is in the plan, microseconds; None: the last piece."""
+        """Return seconds as `EndOrderEnforcer.get_send_delay`; `offset`: microseconds in the plan; None: the last."""
         if not exchange.answer.held:
             return 0.0
         recorded = None if offset is None else offset * (exchange.session.settings.speed or 1) / MICROSECONDS
@@ -420,13 +422,13 @@ class AnswerPlanner:
 
     def plan_playback_head(
         self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()
-    ) -> tuple[Playback, HeadPlan] | None:
+    ) -> tuple[Playback, StreamedResponseHead] | None:
         """Return the playback and head of an answer that waits for its client; else None. After `plan_recorded`."""
         playback = self.get_playback(exchange)
         if playback is None or client.method == "HEAD":
             return None
         extra = (*extra, *exchange.answer.told)
-        return playback, plan_head(playback.response, client, now=self._state.now(), extra=extra)
+        return playback, plan_stream_head(playback.response, client, now=self._state.now(), extra=extra)
 
     @staticmethod
     def list_jobs_after_sending(exchange: Exchange) -> list[Callable[[], None]]:

@@ -16,23 +16,29 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from llmproxy.core.dialects.answers import can_write_answer, dump_json, sse, write_answer, writes_text_arguments
+from llmproxy.core.dialects.answers import (
+    can_build_provider_answer,
+    dump_json,
+    has_tool_arguments_as_text,
+    sse,
+    write_answer,
+)
 from llmproxy.core.dialects.codecs import (
     REASONS,
     FailedCall,
+    build_provider_error_response,
     find_operation_codec,
     get_codec_or_default,
     get_dialect,
-    write_provider_failure,
 )
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
 from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultyAnswer, Parameter, Values
-from llmproxy.core.mcp_answer_replay import build_error_message, parse_message
+from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_message
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.grpc import build_failure_head
+from llmproxy.core.traffic.grpc import build_grpc_failure_headers
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, without
 from llmproxy.protocol import Channel
 
@@ -73,7 +79,7 @@ def _list_aws_frame_ends(body: bytes) -> list[int]:
     return ends
 
 
-def time_pieces(response: Response, speed: float) -> list[Chunk]:
+def time_answer_pieces(response: Response, speed: float) -> list[Chunk]:
     """Return the pieces, each with the time (microseconds) at which it is complete, at the session's speed."""
     ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
     found, at = [], 0
@@ -87,7 +93,7 @@ def scale_time_by_speed(offset: int, speed: float) -> int:
     return round(offset / speed) if speed else 0
 
 
-def with_pieces(
+def replace_response_pieces(
     response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
 ) -> Response:
     """Return the answer with other pieces. `cut`: without a proper end; `head`: microseconds until its head."""
@@ -106,7 +112,7 @@ ChangePieces = Callable[[CandidateCall, Response, list[Chunk], Values], Sequence
 NO_VALUES: Values = {}
 
 
-def build_piece_kind(
+def build_piece_changing_fault_kind(
     name: str, about: str, sound: str, change: ChangePieces, *takes: Parameter, streamed: bool = False,
     cut: bool = False, reset: bool = False, sweep: Values | None = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
@@ -116,8 +122,12 @@ def build_piece_kind(
         answer = call.answer()
         if answer is None or (streamed and not is_streamed(answer)):
             return None
-        pieces = change(call, answer, time_pieces(answer, call.speed), values)
-        return None if pieces is None else FaultyAnswer(with_pieces(answer, pieces, call.speed, cut=cut), reset)
+        pieces = change(call, answer, time_answer_pieces(answer, call.speed), values)
+        return (
+            None
+            if pieces is None
+            else FaultyAnswer(replace_response_pieces(answer, pieces, call.speed, cut=cut), reset)
+        )
 
     return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
 
@@ -155,9 +165,9 @@ def _build_status_kind(
     def do(call: CandidateCall, values: Values) -> FaultyAnswer:
         wait = values.get("retry_after", 0)
         if call.rpc:
-            head = build_failure_head(number, f"{number} {REASONS[number]}", wait)
+            head = build_grpc_failure_headers(number, f"{number} {REASONS[number]}", wait)
             return FaultyAnswer(Response(200, "OK", head, ()))
-        headers, body = write_provider_failure(call.family, number, FailedCall(call.model, wait))
+        headers, body = build_provider_error_response(call.family, number, FailedCall(call.model, wait))
         return FaultyAnswer(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     about = f"status {number}, {about}"
@@ -221,11 +231,11 @@ def _stall_stream(_call: CandidateCall, _answer: Response, pieces: list[Chunk], 
 def _delay_start(call: CandidateCall, values: Values) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
-    pieces = [_delay(each, values["seconds"]) for each in time_pieces(answer, call.speed)]
+    pieces = [_delay(each, values["seconds"]) for each in time_answer_pieces(answer, call.speed)]
     head = scale_time_by_speed(answer.head_offset, call.speed)
     if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
-    return FaultyAnswer(with_pieces(answer, pieces, call.speed, head=head))
+    return FaultyAnswer(replace_response_pieces(answer, pieces, call.speed, head=head))
 
 
 # -- bodies
@@ -302,11 +312,11 @@ def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> Fa
         return dump_json(changed)
 
     kind = get_framing(answer)
-    pieces = [replace(each, data=_edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]
+    pieces = [replace(each, data=_edit_piece(kind, each.data, edit)) for each in time_answer_pieces(answer, call.speed)]
     headers = without(answer.headers, *get_codec_or_default(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
-    return FaultyAnswer(with_pieces(replace(answer, headers=headers), pieces, call.speed))
+    return FaultyAnswer(replace_response_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
 # -- complete but bad answers of a model, or of its provider
@@ -318,7 +328,7 @@ _Change = Callable[[Message, CandidateCall], tuple[Message, str] | None]
 def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> FaultKind:
     def do(call: CandidateCall, _values: Values) -> FaultyAnswer | None:
         answer = call.answer()
-        if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
+        if answer is None or not 200 <= answer.status < 300 or not can_build_provider_answer(call.operation):
             return None
         said = read_response_message(call.operation, answer)
         changed = None if said is None else change(said, call)
@@ -332,11 +342,11 @@ def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> F
             finish=finish, usage={**tokens, "total_tokens": sum(tokens.values())},
         )  # fmt: skip
         headers = (*without(answer.headers, "content-type"), ("content-type", made.mime_type))
-        last = time_pieces(answer, call.speed)
+        last = time_answer_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
         made = replace(made, headers=headers, head_offset=answer.head_offset)
-        return FaultyAnswer(with_pieces(made, pieces, call.speed))
+        return FaultyAnswer(replace_response_pieces(made, pieces, call.speed))
 
     return FaultKind(name, about, sound, do, needs_answer=True, again=False)
 
@@ -360,7 +370,7 @@ def _truncate_arguments(said: Message, call: CandidateCall) -> tuple[Message, st
     if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
-    cut = _halve if writes_text_arguments(call.operation, stream=call.stream) else _drop_last_argument
+    cut = _halve if has_tool_arguments_as_text(call.operation, stream=call.stream) else _drop_last_argument
     return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut(last.arguments)))), ""
 
 
@@ -418,7 +428,7 @@ def _answer_tool_error(asked: dict[str, Any], call: CandidateCall, _values: Valu
         return None
     name = (*call.tools(), "it")[0]
     text = f"Error executing tool {name}: the service behind it is unavailable"
-    return _answer_message(build_error_message(call.body, text))
+    return _answer_message(build_mcp_error_answer(call.body, text))
 
 
 def _lose_session(asked: dict[str, Any], call: CandidateCall, _values: Values) -> FaultyAnswer:
@@ -464,46 +474,46 @@ _ROWS = (
         "waits until its own timeout, then retries or reports the timeout", _delay_start,
         (Parameter("seconds", 10, "seconds to wait"),), needs_answer=True, sweep=None,
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "slow-tokens", "a pause of `seconds` before each event of a stream but the first",
         "continues to read, because data still arrives",
         lambda _call, _answer, pieces, values:
             [_delay(each, n * values["seconds"]) for n, each in enumerate(pieces)] if len(pieces) > 1 else None,
         Parameter("seconds", 0.5, "seconds between two events"), streamed=True, sweep=None,
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "stall", "the answer pauses for `seconds` after `chunk` events, then continues",
         "stops at its own timeout, and retries or reports it; never waits forever", _stall_stream,
         Parameter("seconds", 30, "seconds of silence"), CHUNK, sweep={"seconds": 5},
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE,
         lambda _call, _answer, pieces, values: split_after_piece(pieces, values["chunk"])[0], CHUNK, cut=True,
         reset=True,
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "cut-frame", "the connection ends in the middle of an event, after `chunk` complete events", _WHOLE, _cut_frame,
         CHUNK, cut=True,
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "cut-character", "the connection ends inside the first multi-byte character after `chunk` events",
         _WHOLE, _cut_character, CHUNK, cut=True,
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "early-end", "a stream ends normally after `chunk` events, without the provider's last ([DONE], message_stop)",
         "notices that the end is missing, and does not use the partial answer",
         lambda _call, _answer, pieces, values: split_between_pieces(pieces, values["chunk"])[0], CHUNK, streamed=True,
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "error-event", "a stream ends after `chunk` events, with the provider's own error event",
         "does not use the partial answer: retries, or reports the provider's error", _send_error_event, CHUNK,
         streamed=True,
     ),
-    build_piece_kind(
+    build_piece_changing_fault_kind(
         "malformed-json", "status 200 with truncated JSON; in a stream one truncated event, after `chunk` others",
         _NO_JSON, _malform_json, CHUNK,
     ),
-    build_piece_kind("empty-body", "status 200 with an empty body", _NO_JSON, lambda *_: []),
+    build_piece_changing_fault_kind("empty-body", "status 200 with an empty body", _NO_JSON, lambda *_: []),
     FaultKind(
         "no-usage", "the answer without token counts", _COUNT,
         lambda call, _values: _change_answer_json(call, _remove_usage), needs_answer=True,

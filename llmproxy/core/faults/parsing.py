@@ -70,7 +70,7 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
         msg = "a sweep runs a command many times, with one fault each."
         raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
     if asked in PRESETS:
-        found = read_faults(yaml_to_plain_values(read_preset_text(asked), asked), name=asked)
+        found = read_faults(parse_faults_yaml(read_preset_text(asked), asked), name=asked)
     elif asked in KINDS or (_KIND_AT.fullmatch(asked) and not _FILE_NAME.search(asked)):
         found = Faults((_parse_rule(asked, asked),), name=asked)
     else:
@@ -109,18 +109,18 @@ def _load_faults_file(asked: str, folder: Path) -> Faults:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFaults(f"{asked} is no text: byte {error.start} is not UTF-8.", where=FAULTS) from error
-    found = read_faults(yaml_to_plain_values(text, asked), name=asked)
+    found = read_faults(parse_faults_yaml(text, asked), name=asked)
     if not found.rules:
         raise BadFaults(f"{asked} holds no rule, so no call would meet a fault.", hint=_ALL, where=FAULTS)
     return found
 
 
-def yaml_to_plain_values(text: str, name: str) -> Json:
+def parse_faults_yaml(text: str, name: str) -> Json:
     """Parse YAML (or JSON, which is YAML). Raises BadFaults with line and column."""
-    from llmproxy.yaml_reader import SuiteProblems, read_plain_document
+    from llmproxy.yaml_reader import SuiteProblems, parse_single_yaml_document
 
     try:
-        return read_plain_document(text, name, empty_hint="it holds a list of `faults`")
+        return parse_single_yaml_document(text, name, empty_hint="it holds a list of `faults`")
     except SuiteProblems as error:
         raise BadFaults(error.message, hint=_ALL, where=FAULTS) from error
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.mcp_answer_replay import list_called_tool_names
-from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, get_service_kind
+from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, get_call_channel
 from llmproxy.core.providers.routing import get_dialect_family
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
@@ -246,7 +246,7 @@ class Faulting:
         """Return this call's number among each rule's calls, from 1, if the rule has `call`; retries share a number."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
-            if rule.numbers.get("call") and can_meet(rule, call) and matches_rule_filters(rule, call):
+            if rule.numbers.get("call") and can_fault_occur(rule, call) and matches_rule_filters(rule, call):
                 known = self._numbers.setdefault(index, {})
                 found[index] = known.setdefault(request, len(known) + 1)
         return found
@@ -257,13 +257,13 @@ class Faulting:
         return {**head, "faults": rules, "injected": sum(self.injected.values())}
 
 
-def build_fault_target(one: Interaction) -> CandidateCall:
+def build_fault_candidate_call(one: Interaction) -> CandidateCall:
     socket = one.response.status == SWITCHING
     family = get_dialect_family(one.provider, one.operation)
     answer = None if socket else one.response
     return CandidateCall(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
-        channel=get_service_kind(one.provider, one.operation),
+        channel=get_call_channel(one.provider, one.operation),
         transport="websocket" if socket else get_http_or_stdio_transport(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
         answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),
@@ -291,16 +291,16 @@ def choose_faults(
     number of this call among those that the rule's other filters select, from 1.
     """
     for index, rule in enumerate(faults.rules):
-        if not (can_meet(rule, call) and matches_rule_filters(rule, call)):
+        if not (can_fault_occur(rule, call) and matches_rule_filters(rule, call)):
             continue
         calls = rule.numbers.get("call")
         if calls and numbers.get(index) not in calls:
             continue
-        if injected < rule.times and draw_number(faults.seed, call, index, injected) < rule.probability:
+        if injected < rule.times and draw_seeded_random_number(faults.seed, call, index, injected) < rule.probability:
             yield ChosenFault(rule, index + 1)
 
 
-def can_meet(rule: FaultRule, call: CandidateCall) -> bool:
+def can_fault_occur(rule: FaultRule, call: CandidateCall) -> bool:
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
@@ -309,14 +309,14 @@ def matches_rule_filters(rule: FaultRule, call: CandidateCall) -> bool:
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
         return False
-    return all(matches_field(rule, name, call) for name in TEXTS)
+    return all(matches_fault_rule_field(rule, name, call) for name in TEXTS)
 
 
-def matches_field(rule: FaultRule, name: str, call: CandidateCall) -> bool:
+def matches_fault_rule_field(rule: FaultRule, name: str, call: CandidateCall) -> bool:
     patterns = rule.texts.get(name) or _get_default_filter(rule, name, call)
     if name == "tool":
-        return not patterns or any(matches_any(patterns, tool) for tool in call.tools())
-    return matches_any(patterns, getattr(call, name))
+        return not patterns or any(matches_any_glob_pattern(patterns, tool) for tool in call.tools())
+    return matches_any_glob_pattern(patterns, getattr(call, name))
 
 
 def _get_default_filter(rule: FaultRule, name: str, call: CandidateCall) -> tuple[str, ...]:
@@ -331,10 +331,10 @@ def _get_default_filter(rule: FaultRule, name: str, call: CandidateCall) -> tupl
 CALLS = f"{MCP_PREFIX}tools/call*"
 
 
-def matches_any(patterns: tuple[str, ...], text: str) -> bool:
+def matches_any_glob_pattern(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def draw_number(seed: int, call: CandidateCall, rule: int, attempt: int) -> float:
+def draw_seeded_random_number(seed: int, call: CandidateCall, rule: int, attempt: int) -> float:
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

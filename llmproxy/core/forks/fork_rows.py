@@ -20,7 +20,7 @@ from llmproxy.core.store.file import statements
 from llmproxy.core.store.reader import Place, Readable
 from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
-from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
+from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_program_prefix
 from llmproxy.protocol import format_sample_name
 
 _COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
@@ -120,7 +120,7 @@ def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
     try:
         overrides = parse_json_overrides(tree.get("overrides"))
     except SettingsError as error:
-        raise ValueError(f"`fork`: {remove_prefix(error).removesuffix('.')}") from error
+        raise ValueError(f"`fork`: {remove_program_prefix(error).removesuffix('.')}") from error
     return Fork(**tree | {"cassette": cassette, "overrides": overrides})
 
 

@@ -3,9 +3,9 @@
     {"tools": [{"tool": "get_weather", "nth": 2, "result": {"temp": 5}}],
      "answers": [{"call": 0, "text": "Cold.", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}]}
 
-`engine.forking` writes an answer; `swap_results` replaces results in a request before its key is derived. It recognizes
-structures rather than providers, as `messages` does. A result is found by the id of its call, in the same request's
-history or in an earlier answer (`known`); in a dialect without ids by its tool's name, else by its position.
+`engine.forking` writes an answer; `replace_tool_results` replaces results in a request before its key is derived. It
+recognizes structures rather than providers, as `messages` does. A result is found by the id of its call, in the same
+request's history or in an earlier answer (`known`); in a dialect without ids by its tool's name, else by its position.
 Overrides are parsed strictly, since one that silently does nothing is worse than none.
 """
 
@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, entry_messages
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, convert_entry_to_messages
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import MachineError, RefusedError, SettingsError, remove_prefix
+from llmproxy.errors import MachineError, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.lazy_regex import late
 
 Json = Any
@@ -133,7 +133,9 @@ def parse_json_overrides(value: Json) -> Overrides:
     answers: dict[int, Message] = {}
     for each in _iter_checked_rows(value, "answers", {"call", "text", "tool_calls"}):
         number = _check_call_number(each.get("call"), "call", 0)
-        answers[number] = parse_model_answer({name: each[name] for name in ("text", "tool_calls") if name in each})
+        answers[number] = parse_overriding_model_answer(
+            {name: each[name] for name in ("text", "tool_calls") if name in each}
+        )
     rows = _iter_checked_rows(value, "tools", {"tool", "nth", "when", "result"})
     return Overrides(tuple(map(_parse_tool, rows)), answers)
 
@@ -169,7 +171,7 @@ def _check_call_number(value: Json, name: str, least: int) -> int:
     return value
 
 
-def parse_model_answer(value: Json) -> Message:
+def parse_overriding_model_answer(value: Json) -> Message:
     """Parse an answer, an object of text and tool calls. Raises OverrideError."""
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
     if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
@@ -233,11 +235,11 @@ def _parse_command_line_answer(text: str, what: str) -> Message:
     if not isinstance(value, dict):
         return Message("assistant", value if isinstance(value, str) and text.lstrip().startswith('"') else text)
     try:
-        return parse_model_answer(value)
+        return parse_overriding_model_answer(value)
     except OverrideError as error:
         as_text = json.dumps({"text": text}, ensure_ascii=False)
         hint = f"{error.hint}\nTo answer with this very JSON as text: {as_text}"
-        raise OverrideError(f"{what}: {remove_prefix(error.message)}", hint=hint) from error
+        raise OverrideError(f"{what}: {remove_program_prefix(error.message)}", hint=hint) from error
 
 
 def _parse_json_like_or_none(text: str, what: str) -> Json:
@@ -252,7 +254,7 @@ def _parse_json_like_or_none(text: str, what: str) -> Json:
 
 
 Node = dict[str, Any]
-Known = Callable[[str], "NumberedCall | None"]
+Known = Callable[[str], "NumberedToolCall | None"]
 """Returns the call of an id that is not in the request's history."""
 _LISTS = ("chat_history", "messages", "contents", "input")
 _WRAPPERS = ("result", "output")
@@ -260,7 +262,7 @@ _WRAPPERS = ("result", "output")
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedCall:
+class NumberedToolCall:
     """A call to a tool: the n-th of its name, from 1."""
 
     tool: str
@@ -272,7 +274,7 @@ class NumberedCall:
 @dataclass(frozen=True, slots=True)
 class Swap:
     override: ToolOverride
-    place: NumberedCall
+    place: NumberedToolCall
 
 
 @dataclass(slots=True)
@@ -281,11 +283,11 @@ class Swapped:
     swaps: tuple[Swap, ...] = ()
     seen: tuple[str, ...] = ()
     """Names of tools with calls or results in the request."""
-    calls: dict[str, NumberedCall] = field(default_factory=dict)
+    calls: dict[str, NumberedToolCall] = field(default_factory=dict)
     """Calls in its history, by id."""
 
 
-def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
+def replace_tool_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
     """Replace the results of a request. A body that is no JSON object is returned unchanged."""
     tree = parse_json(body)
     if not isinstance(tree, dict):
@@ -302,10 +304,10 @@ class _ResultSwapper:
         self._overrides, self._known = overrides, known
         self.swaps: list[Swap] = []
         self.seen: list[str] = []
-        self.calls: dict[str, NumberedCall] = {}
+        self.calls: dict[str, NumberedToolCall] = {}
         self._counts: dict[str, int] = {}
         self._results: dict[str, int] = {}
-        self._open: list[NumberedCall] = []
+        self._open: list[NumberedToolCall] = []
 
     def swap_body_in_place(self, tree: Node) -> None:
         for name in _LISTS:
@@ -316,10 +318,10 @@ class _ResultSwapper:
         self._swap_cohere_outputs(tree)
 
     def _swap_entry_in_place(self, entry: Node) -> None:
-        for message in entry_messages(entry):
+        for message in convert_entry_to_messages(entry):
             for call in message.tool_calls:
                 self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
-                place = NumberedCall(call.name, nth, call.arguments)
+                place = NumberedToolCall(call.name, nth, call.arguments)
                 self.seen.append(call.name)
                 self._open.append(place)
                 if call.id:
@@ -348,13 +350,13 @@ class _ResultSwapper:
             self.swaps.append(Swap(found, place))
         return found
 
-    def _find_call_of_result(self, call_id: object, name: object) -> NumberedCall | None:
+    def _find_call_of_result(self, call_id: object, name: object) -> NumberedToolCall | None:
         if isinstance(call_id, str) and call_id and (place := self.calls.get(call_id) or self._known(call_id)):
             return place
         for tool in (name, call_id):  # without ids, some clients send the tool's name as id
             if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
                 waiting = next((each for each in self._open if each.tool == tool), None)
-                return waiting or NumberedCall(tool, self._results.get(tool, 0) + 1)
+                return waiting or NumberedToolCall(tool, self._results.get(tool, 0) + 1)
         return self._open[0] if self._open and not call_id else None
 
     # -- the shapes of results

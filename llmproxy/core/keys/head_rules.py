@@ -198,7 +198,7 @@ SAID_HEADER = "x-llmproxy-said"
 """Header field of a stored request with fingerprints of the counted fields whose values are never stored."""
 
 
-def explain_uncounted_cookie(name: str) -> str:
+def explain_cookie_ignored_in_key(name: str) -> str:
     if _SESSION_COOKIE.search(name.lower()):
         return CREDENTIAL
     return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""
@@ -218,14 +218,18 @@ def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], s
             said += [
                 f"cookie {each}={fingerprint(text)}"
                 for each, text in read_cookies(value)
-                if not explain_uncounted_cookie(each)
+                if not explain_cookie_ignored_in_key(each)
             ]
-        elif SECRET_HEADER.search(lower) and not lower.startswith("mcp-") and judge_header(lower, known=False).counts:
+        elif (
+            SECRET_HEADER.search(lower)
+            and not lower.startswith("mcp-")
+            and decide_if_header_affects_key(lower, known=False).counts
+        ):
             said.append(f"{lower}={fingerprint(value)}")
     return "; ".join(sorted(said))
 
 
-class FieldVerdict(NamedTuple):
+class HeaderKeyRelevance(NamedTuple):
     counts: bool
     why: str
 
@@ -234,36 +238,36 @@ _REMEMBERED = 4096
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def judge_header(name: str, *, known: bool) -> FieldVerdict:
+def decide_if_header_affects_key(name: str, *, known: bool) -> HeaderKeyRelevance:
     """Decide whether a header field counts, by its lower-case name. `known`: the operation is in the table."""
     if (why := KEYED.get(name)) is not None:
-        return FieldVerdict(counts=True, why=why)
+        return HeaderKeyRelevance(counts=True, why=why)
     if name in FINGERPRINTED:
-        return FieldVerdict(counts=True, why="selects who answers; counts as a fingerprint")
+        return HeaderKeyRelevance(counts=True, why="selects who answers; counts as a fingerprint")
     if not known:  # another service or path: all fields count but framing, transport, tracing, credentials
         if why := ELSEWHERE.get(name) or _find_prefix_reason(name, ELSEWHERE_PREFIXES):
-            return FieldVerdict(counts=False, why=why)
+            return HeaderKeyRelevance(counts=False, why=why)
         if name == "cookie":
-            return FieldVerdict(counts=False, why=f"each by its name: {STRANGE}; a session's is a credential")
+            return HeaderKeyRelevance(counts=False, why=f"each by its name: {STRANGE}; a session's is a credential")
         declared = DECLARED.search(name) is not None
-        return FieldVerdict(counts=not declared, why=CREDENTIAL if declared else STRANGE)
+        return HeaderKeyRelevance(counts=not declared, why=CREDENTIAL if declared else STRANGE)
     if (why := IGNORED.get(name)) is not None:
-        return FieldVerdict(counts=False, why=why)
+        return HeaderKeyRelevance(counts=False, why=why)
     if why := _find_prefix_reason(name, IGNORED_PREFIXES):
-        return FieldVerdict(counts=False, why=why)
+        return HeaderKeyRelevance(counts=False, why=why)
     if SECRET_HEADER.search(name):
-        return FieldVerdict(counts=False, why=CREDENTIAL)
+        return HeaderKeyRelevance(counts=False, why=CREDENTIAL)
     if why := _find_prefix_reason(name, KEYED_PREFIXES):
-        return FieldVerdict(counts=True, why=why)
+        return HeaderKeyRelevance(counts=True, why=why)
     if KEYED_WORDS.search(name):
-        return FieldVerdict(counts=True, why="its name suggests that it selects who or what answers")
-    return FieldVerdict(counts=False, why=UNNAMED)
+        return HeaderKeyRelevance(counts=True, why="its name suggests that it selects who or what answers")
+    return HeaderKeyRelevance(counts=False, why=UNNAMED)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def counts_header(name: str, *, known: bool) -> bool:
+def is_header_in_request_key(name: str, *, known: bool) -> bool:
     """Return whether a header field counts, by its name in any case. Cached: a client repeats the same names."""
-    return judge_header(name.lower(), known=known).counts
+    return decide_if_header_affects_key(name.lower(), known=known).counts
 
 
 def _find_prefix_reason(name: str, table: dict[str, str]) -> str:
@@ -278,11 +282,13 @@ _STREAMS = frozenset(
 )
 
 
-def list_counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
+def list_headers_in_request_key(
+    headers: Headers, *, known: bool, kind: str, stream: bool
+) -> tuple[tuple[str, str], ...]:
     """Return the fields that count, (lower-case name, canonical value), sorted; `kind`: the body's."""
     found: dict[str, list[str]] = {}
     for name, value in headers:
-        if counts_header(name, known=known):
+        if is_header_in_request_key(name, known=known):
             found.setdefault(name.lower(), []).append(value.strip())
     kept = []
     for name, values in sorted(found.items()):
@@ -354,7 +360,7 @@ def find_url_signature_members(query: str) -> frozenset[str]:
     return frozenset()
 
 
-def explain_ignored_member(
+def explain_ignored_query_member(
     provider: Provider, name: str, value: str, *, known: bool, signed: frozenset[str] = frozenset()
 ) -> str:
     """Describe why a query member does not count; empty if it counts. `signed` is from `find_url_signature_members`."""
@@ -367,7 +373,7 @@ def explain_ignored_member(
     return ""
 
 
-def counted_query(
+def list_query_members_in_key(
     target: str, provider: Provider, named: Callable[[str], str], *, known: bool
 ) -> tuple[tuple[str, str], ...]:
     """Return the query members that count, decoded, sorted by name; `named` replaces ids of server state."""
@@ -379,7 +385,7 @@ def counted_query(
     kept = [
         (name, named(value) if known and name in ID_QUERY else value)
         for name, value in pairs
-        if not explain_ignored_member(provider, name, value, known=known, signed=signed)
+        if not explain_ignored_query_member(provider, name, value, known=known, signed=signed)
     ]
     return tuple(sorted(kept, key=lambda pair: pair[0]))
 
@@ -388,7 +394,7 @@ _ESCAPED = late(r"%([0-9A-Fa-f]{2})")
 _STAYS = frozenset("/?#%")
 
 
-def spell_ambiguous_path(target: str, *, slashes: bool) -> str:
+def canonicalize_ambiguous_path(target: str, *, slashes: bool) -> str:
     """Return a path's canonical spelling if decoding loses information, else "": ``/x/a%2Fb`` is not ``/x/a/b``."""
     if "%" not in target or "%" not in (path := target.partition("?")[0]):
         return ""

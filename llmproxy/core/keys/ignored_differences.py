@@ -13,9 +13,14 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, Action, Rule, Shape
-from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find_url_signature_members, judge_header
-from llmproxy.core.keys.normalize import ShapeWalk, choose_body_shape
-from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
+from llmproxy.core.keys.head_rules import (
+    ID_QUERY,
+    decide_if_header_affects_key,
+    explain_ignored_query_member,
+    find_url_signature_members,
+)
+from llmproxy.core.keys.normalize import BodyShapeNormalizer, choose_body_normalization_shape
+from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Request, header
@@ -41,7 +46,9 @@ class KeyDifference(NamedTuple):
     """Reason why the difference may be ignored; empty if no rule gives one."""
 
 
-def explain_differences(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
+def explain_request_differences(
+    old: Request, new: Request, routes: tuple[Route, Route], rules: Rules
+) -> list[KeyDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     why = _explain_path_difference(unquote(one), unquote(other), routes) if one != other else ""
     return [
@@ -72,7 +79,7 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
         left, right = one.get(name, []), other.get(name, [])
         if left != right:
             reasons = [
-                explain_ignored_member(where.provider, name, value, known=where.known, signed=signed)
+                explain_ignored_query_member(where.provider, name, value, known=where.known, signed=signed)
                 for value in (*left, *right)
             ]
             why = next(filter(None, reasons), ID if name in ID_QUERY else "")
@@ -88,21 +95,23 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
         sides = ([value for each, value in request.headers if each.lower() == name] for request in (old, new))
         left, right = map(", ".join, sides)
         if left != right:
-            verdict = judge_header(name, known=where.known)  # if it counts, the equal keys prove equivalent values
+            verdict = decide_if_header_affects_key(
+                name, known=where.known
+            )  # if it counts, the equal keys prove equivalent values
             why = f"says the same: {verdict.why}" if verdict.counts else verdict.why
             yield KeyDifference(f"header {name}", left, right, why)
 
 
-def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]:
+def list_fields_ignored_in_key(request: Request, where: Route) -> dict[str, str]:
     found = {}
     for name, _ in request.headers:
-        verdict = judge_header(lower := name.lower(), known=where.known)
+        verdict = decide_if_header_affects_key(lower := name.lower(), known=where.known)
         if not verdict.counts and not lower.startswith("x-llmproxy-"):
             found[lower] = verdict.why
     signed = frozenset() if where.known else find_url_signature_members(request.target.partition("?")[2])
     for name, values in _group_url_parameters_by_name(request.target).items():
         for value in values:
-            if why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed):
+            if why := explain_ignored_query_member(where.provider, name, value, known=where.known, signed=signed):
                 found[f"query {name}"] = why
     return found
 
@@ -128,7 +137,7 @@ def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rul
         yield KeyDifference(format_path(path), _format_short(left), _format_short(right), why)
 
 
-class _RuleTracer(ShapeWalk):
+class _RuleTracer(BodyShapeNormalizer):
     """A shape walk that records each member to which a rule applied."""
 
     def __init__(self, stream: bool | None) -> None:  # noqa: FBT001 - as the key has it
@@ -173,11 +182,11 @@ class _RuleTracer(ShapeWalk):
 
 
 def _find_ruled_places(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
-    ruled = apply_rules(deepcopy(tree), compile_rules(rules))
+    ruled = apply_normalize_rules(deepcopy(tree), compile_normalize_rules(rules))
     found = {path: YOURS for path, _, _ in _find_tree_differences(tree, ruled)}
     if where.known and isinstance(ruled, dict):
         watched = _RuleTracer(where.stream)
-        watched.apply_shape(ruled, choose_body_shape(where, ruled))
+        watched.apply_shape(ruled, choose_body_normalization_shape(where, ruled))
         found |= watched.touched
     return found
 

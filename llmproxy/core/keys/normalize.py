@@ -25,8 +25,19 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import built_in_body_rules, mcp
 from llmproxy.core.keys.built_in_body_rules import BILLING_HEADER, MESSAGES, NOTHING, SHAPES, Action, Rule, Shape
-from llmproxy.core.keys.head_rules import counted_query, counts_header, list_counted_headers, spell_ambiguous_path
-from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
+from llmproxy.core.keys.head_rules import (
+    canonicalize_ambiguous_path,
+    is_header_in_request_key,
+    list_headers_in_request_key,
+    list_query_members_in_key,
+)
+from llmproxy.core.keys.user_rules import (
+    Compiled,
+    Rules,
+    apply_normalize_rules,
+    compile_normalize_rules,
+    substitute_patterns,
+)
 from llmproxy.core.providers.routing import Route, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import MultipartField, parse_multipart
@@ -69,7 +80,7 @@ _UNNAMED_FILES = ("audio.", "images.", "videos")
 
 def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
     """Derive the canonical form of a redacted request. Never raises, whatever the body is."""
-    ready = compile_rules(rules)
+    ready = compile_normalize_rules(rules)
     content_type = header(request.headers, "content-type") or ""
     kind, tree = read_body(
         request.body, content_type, named=not route.operation.startswith(_UNNAMED_FILES) if route.known else None
@@ -77,21 +88,22 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     if not route.known and (said := mcp.parse_mcp_request(request.method, request.headers, tree)) is not None:
         return _canonicalize_mcp(request, route, said, ready)
     stream = asks_for_stream(route, tree if kind == "json" else None)
-    walker = ShapeWalk(made_by, stream=stream)
+    walker = BodyShapeNormalizer(made_by, stream=stream)
     if kind == "json":
-        tree = tree if ready.is_empty else apply_rules(tree, ready)
+        tree = tree if ready.is_empty else apply_normalize_rules(tree, ready)
         if route.known and isinstance(tree, dict):
-            walker.apply_shape(tree, choose_body_shape(route, tree))
+            walker.apply_shape(tree, choose_body_normalization_shape(route, tree))
     elif tree is not None:
-        tree = apply_rules_to_form(tree, ready)
+        tree = scrub_form_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
-    path = spell_ambiguous_path(request.target, slashes=route.model is None)
+    path = canonicalize_ambiguous_path(request.target, slashes=route.model is None)
     return Canonical(
         provider=route.provider.name, method=request.method, operation=_canonicalize_operation(request, route, walker),
         model=route.model, stream=stream,
-        headers=list_counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
-        query=counted_query(request.target, route.provider, walker.replace_url_id, known=route.known), kind=kind,
-        body=body, tree=tree, refs=tuple(dict.fromkeys(walker.refs)), variant=f"{route.variant} {path}".strip(),
+        headers=list_headers_in_request_key(request.headers, known=route.known, kind=kind, stream=stream),
+        query=list_query_members_in_key(request.target, route.provider, walker.replace_url_id, known=route.known),
+        kind=kind, body=body, tree=tree, refs=tuple(dict.fromkeys(walker.refs)),
+        variant=f"{route.variant} {path}".strip(),
     )  # fmt: skip
 
 
@@ -101,28 +113,28 @@ REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[
 
 def list_server_state_ids(body: bytes, route: Route, rules: Rules) -> list[str]:
     """Return the ids of server state in a redacted JSON body; most bodies are excluded by a search for member names."""
-    walker = ShapeWalk(lambda _: None)
+    walker = BodyShapeNormalizer(lambda _: None)
     if REFERRING.search(body) is not None:
         with suppress(LossyJson):
-            tree = apply_rules(parse(body), compile_rules(rules))
+            tree = apply_normalize_rules(parse(body), compile_normalize_rules(rules))
             if isinstance(tree, dict):
-                walker.apply_shape(tree, choose_body_shape(route, tree))
+                walker.apply_shape(tree, choose_body_normalization_shape(route, tree))
     return walker.refs
 
 
 def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: Compiled) -> Canonical:
-    tree = said.tree if said.tree is None or rules.is_empty else apply_rules(said.tree, rules)
+    tree = said.tree if said.tree is None or rules.is_empty else apply_normalize_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
         provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,
-        headers=list_counted_headers(said.headers, known=False, kind="json", stream=False),
-        query=counted_query(request.target, route.provider, lambda name: name, known=False),
+        headers=list_headers_in_request_key(said.headers, known=False, kind="json", stream=False),
+        query=list_query_members_in_key(request.target, route.provider, lambda name: name, known=False),
         kind="empty" if tree is None else "json", body=b"" if tree is None else dump(tree), tree=tree, refs=(),
-        variant=spell_ambiguous_path(request.target, slashes=True) or unquote(path),
+        variant=canonicalize_ambiguous_path(request.target, slashes=True) or unquote(path),
     )  # fmt: skip
 
 
-def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> str:
+def _canonicalize_operation(request: Request, route: Route, walk: BodyShapeNormalizer) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
         return unquote(path)  # redaction changed an unknown path; the route still holds the original
@@ -211,7 +223,7 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def apply_rules_to_form(fields: object, rules: Compiled) -> object:
+def scrub_form_fields(fields: object, rules: Compiled) -> object:
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -223,7 +235,7 @@ def apply_rules_to_form(fields: object, rules: Compiled) -> object:
     ]
 
 
-def choose_body_shape(route: Route, tree: dict[str, object]) -> Shape:
+def choose_body_normalization_shape(route: Route, tree: dict[str, object]) -> Shape:
     operation = route.operation.partition("/")[0]
     if (route.family, operation) == built_in_body_rules.NATIVE:
         version = tree.get(built_in_body_rules.VERSION_MEMBER)
@@ -274,14 +286,14 @@ class CachedKeyEntry:
     """Whether it can be decided which new credentials do not affect this entry; see `CredentialEpoch`."""
 
 
-class KeyCache:
+class RequestKeyCache:
     def __init__(self) -> None:
         self._entries: OrderedDict[bytes, tuple[CachedKeyEntry, int]] = OrderedDict()
 
     @staticmethod
     def encode_request_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
         """Return the counted parts of a request's head, separated by NUL, which HTTP framing refuses in them."""
-        kept = [f"{name}:{value}" for name, value in headers if counts_header(name, known=known)]
+        kept = [f"{name}:{value}" for name, value in headers if is_header_in_request_key(name, known=known)]
         return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
 
     @staticmethod
@@ -340,7 +352,7 @@ MadeBy = Callable[[str], IdOrigin | None]
 """Returns the interaction of this cassette that created an id; None if none did."""
 
 
-class ShapeWalk:
+class BodyShapeNormalizer:
     """Application of shapes to one request's tree, in place; keeps the names that it assigned."""
 
     def __init__(self, made_by: MadeBy, *, stream: bool | None = None) -> None:

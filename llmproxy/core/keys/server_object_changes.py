@@ -29,7 +29,7 @@ def is_success(status: int) -> bool:
     return 200 <= status < 300
 
 
-class StateChange(NamedTuple):
+class ServerObjectChange(NamedTuple):
     things: tuple[str, ...]
     key: Key
     """Key of the request, which includes the state before it."""
@@ -40,18 +40,18 @@ class StateChange(NamedTuple):
     """Whether it removes an object from another one: its success depends on earlier changes of these two."""
 
 
-class StateChanges:
+class ServerObjectChangeLog:
     def __init__(self) -> None:
-        self.made: dict[str, list[StateChange]] = {}
-        self._births: dict[Key, StateChange] = {}
+        self.made: dict[str, list[ServerObjectChange]] = {}
+        self._births: dict[Key, ServerObjectChange] = {}
 
-    def begin_change(self, change: StateChange) -> None:
+    def begin_change(self, change: ServerObjectChange) -> None:
         """Record a change when it is requested: concurrent requests come after it, as they do in replay."""
         for thing in change.things:
             self.made.setdefault(thing, []).append(change)
         self._births[change.key] = change
 
-    def undo_change(self, change: StateChange) -> None:
+    def undo_change(self, change: ServerObjectChange) -> None:
         for thing in change.things:
             found = self.made.get(thing, [])
             found[:] = [each for each in found if each is not change]
@@ -61,11 +61,11 @@ class StateChanges:
         self._births.clear()
 
     def digest_state_for_request(
-        self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
+        self, route: Route, method: str, refs: Iterable[str], change: ServerObjectChange | None, made_by: MadeBy
     ) -> str:
         """Return a digest of all state on which a request's answer may depend; empty if none of it was changed."""
         both = frozenset(change.names if change is not None and change.takes_out and not change.ordered else ())
-        names = list_state_dependencies(route, method, refs, change)
+        names = list_objects_affecting_answer(route, method, refs, change)
         lists = method in SAFE and route.operation.rpartition("/")[2] not in route.ids  # a whole collection
         return self.digest_state(names, made_by, both, lists=lists)
 
@@ -94,7 +94,9 @@ class StateChanges:
         return hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS] if said else ""
 
 
-def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree: object) -> StateChange | None:
+def find_server_object_change(
+    route: Route, method: str, key: Key, refs: tuple[str, ...], tree: object
+) -> ServerObjectChange | None:
     """Return the change that a request makes if it succeeds; None for nearly all requests."""
     things: list[str] = []
     if changes_server_state(route, method):
@@ -105,10 +107,16 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
         for at in route.row.changes:
             things += map(_strip_collection, iter_texts_at_path(tree, at.split(".")))
     takes_out = method == "DELETE" and len(route.ids) > 1
-    return StateChange(tuple(dict.fromkeys(things)), key, not route.row.unordered, refs, takes_out) if things else None
+    return (
+        ServerObjectChange(tuple(dict.fromkeys(things)), key, not route.row.unordered, refs, takes_out)
+        if things
+        else None
+    )
 
 
-def list_state_dependencies(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
+def list_objects_affecting_answer(
+    route: Route, method: str, refs: Iterable[str], change: ServerObjectChange | None
+) -> list[str]:
     """Return objects whose state may affect an answer, in order; adding to an unordered one does not depend on it."""
     named = list(dict.fromkeys(refs))
     if change is None:

@@ -78,7 +78,7 @@ class Rules:
     def from_settings(cls, said: Normalize) -> Rules:
         """Return the rules of the settings file. Raises SettingsError: an unknown pack, a bad path or pattern."""
         rules = cls(said.ignore, tuple(TextScrub(each.pattern, each.placeholder) for each in said.scrub), said.packs)
-        compile_rules(rules)
+        compile_normalize_rules(rules)
         return rules
 
     @cached_property
@@ -107,7 +107,7 @@ class Compiled:
     """Whether there are no rules, so that applying them can be skipped."""
 
 
-def parse_path(path: str) -> tuple[Step, ...]:
+def parse_json_path(path: str) -> tuple[Step, ...]:
     """Parse a JSON path of the dialect above. Raises SettingsError if it is invalid."""
     steps: list[Step] = []
     at = 1
@@ -125,7 +125,7 @@ def parse_path(path: str) -> tuple[Step, ...]:
 
 
 @lru_cache(maxsize=64)
-def compile_rules(rules: Rules) -> Compiled:
+def compile_normalize_rules(rules: Rules) -> Compiled:
     """Compile rules once. Raises SettingsError that names the invalid path or pattern."""
     system: list[tuple[re.Pattern[str], str]] = []
     everywhere: list[tuple[re.Pattern[str], str]] = []
@@ -141,11 +141,11 @@ def compile_rules(rules: Rules) -> Compiled:
         except (re.error, IndexError) as error:
             raise SettingsError(f"{WHERE}: scrub {scrub.pattern!r} -> {scrub.placeholder!r}: {error}") from error
         (system if scrub.where == "system" else everywhere).append((pattern, scrub.placeholder))
-    paths = tuple(parse_path(path) for path in rules.ignore)
+    paths = tuple(parse_json_path(path) for path in rules.ignore)
     return Compiled(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
 
 
-def apply_rules(tree: object, rules: Compiled) -> object:
+def apply_normalize_rules(tree: object, rules: Compiled) -> object:
     """Remove the ignored members from a JSON tree (in place) and scrub its text; returns the tree."""
     for path in rules.paths:
         _remove_path(tree, path)

@@ -14,8 +14,14 @@ from typing import NamedTuple
 
 from llmproxy.advice import StartCommand, format_command
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, RecordingRewriter, find_nearest
-from llmproxy.core.providers.provider_table import Client, get_service_kind
+from llmproxy.core.misses.nearest_recording import (
+    AS_RECORDED,
+    COUNTED,
+    Nearest,
+    RecordingRewriter,
+    find_nearest_recording,
+)
+from llmproxy.core.providers.provider_table import Client, get_call_channel
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, DEFAULT_STORE, SHOWN_KEY, Channel
 
@@ -148,7 +154,7 @@ def build_miss_explanation(
     add_recorded: Callable[[MissContext, int], MissContext] = lambda context, _: context,
 ) -> ExplainedMiss:
     """Explain a miss; `candidates`: (row, canonical request), 50 are enough; `add_recorded` adds facts of a row."""
-    near = find_nearest(wanted, candidates, wording)
+    near = find_nearest_recording(wanted, candidates, wording)
     return ExplainedMiss(context if near is None else add_recorded(context, near.id), near)
 
 
@@ -178,7 +184,7 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
         f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}.",
         (
             f"{', '.join(which)}; nothing was sent to the"
-            f" {_SENT_TO[get_service_kind(context.provider, context.operation)]}."
+            f" {_SENT_TO[get_call_channel(context.provider, context.operation)]}."
         ),
         asked,
         *(_describe_nearest(miss.nearest, shown, width) if miss.nearest else ()),

@@ -16,20 +16,27 @@ from difflib import SequenceMatcher
 from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.conversation import ChangedPlace, Kind, compare_requests
+from llmproxy.core.dialects.conversation import Kind, RequestDifferenceAtPath, compare_requests
 from llmproxy.core.keys.normalize import Canonical, find_model_in_body
 from llmproxy.core.keys.server_object_changes import STATE_HEADER
-from llmproxy.core.keys.user_rules import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
-from llmproxy.core.traffic.grpc import find_texts, split_messages
+from llmproxy.core.keys.user_rules import (
+    PACKS,
+    Rules,
+    TextScrub,
+    apply_normalize_rules,
+    compile_normalize_rules,
+    substitute_patterns,
+)
+from llmproxy.core.traffic.grpc import extract_protobuf_texts, split_grpc_messages
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.json_diff import (
     ABSENT,
     Difference,
     build_difference,
-    classify_volatile,
     classify_volatile_difference,
     count_common_prefix,
     count_common_suffix,
+    detect_volatile_value_kind,
     is_volatile_value,
     list_unequal_values,
 )
@@ -92,7 +99,7 @@ class Nearest:
         }
 
 
-class CandidateInRunValues(NamedTuple):
+class CandidateRewrittenForRun(NamedTuple):
     canonical: Canonical
     bound: tuple[str, ...] = ()
     varying: tuple[Difference, ...] = ()
@@ -112,14 +119,14 @@ class RecordingRewriter:
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
         return recorded
 
-    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
-        return CandidateInRunValues(whole)
+    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateRewrittenForRun:
+        return CandidateRewrittenForRun(whole)
 
 
 AS_RECORDED = RecordingRewriter()
 
 
-def find_nearest(
+def find_nearest_recording(
     wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter = AS_RECORDED
 ) -> Nearest | None:
     """Return the candidate most like `wanted`, None without candidates; `wording` rewrites them with this run's values.
@@ -153,9 +160,9 @@ def find_nearest(
     ]
     pairs.sort(key=lambda pair: pair[0].looks is not None)
     found = [difference for difference, _ in pairs]
-    reordered = find_reordered_place(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
+    reordered = find_reordered_json_path(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
     written = reordered or any(_is_model_written(each.path, wanted.tree) for each in found)
-    suggestion = None if written else suggest_rules(best, wanted)
+    suggestion = None if written else suggest_normalize_rules(best, wanted)
     places = tuple(shorten_old_and_new_values(*place[:4]) for _, place in pairs)
     differences, similarity = (*found, *varying)[:COUNTED], _compare_last_texts(best, wanted)
     is_word_order = any(place.path == reordered and isinstance(place.old, str) for _, place in pairs)
@@ -184,7 +191,7 @@ def _is_model_written(path: str, tree: object) -> bool:
     return isinstance(message, dict) and message.get("role", message.get("type")) in _OF_MODEL
 
 
-def find_reordered_place(old: object, new: object, path: str = "$") -> str:
+def find_reordered_json_path(old: object, new: object, path: str = "$") -> str:
     """Return the path where two trees differ in order alone, the innermost list or text of words; else empty."""
     if old == new or _sort_tree(old) != _sort_tree(new):
         return ""
@@ -194,7 +201,7 @@ def find_reordered_place(old: object, new: object, path: str = "$") -> str:
         inner = [(f"{path}[{n}]", *pair) for n, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]]
     else:
         return path
-    return (find_reordered_place(inner[0][1], inner[0][2], inner[0][0]) if len(inner) == 1 else "") or path
+    return (find_reordered_json_path(inner[0][1], inner[0][2], inner[0][0]) if len(inner) == 1 else "") or path
 
 
 def _sort_tree(tree: object) -> object:
@@ -301,33 +308,33 @@ def _count_differences(old: Canonical, new: Canonical) -> int:
     return outside + len(list_unequal_values(old.tree, new.tree, COUNTED))
 
 
-def _is_question(place: ChangedPlace) -> bool:
+def _is_question(place: RequestDifferenceAtPath) -> bool:
     return place.kind == Kind.USER and not any("\n" in each for each in (place.old, place.new) if isinstance(each, str))
 
 
-def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
+def _list_differences(old: Canonical, new: Canonical) -> list[RequestDifferenceAtPath]:
     outside = ((name, getattr(old, name), getattr(new, name)) for name in _OUTSIDE)
-    found = [ChangedPlace(name, name, left, right) for name, left, right in outside if left != right]
+    found = [RequestDifferenceAtPath(name, name, left, right) for name, left, right in outside if left != right]
     if old.tree is not None and new.tree is not None:
         found += compare_requests(new.operation, old.tree, new.tree, COUNTED)
     elif old.body != new.body:
         left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
         texts = _compare_named_values("message", _read_grpc_texts(old), _read_grpc_texts(new))
-        found += texts or [ChangedPlace("body", "body", left, right)]
+        found += texts or [RequestDifferenceAtPath("body", "body", left, right)]
     found += _compare_named_values("query", old.query, new.query)
     rows = ([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new))
     found += _compare_named_values("headers", *rows)
     was, now = (dict(each.headers).get(STATE_HEADER, "") for each in (old, new))
     if was != now:
         said = (_AS_RECORDED, "otherwise") if was and now else ("changed", "unchanged")
-        found.append(ChangedPlace(_CHANGES, _CHANGES, *(said if was else said[::-1])))
+        found.append(RequestDifferenceAtPath(_CHANGES, _CHANGES, *(said if was else said[::-1])))
     return found[:COUNTED]
 
 
 def _read_grpc_texts(canonical: Canonical) -> list[tuple[str, str]]:
     if not is_grpc(canonical.headers):
         return []
-    return [text for _, data in split_messages(canonical.body) for text in find_texts(data)]
+    return [text for _, data in split_grpc_messages(canonical.body) for text in extract_protobuf_texts(data)]
 
 
 _CHANGES = "what was changed before of what it names"
@@ -336,12 +343,14 @@ _AS_RECORDED = "as it was recorded"
 
 def _compare_named_values(
     where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]
-) -> list[ChangedPlace]:
+) -> list[RequestDifferenceAtPath]:
     if tuple(old) == tuple(new):
         return []
     found = list_unequal_values(dict(old), dict(new), COUNTED)
     named = ((path[2:].removeprefix('"').removesuffix('"]'), path, left, right) for path, left, right in found)
-    return [ChangedPlace(f"{where} {name}", where + path[1:], left, right) for name, path, left, right in named]
+    return [
+        RequestDifferenceAtPath(f"{where} {name}", where + path[1:], left, right) for name, path, left, right in named
+    ]
 
 
 AROUND = 160
@@ -354,7 +363,7 @@ Told = dict[str, Any]
 
 def shorten_old_and_new_values(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, shortened: texts without most of their common beginning and end."""
-    made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
+    made: Told = {"path": path, "looks": detect_volatile_value_kind(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
         front = count_common_prefix(old, new)
         back = count_common_suffix(old, new, min(len(old), len(new)) - front)
@@ -415,12 +424,12 @@ class NormalizeRulesSuggestion:
         return {"toml": self.toml, "left": self.left}
 
 
-def suggest_rules(old: Canonical, new: Canonical) -> NormalizeRulesSuggestion | None:
+def suggest_normalize_rules(old: Canonical, new: Canonical) -> NormalizeRulesSuggestion | None:
     if old.tree is None or new.tree is None or max(len(old.body), len(new.body)) > _LARGEST:
         return None
     rules, left, tried = Rules(), _count_remaining_differences(old, new, Rules()), 0
     for path, before, after in list_unequal_values(old.tree, new.tree, _LOOKED_AT):
-        if tried == _TRIED or not classify_volatile(before, after):
+        if tried == _TRIED or not detect_volatile_value_kind(before, after):
             continue
         tried += 1
         for candidate in _suggest_ignoring_rules(path, before, after):
@@ -447,7 +456,7 @@ def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rul
 def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
     rules = Rules()
     for _ in range(_ROUNDS):
-        kind = classify_volatile(old, new) or ""
+        kind = detect_volatile_value_kind(old, new) or ""
         found = next(_list_helpful_rules(kind, old, new, packs), None)
         if found is None:
             return None
@@ -483,10 +492,10 @@ def _merge_ignore_and_scrub_rules(one: Rules, two: Rules) -> Rules:
 
 def _count_remaining_differences(old: Canonical, new: Canonical, rules: Rules) -> int:
     try:
-        ready = compile_rules(rules)
+        ready = compile_normalize_rules(rules)
     except SettingsError:  # a path that our rules cannot express
         return _MOST
-    left, right = (apply_rules(copy.deepcopy(canonical.tree), ready) for canonical in (old, new))
+    left, right = (apply_normalize_rules(copy.deepcopy(canonical.tree), ready) for canonical in (old, new))
     return len(list_unequal_values(left, right, _MOST))
 
 

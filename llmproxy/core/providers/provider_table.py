@@ -60,7 +60,7 @@ class DistinctiveRequestParts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyVariable:
+class ApiKeyVariable:
     name: str
     instead: tuple[str, ...] = ()
     """Alternative variables: if one is set, no placeholder is needed and it would interfere."""
@@ -93,13 +93,13 @@ class Provider:
     """Members of `versions` equivalent to the first one; under any other version a request is another request."""
     only_if_set: frozenset[str] = field(default=frozenset(), compare=False)
     """Members of `env` set only if the user set them: SDKs behave differently if they are present."""
-    keys: tuple[KeyVariable, ...] = field(default=(), compare=False)
+    keys: tuple[ApiKeyVariable, ...] = field(default=(), compare=False)
     litellm: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Path after the proxy's address in litellm's base URL, by litellm's name of the provider."""
     otel: str = field(default="", compare=False)
     """OpenTelemetry's name of the provider, if different."""
     pattern: str = field(default="", compare=False)
-    """Name of the parser for paths with a model or a method; see `routing.find_path`."""
+    """Name of the parser for paths with a model or a method; see `routing.find_operation_by_path`."""
     methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
     own: DistinctiveRequestParts = field(default=DistinctiveRequestParts(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
@@ -247,8 +247,8 @@ def _compatible(
     return Provider(name, upstream, "openai", hosts, OPENAI, versions, alike=alike, keys=_keys(keys), **more)
 
 
-def _keys(names: str) -> tuple[KeyVariable, ...]:
-    return tuple(map(KeyVariable, names.split()))
+def _keys(names: str) -> tuple[ApiKeyVariable, ...]:
+    return tuple(map(ApiKeyVariable, names.split()))
 
 
 _TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
@@ -264,7 +264,7 @@ _ROWS = (
     Provider(
         "anthropic", "https://api.anthropic.com", "anthropic", ("api.anthropic.com",), ANTHROPIC,
         env={"ANTHROPIC_BASE_URL": "", "ANTHROPIC_API_URL": ""},
-        keys=(KeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",), header="x-api-key"),),
+        keys=(ApiKeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",), header="x-api-key"),),
         litellm={"anthropic": ""}, telemetry=_TELEMETRY,
         own=DistinctiveRequestParts(
             tuple(version + path for version in ("", "/v1") for path in (*MESSAGES, "/complete")), _TELEMETRY,
@@ -276,8 +276,8 @@ _ROWS = (
         ("/v1beta", "/v1", "/v1alpha", "/v1beta2", "/v1beta3"), {"GOOGLE_GEMINI_BASE_URL": "", "GEMINI_API_BASE": ""},
         GOOGLE_CREDENTIALS,
         keys=(
-            KeyVariable("GEMINI_API_KEY", ("GOOGLE_API_KEY",), header="x-goog-api-key"),
-            KeyVariable("GOOGLE_GENERATIVE_AI_API_KEY", header="x-goog-api-key"),
+            ApiKeyVariable("GEMINI_API_KEY", ("GOOGLE_API_KEY",), header="x-goog-api-key"),
+            ApiKeyVariable("GOOGLE_GENERATIVE_AI_API_KEY", header="x-goog-api-key"),
         ),
         litellm={"gemini": "/v1beta"}, otel="gcp.gemini", pattern="google", methods=_METHODS,
         own=DistinctiveRequestParts(
@@ -304,8 +304,8 @@ _ROWS = (
         ("/openai/v1", "/openai", "/models", ""), _AZURE, frozenset({"api-key", "subscription-key"}),
         only_if_set=frozenset(_AZURE),
         keys=(
-            KeyVariable("AZURE_OPENAI_API_KEY", ("AZURE_OPENAI_AD_TOKEN",), "AZURE_OPENAI_ENDPOINT", "api-key"),
-            KeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), "AZURE_API_BASE", "api-key"),
+            ApiKeyVariable("AZURE_OPENAI_API_KEY", ("AZURE_OPENAI_AD_TOKEN",), "AZURE_OPENAI_ENDPOINT", "api-key"),
+            ApiKeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), "AZURE_API_BASE", "api-key"),
         ),
         litellm={"azure": "/azure"}, otel="azure.ai.openai", pattern="deployments",
         own=DistinctiveRequestParts(begins=("/openai/deployments/",), header="api-key"),
@@ -419,7 +419,7 @@ class HostParsedFromPath(NamedTuple):
     rest: str
 
 
-def get_service_kind(provider: str, operation: str) -> Channel:
+def get_call_channel(provider: str, operation: str) -> Channel:
     if operation.startswith(MCP_PREFIX):
         return Channel.MCP
     return Channel.HTTP if provider.startswith(HTTP_PREFIX) else Channel.LLM

@@ -63,7 +63,7 @@ class Route:
     keeps: bool = False
 
 
-def split_session(target: str) -> tuple[str | None, str]:
+def split_session_from_path(target: str) -> tuple[str | None, str]:
     """Split ``/s/<name>/rest`` into the decoded name, if any, and ``/rest``. Raises RefusedError: empty, no UTF-8."""
     if not target.startswith(SESSION_PREFIX):
         return None, target
@@ -92,9 +92,11 @@ def _find_provider_by_path(path: str) -> str | None:
     if (name := _EXACT.get(path)) is not None:
         return name
     path = unquote(path)
-    known = next((row.name for prefix, row in _BELOW if path.startswith(prefix) and find_path(row, path)), None)
+    known = next(
+        (row.name for prefix, row in _BELOW if path.startswith(prefix) and find_operation_by_path(row, path)), None
+    )
     known = known or next((name for begins, name in _BEGINS if path.startswith(begins)), None)
-    return known or next((row.name for part, row in _HOLDS if part in path and find_path(row, path)), None)
+    return known or next((row.name for part, row in _HOLDS if part in path and find_operation_by_path(row, path)), None)
 
 
 def _find_provider_by_headers(query: str, headers: Headers) -> str | None:
@@ -129,7 +131,12 @@ def _find_provider_and_path(
     name = _find_provider_by_headers(query, headers) or name
     if name is not None:
         return PROVIDERS[name], path
-    if path.startswith("/v1/") or path == "/v1" or DEFAULT in upstreams or find_path(PROVIDERS["openai"], path):
+    if (
+        path.startswith("/v1/")
+        or path == "/v1"
+        or DEFAULT in upstreams
+        or find_operation_by_path(PROVIDERS["openai"], path)
+    ):
         url = upstreams.get(DEFAULT)
         return (build_custom_provider(DEFAULT, url) if url else PROVIDERS["openai"]), path
     if REST in upstreams:
@@ -139,7 +146,7 @@ def _find_provider_and_path(
 
 
 def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> Route:
-    found = find_path(provider, path)
+    found = find_operation_by_path(provider, path)
     operation, name, drop, insert, model, stream, ids, variant = found or FoundOperation(Operation(path), unquote(path))
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
@@ -157,7 +164,7 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
 
     `target` is ``/s/<session>/<provider>/<the provider's path>``; `upstreams` maps names and ``default`` to base URLs.
     """
-    path, mark, query = split_session(target)[1].partition("?")
+    path, mark, query = split_session_from_path(target)[1].partition("?")
     provider, path = _find_provider_and_path(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
     return _build_route(
@@ -357,7 +364,7 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundOperation | None]] = {
 }
 
 
-def find_path(provider: Provider, path: str) -> FoundOperation | None:
+def find_operation_by_path(provider: Provider, path: str) -> FoundOperation | None:
     if (found := _index_operation_paths(provider).get(path)) is not None:
         return found
     plain = unquote(path).rstrip("/") or "/"
@@ -377,7 +384,7 @@ def _split_origin_and_path(url: str) -> _BaseUrl:
     return _BaseUrl(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
 
 
-def find_unnamed_upstream(route: Route, recorded: str, named: Mapping[str, str]) -> dict[str, str]:
+def find_unconfigured_upstream(route: Route, recorded: str, named: Mapping[str, str]) -> dict[str, str]:
     """Return a recording's upstream, by name, if it is no host of its provider's and none is `named` for that."""
     provider, host = route.provider, urlsplit(recorded).hostname
     if not host or recorded == route.upstream or provider.name in named or provider.name not in PROVIDERS:

@@ -296,7 +296,7 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 
 
 def list_all_stubs(own: Mapping[str, str]) -> tuple[Stub, ...]:
-    """Return the user's own rows (`parsers.read_stub_kind_by_place`), then the built-in rows."""
+    """Return the user's own rows (`parsers.parse_stub_kinds_by_url`), then the built-in rows."""
     answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
     made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)

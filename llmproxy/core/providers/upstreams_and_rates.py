@@ -127,7 +127,7 @@ class SignatureForProxyError(RefusedError):
     status = 400
 
 
-def refuse_foreign_signature(headers: Headers, upstream: str) -> None:
+def check_aws_signature_host(headers: Headers, upstream: str) -> None:
     """Check a request's signature. Raises SignatureForProxyError: signed for another host but sent to AWS."""
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()

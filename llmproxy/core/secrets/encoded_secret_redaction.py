@@ -19,8 +19,14 @@ from itertools import accumulate, pairwise
 from string import ascii_letters, digits
 from urllib.parse import unquote_plus
 
-from llmproxy.core.secrets.entropy import is_made_of_words, is_random
-from llmproxy.core.secrets.find_secrets import CREDENTIAL, Span, find_key_runs, find_key_starts, list_runs
+from llmproxy.core.secrets.entropy import is_high_entropy_text, is_made_of_words
+from llmproxy.core.secrets.find_secrets import (
+    CREDENTIAL,
+    Span,
+    find_api_key_start_positions,
+    find_key_character_runs,
+    list_character_spans,
+)
 from llmproxy.lazy_regex import RustPattern, late
 
 Find = Callable[[str], list[Span]]
@@ -89,7 +95,7 @@ def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) 
     return "".join((*out, text[at:]))
 
 
-def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
+def overwrite_secret_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
     """Overwrite spans with placeholders of equal length, numbered by first appearance; `numbers` is extended.
 
     A value in a link's query gets its fingerprint, which the recording of a request that follows the link has too.
@@ -168,7 +174,7 @@ _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 def may_hold_escaped_secret(text: str) -> bool:
     """Return whether a text has an ASCII character in a JSON escape, which could hide a secret."""
-    return "\\" in text and _HOLDS_HIDDEN.holds(find_key_runs(text).data)
+    return "\\" in text and _HOLDS_HIDDEN.holds(find_key_character_runs(text).data)
 
 
 def unescape_json_text(text: str) -> tuple[str, Callable[[int], int]]:
@@ -203,7 +209,7 @@ _WINDOW = 1 << 20
 _MARGIN = 1 << 18  # larger than the longest expression, `_LONGEST_RUN`, and a key split over a stream's events
 
 
-def iter_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
+def iter_text_search_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the windows of a large text, (start, first, last, end): matches count only in `first:last`."""
     if size <= _WHOLE:
         yield 0, 0, size, size
@@ -248,7 +254,7 @@ _LONGEST_LINE = 4096
 _MOST_LINES = 400
 
 
-def find_line_broken(text: str, find: Find) -> list[Span]:
+def find_secrets_across_lines(text: str, find: Find) -> list[Span]:
     """Return spans of secrets broken over lines, with breaks and indents; all breaks are searched at once."""
     blocks: list[_JoinedLines] = []
     done = 0
@@ -267,7 +273,7 @@ def find_line_broken(text: str, find: Find) -> list[Span]:
     spans = [*find(whole), *_find_base64_secrets(whole, find)]
     found = list(_map_joined_spans_to_text(blocks, spans)) if spans else []
     begins = _list_joined_block_offsets(blocks)
-    for index in {bisect_right(begins, at) - 1 for at in find_key_starts(whole)}:
+    for index in {bisect_right(begins, at) - 1 for at in find_api_key_start_positions(whole)}:
         for count in range(2, min(len(blocks[index].pieces) - 1, _ENDS) + 1):
             begin = _JoinedLines(text, blocks[index].pieces[:count])
             found += _map_joined_spans_to_text([begin], find(begin.joined))
@@ -290,7 +296,7 @@ class _JoinedLines:
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
         key, rest = self.joined[start : starts[last]], self.joined[starts[last] : end]
-        if last > first and len(key) >= 20 and is_made_of_words(rest) and is_random(key):
+        if last > first and len(key) >= 20 and is_made_of_words(rest) and is_high_entropy_text(key):
             end, last = starts[last], last - 1  # the rest is a word of the next line
         if last <= first:
             return None
@@ -343,7 +349,7 @@ _NO_BLANKS = dict.fromkeys(map(ord, "\t\n\r"))
 _SAMPLE = 96  # characters needed to decide whether a run is text
 
 
-def overwrite_in_base64(text: str, find: Find) -> str:
+def overwrite_secrets_in_base64(text: str, find: Find) -> str:
     """Return the text with secrets in base64-encoded text overwritten; length and base64 form are unchanged."""
     spans = list(_find_base64_text(text))
     # Wrapped base64 has many lines: one search decides whether any of them holds a secret.
@@ -355,7 +361,7 @@ def overwrite_in_base64(text: str, find: Find) -> str:
     for start, end in spans:
         plain = _decode_base64_as_latin1(text[start:end])
         if inner := find(plain):
-            coded = base64.b64encode(overwrite_spans(plain, inner).encode("latin-1")).decode()
+            coded = base64.b64encode(overwrite_secret_spans(plain, inner).encode("latin-1")).decode()
             if set(text[start:end]) & {"-", "_"}:
                 coded = coded.replace("+", "-").replace("/", "_")
             text = text[:start] + coded[: end - start].ljust(end - start, "=") + text[end:]
@@ -369,7 +375,7 @@ def _find_base64_secrets(text: str, find: Find) -> Iterator[Span]:
 
 
 def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
-    data, _, found, _ = find_key_runs(text)
+    data, _, found, _ = find_key_character_runs(text)
     runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
     if not runs or not _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs])):
         return
@@ -390,7 +396,7 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
 
 
 def may_hold_base64_text(data: bytes) -> bool:
-    runs = list_runs(data, 6 * _QUANTUM)
+    runs = list_character_spans(data, 6 * _QUANTUM)
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 
 
@@ -413,7 +419,7 @@ _WIDE_CHARS = bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t
 _WIDE_RUN = b"\1\0" * 12  # a match of `_WIDE` in the classes of `_WIDE_CHARS`; most bytes with a NUL contain none
 
 
-def overwrite_in_utf16(text: str, find: Find) -> str:
+def overwrite_secrets_in_utf16(text: str, find: Find) -> str:
     """Return a text of bytes with secrets in UTF-16 overwritten, at any offset."""
     if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
         return text
@@ -422,7 +428,7 @@ def overwrite_in_utf16(text: str, find: Find) -> str:
     for match in _WIDE.finditer(text):
         plain = match[0][::2]
         if spans := find(plain):
-            out += (text[at : match.start()], "".join(char + "\x00" for char in overwrite_spans(plain, spans)))
+            out += (text[at : match.start()], "".join(char + "\x00" for char in overwrite_secret_spans(plain, spans)))
             at = match.end()
     return "".join((*out, text[at:])) if out else text
 

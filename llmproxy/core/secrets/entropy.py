@@ -52,14 +52,14 @@ def measure_entropy(text: str) -> float:
     return -sum(count / total * log2(count / total) for count in Counter(text).values()) if total else 0.0
 
 
-def is_example(text: str) -> bool:
+def is_example_credential(text: str) -> bool:
     return _EXAMPLES.search(text[:_LOOKED_AT]) is not None
 
 
-def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
+def is_high_entropy_text(text: str, least: float = 3.0, *, words: bool = True) -> bool:
     """Return whether a text may be random: no example, `least` bits per character, and with `words` no words."""
     text = text[:_LOOKED_AT]
-    return measure_entropy(text) >= least and not is_example(text) and not (words and is_made_of_words(text))
+    return measure_entropy(text) >= least and not is_example_credential(text) and not (words and is_made_of_words(text))
 
 
 def has_alphanumeric_run(text: str) -> bool:
@@ -112,7 +112,7 @@ def _has_mixed_classes(text: str) -> bool:
     return borders >= least and borders >= part * len(text)
 
 
-def is_drawn(text: str, least: int = 8) -> bool:
+def is_random_value(text: str, least: int = 8) -> bool:
     """Return whether a value of at least `least` characters is random: no name, path, expression, template, example."""
     text = text[:_LOOKED_AT]
     if len(text) < least:
@@ -123,16 +123,16 @@ def is_drawn(text: str, least: int = 8) -> bool:
         or len(_UNSPEAKABLE.findall(token)) > 1
         for token in _TOKEN.findall(text)
     )
-    return drawn and measure_entropy(text) >= 2.5 and is_not_code_or_path(text) and not is_example(text)
+    return drawn and measure_entropy(text) >= 2.5 and is_not_code_or_path(text) and not is_example_credential(text)
 
 
 def is_probable_token(text: str) -> bool:
     """Return whether a value at a token's position is one: random, or a long run of letters and digits."""
-    if is_drawn(text):
+    if is_random_value(text):
         return True
     return (
         is_not_code_or_path(text)
-        and not (is_example(text) or is_made_of_words(text))
+        and not (is_example_credential(text) or is_made_of_words(text))
         and bool(_LONG_TOKEN.search(text))
     )
 
@@ -156,9 +156,9 @@ def is_real_password(text: str, user: str = "") -> bool:
     return not (known or _TEMPLATE.fullmatch(text) or "REDACTE" in text)
 
 
-def is_chosen_password(text: str) -> bool:
+def is_real_password_in_variable(text: str) -> bool:
     """Return whether the value of a variable named like a password is a real one: no word, no example."""
     bare = text.strip("_,;:)(")
-    if not is_real_password(bare) or not is_not_code_or_path(text) or is_example(text):
+    if not is_real_password(bare) or not is_not_code_or_path(text) or is_example_credential(text):
         return False
     return not (is_made_of_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5

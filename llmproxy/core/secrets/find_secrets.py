@@ -21,7 +21,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.secrets import entropy, secret_kinds
-from llmproxy.core.secrets.entropy import is_drawn
+from llmproxy.core.secrets.entropy import is_random_value
 from llmproxy.core.secrets.secret_kinds import NAMED_MEMBER, NAMED_VALUE, PATTERNS, Pattern, SecretKind
 from llmproxy.lazy_regex import RustPattern, late
 
@@ -71,14 +71,14 @@ _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(secret_kinds.SERVICE.encode)  # matches lower case
 
 
-class KeyRuns(NamedTuple):
+class KeyCharacterRuns(NamedTuple):
     data: bytes  # text in ASCII; other characters become question marks, which are no key characters
     lean: bytes  # same text without images and audio
     spans: list[tuple[int, int]]  # spans with at least 16 key characters in a row
     near: bool  # whether the text has any context of a secret, such as a name
 
 
-def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
+def list_character_spans(data: bytes, least: int) -> list[tuple[int, int]]:
     mapped, run, spans = data.translate(_KEY_CHARS), b"k" * least, list[tuple[int, int]]()
     start = mapped.find(run)
     while start >= 0:
@@ -89,23 +89,23 @@ def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=2)
-def find_key_runs(text: str) -> KeyRuns:
+def find_key_character_runs(text: str) -> KeyCharacterRuns:
     """Return the runs of a text, without those of 50,000 characters or more, which are images and audio."""
     data = text.encode("ascii", "replace")
-    spans, near = list_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
+    spans, near = list_character_spans(data, _KEY_RUN), _IS_NEAR.holds(data)
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
-        return KeyRuns(data, data, spans, near)
+        return KeyCharacterRuns(data, data, spans, near)
     starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
     lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    return KeyRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
+    return KeyCharacterRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
 
 
-def find_by_shape_or_name(text: str, *, named: bool = True) -> list[Span]:
+def detect_secrets_by_pattern(text: str, *, named: bool = True) -> list[Span]:
     """Return the unordered spans of secrets recognised by shape or context; with `named` also by name."""
     if len(text) < _SHORTEST:
         return []
-    data, lean, runs, near = find_key_runs(text)
+    data, lean, runs, near = find_key_character_runs(text)
     found = [
         Span(*span, pattern.label)
         for pattern, is_near in (_PLACED if near else ())
@@ -128,12 +128,12 @@ _ENV = late(rb"[A-Z][A-Z0-9_]*=")  # an environment variable and its sign, witho
 
 
 def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
-    shape, at = secret_kinds.compile_template(kind.template), text.find(kind.needle)
+    shape, at = secret_kinds.compile_secret_template(kind.template), text.find(kind.needle)
     while at >= 0:
         start, after = at - kind.length_before_needle, at + len(kind.needle)
         if (
             start >= 0
-            and has_left_border(text, start)
+            and is_possible_key_start(text, start)
             and (match := shape.match(text, start))
             and _is_key(kind, match[0])
         ):
@@ -157,7 +157,7 @@ def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
 @lru_cache(maxsize=2)
 def _list_possible_kinds(text: str) -> list[SecretKind]:
     """Return the kinds of keys that may occur, the most specific last."""
-    data, _, runs, _ = find_key_runs(text)
+    data, _, runs, _ = find_key_character_runs(text)
     pieces = (data[max(0, start - 1) : end] for start, end in runs)
     joined = b"\n".join([_LONG_BASE64.sub(rb"\1 ", each) if len(each) > 1024 else each for each in pieces])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
@@ -166,12 +166,12 @@ def _list_possible_kinds(text: str) -> list[SecretKind]:
     return [kind for _, kind in sorted(found, key=lambda row: (len(row[0]), row[1].template))]
 
 
-def find_key_starts(text: str) -> Iterator[int]:
+def find_api_key_start_positions(text: str) -> Iterator[int]:
     """Yield positions at which keys of a fixed length may begin, even if the next characters hide their end."""
     for kind in _list_possible_kinds(text):
         if kind.template.endswith("+>"):
             continue
-        loose = secret_kinds.compile_template(kind.template, loose=True)
+        loose = secret_kinds.compile_secret_template(kind.template, loose=True)
         lead, at = kind.length_before_needle, text.find(kind.needle)
         while at >= 0:
             if at >= lead and loose.match(text, at - lead):
@@ -183,10 +183,10 @@ def _is_key(kind: SecretKind, found: str) -> bool:
     if kind.wordy and not entropy.has_alphanumeric_run(found):
         return False
     unknown = found if kind.length_before_needle else found[len(kind.needle) :]
-    return entropy.is_random(unknown, kind.entropy, words=kind.alphabet_allows_words)
+    return entropy.is_high_entropy_text(unknown, kind.entropy, words=kind.alphabet_allows_words)
 
 
-def has_left_border(text: str, start: int) -> bool:
+def is_possible_key_start(text: str, start: int) -> bool:
     """Return whether a key can begin at a position: not in the middle of a word."""
     if start == 0 or not (before := text[start - 1]).isascii() or not before.isalnum():
         return True
@@ -209,8 +209,8 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
         for match in secret_kinds.LABELLED.finditer(text, max(0, start - _LABEL), end):
             value = match["value"]
             named = secret_kinds.SECRET_LABEL.search(match["label"]) is not None
-            plausible = is_drawn(value) and (named or not secret_kinds.LABELLED_ID.fullmatch(value))
-            if plausible and has_left_border(text, match.start()):
+            plausible = is_random_value(value) and (named or not secret_kinds.LABELLED_ID.fullmatch(value))
+            if plausible and is_possible_key_start(text, match.start()):
                 yield Span(*match.span("value"))
 
 
@@ -242,21 +242,23 @@ def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Matc
     word = _NAME_END.match(lowered, match.start())
     name, at, sign = lowered[start : word.end() if word else end], match.end(), match["sign"]
     variable = sign == b"=" and _ENV.fullmatch(data, start, at) is not None
-    if not (least := secret_kinds.get_least_length_for_name(name, variable=variable)):
+    if not (least := secret_kinds.get_minimum_secret_length(name, variable=variable)):
         return None
     if (match["gap"] and not name.startswith(b"--")) or (sign == b">" and lead != b"<") or (sign == lead == b":"):
         return None
     if variable and (not lead or lead in b" \t\n\r\"'`"):
         found = secret_kinds.ENV_VALUE.match(text, at)
-        said = secret_kinds.get_least_length_for_name(name, variable=False) > 0
-        if found and (is_drawn(found["value"], least) or (said and entropy.is_chosen_password(found["value"]))):
+        said = secret_kinds.get_minimum_secret_length(name, variable=False) > 0
+        if found and (
+            is_random_value(found["value"], least) or (said and entropy.is_real_password_in_variable(found["value"]))
+        ):
             return Span(*found.span("value"))
     quoted = secret_kinds.QUOTED_VALUE.match(text, at)
     if (found := quoted or secret_kinds.BARE_VALUE.match(text, at)) is None:
         return None
     value = found["value"]
-    drawn = is_drawn(entropy.drop_brackets_outside_calls(value) if quoted else value, least)
-    an_id = secret_kinds.AN_ID.fullmatch(value) and not secret_kinds.is_sure_name(name)
+    drawn = is_random_value(entropy.drop_brackets_outside_calls(value) if quoted else value, least)
+    an_id = secret_kinds.AN_ID.fullmatch(value) and not secret_kinds.is_certain_secret_name(name)
     return Span(*found.span("value")) if drawn and not an_id else None
 
 
@@ -275,7 +277,7 @@ def is_inside_base64(text: str, start: int, end: int) -> bool:
 
 
 def has_secret_member(text: str) -> bool:
-    runs = find_key_runs(text)
+    runs = find_key_character_runs(text)
     if not (runs.near and _HOLDS_MEMBER.holds(runs.data)):
         return False
     lowered = text.lower()
@@ -312,7 +314,7 @@ _NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghij
 """Bytes other than letters and digits, and the letters of escaped line breaks, ``n`` and ``r``."""
 
 
-def list_written_forms(secret: str) -> Iterator[str]:
+def list_encoded_secret_forms(secret: str) -> Iterator[str]:
     """Yield a secret itself, in JSON, a URL or HTML, and within longer base64 and hexadecimal."""
     data = secret.encode("utf-8", "surrogatepass")
     yield secret
@@ -332,10 +334,10 @@ def list_written_forms(secret: str) -> Iterator[str]:
     yield data.hex()
 
 
-def list_form_anchors(secret: str) -> Sequence[str | None]:
+def list_secret_form_anchors(secret: str) -> Sequence[str | None]:
     """Return characters that each form of a credential contains; None for a form that is short or has no run."""
     if not _PLAIN.fullmatch(secret):
-        return [_choose_form_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
+        return [_choose_form_anchor(form) if len(form) >= FREE else None for form in list_encoded_secret_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same result for usual credentials, in a tenth of the time
     if len(data) < _ENOUGH:
         coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
@@ -396,12 +398,12 @@ class KnownSecrets:
                 self._waiting.pop(secret, None)
 
     def _index_secret(self, secret: str) -> None:
-        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in find_by_shape_or_name(secret)] == [
+        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in detect_secrets_by_pattern(secret)] == [
             (0, len(secret))
         ]:
             self._all[secret] = None  # it is found by its shape
             return
-        new = [form for form in dict.fromkeys(list_written_forms(secret)) if form not in self._all]
+        new = [form for form in dict.fromkeys(list_encoded_secret_forms(secret)) if form not in self._all]
         self._all.update(dict.fromkeys(new))
         for form in new:
             if len(self._few) < _FEW:
@@ -431,7 +433,7 @@ class KnownSecrets:
 
     def _find_anchored_forms(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
-        for start, end in find_key_runs(text).spans:
+        for start, end in find_key_character_runs(text).spans:
             run = text[start:end]
             for at in range(len(run) - _ANCHOR + 1):
                 if run[at : at + _ANCHOR] in anchors:
@@ -441,7 +443,7 @@ class KnownSecrets:
 
 def _choose_form_anchor(form: str) -> str | None:
     """Return the last characters of the first long run in a form: the beginnings of keys are not distinctive."""
-    runs = find_key_runs(form).spans
+    runs = find_key_character_runs(form).spans
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
 
 
@@ -449,7 +451,7 @@ def _find_secret_form_spans(form: str, text: str) -> Iterator[Span]:
     at = text.find(form)
     while at >= 0:
         end = at + len(form)
-        if len(form) >= FREE or (has_left_border(text, at) and not text[end : end + 1].isalnum()):
+        if len(form) >= FREE or (is_possible_key_start(text, at) and not text[end : end + 1].isalnum()):
             yield Span(at, end, CREDENTIAL)
         at = text.find(form, end if len(form) >= FREE else at + 1)
 
@@ -474,7 +476,7 @@ class CredentialEpoch:
 
     def record_searched_text(self, text: str) -> bool:
         """Record a searched text; return False if it is too long, so that any credential may change it."""
-        data, lean, spans, _ = find_key_runs(text)
+        data, lean, spans, _ = find_key_character_runs(text)
         if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
             return False
         pieces = {text[at : at + _ANCHOR] for start, end in spans for at in range(start, end - _ANCHOR + 1)}

@@ -27,14 +27,14 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     OURS,
     FingerprintCache,
     build_placeholder_suffix,
-    find_line_broken,
+    find_secrets_across_lines,
     find_split_secrets,
-    iter_windows,
+    iter_text_search_windows,
     may_hold_base64_text,
     may_hold_escaped_secret,
-    overwrite_in_base64,
-    overwrite_in_utf16,
-    overwrite_spans,
+    overwrite_secret_spans,
+    overwrite_secrets_in_base64,
+    overwrite_secrets_in_utf16,
     overwrite_split_secrets,
     renew_aws_frame_checksums,
     replace_spans,
@@ -164,7 +164,7 @@ class Redactor:
         self._seen_headers = {}
         self._plain_fields = set()
         self._plain_headers = set()  # after the index: a search with the old index adds to the old set
-        self.epoch.count_new_credential(find_secrets.list_form_anchors(secret))
+        self.epoch.count_new_credential(find_secrets.list_secret_form_anchors(secret))
 
     def run_and_record_searches[T](self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return the result of `derive`, and whether all searched text and `head` were recorded (`CredentialEpoch`)."""
@@ -185,25 +185,27 @@ class Redactor:
         return made, all_noted
 
     def _find_plain(self, text: str, *, named: bool = True) -> list[Span]:
-        return merge_spans(self._known.find_spans(text) + find_secrets.find_by_shape_or_name(text, named=named))
+        return merge_spans(self._known.find_spans(text) + find_secrets.detect_secrets_by_pattern(text, named=named))
 
     def _find_all(self, text: str, *, ours: bool = True) -> list[Span]:
         """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
-        spans = self._known.find_spans(text) + find_secrets.find_by_shape_or_name(text)
+        spans = self._known.find_spans(text) + find_secrets.detect_secrets_by_pattern(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
-            spans += find_line_broken(text, partial(self._find_plain, named=False))  # joined lines make up names
+            spans += find_secrets_across_lines(
+                text, partial(self._find_plain, named=False)
+            )  # joined lines make up names
         if ours and ("REDACTE" in text or "REDx" in text):
             spans += [Span(*match.span()) for match in OURS.finditer(text)]
         return merge_spans(spans)
 
     def _replace_in(self, text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
-        return overwrite_in_base64(replace_spans(text, spans, put), self._find_all)
+        return overwrite_secrets_in_base64(replace_spans(text, spans, put), self._find_all)
 
     def find_places(self, text: str) -> list[Span]:
         """Return the ordered spans of secrets in a text; for those in base64 the first changed character."""
         spans = self._find_all(text, ours=False)
-        plain = overwrite_spans(text, spans)
-        coded = overwrite_in_base64(plain, self._find_plain)
+        plain = overwrite_secret_spans(text, spans)
+        coded = overwrite_secrets_in_base64(plain, self._find_plain)
         changed = (at for at, (one, other) in enumerate(zip(plain, coded, strict=True)) if one != other)
         return merge_spans([*spans, *(Span(at, at + 1) for at in islice(changed, 1))])
 
@@ -289,7 +291,7 @@ class Redactor:
 
     def _find_member_kind(self, name: str, value: str, *, said: bool = True) -> str:
         """Return the kind of a member's value: its own, or CREDENTIAL for one of `CARRIED`."""
-        for start, end, kind in find_secrets.find_by_shape_or_name(value, named=False):
+        for start, end, kind in find_secrets.detect_secrets_by_pattern(value, named=False):
             if kind and end - start > len(value) // 2:
                 return kind
         bare = name.lower().replace("-", "").replace("_", "")
@@ -326,7 +328,7 @@ class Redactor:
     def _redact_json_or_text(self, data: bytes, numbers: SecretMarks) -> bytes:
         """Redact JSON, lines of JSON, text, or bytes of no charset; only strings with a secret change."""
         if b"\0" in data:
-            data = overwrite_in_utf16(data.decode("latin-1"), self._find_all).encode("latin-1")
+            data = overwrite_secrets_in_utf16(data.decode("latin-1"), self._find_all).encode("latin-1")
         try:
             text, charset = data.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
@@ -390,7 +392,7 @@ class Redactor:
             named = value.strip() and secret_kinds.ANSWER_HEADER.search(lower)
             spans = [Span(0, len(value), CREDENTIAL)] if named else self._find_in_header(value)
             flagged = flagged or bool(spans)
-            headers.append((name, overwrite_spans(value, spans)))
+            headers.append((name, overwrite_secret_spans(value, spans)))
         body = response.body
         changed = self.redact_answer_body(body, response.mime_type.lower(), pieces=len(response.chunks))
         if changed is not body:
@@ -399,7 +401,7 @@ class Redactor:
                 chunks = ChunkedBody(body, ((each.offset, len(each.data)) for each in chunks))
             response = replace(response, chunks=chunks.replace_body(changed))
         spans = self._find_all(response.reason, ours=False)
-        reason = overwrite_spans(response.reason, spans)
+        reason = overwrite_secret_spans(response.reason, spans)
         return replace(response, headers=tuple(headers), reason=reason), flagged or bool(spans)
 
     def _find_in_header(self, value: str) -> list[Span]:
@@ -418,10 +420,10 @@ class Redactor:
         media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
         made: bytearray | None = None
-        for start, first, last, end in iter_windows(len(body)):
+        for start, first, last, end in iter_text_search_windows(len(body)):
             text = body[start:end].decode("latin-1")  # one character a byte: spans are offsets
             if media:  # images, audio and video may hold known credentials only
-                changed = overwrite_spans(text, merge_spans(self._known.find_spans(text)), numbers)
+                changed = overwrite_secret_spans(text, merge_spans(self._known.find_spans(text)), numbers)
             else:
                 changed = self._redact_answer_text(text, numbers, dealt_out=dealt_out)
             if changed != text:
@@ -433,13 +435,13 @@ class Redactor:
         return renew_aws_frame_checksums(bytes(made)) if framed else bytes(made)
 
     def _redact_answer_text(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
-        changed = overwrite_in_utf16(text, self._find_plain)
+        changed = overwrite_secrets_in_utf16(text, self._find_plain)
         view, offset = unescape_json_text(changed)
         spans = self._find_all(view, ours=False)
         if find_secrets.has_secret_member(view):
             spans = merge_spans([*spans, *self._find_secret_members(view)])
         spans = [Span(offset(start), offset(end), kind) for start, end, kind in spans]
-        changed = overwrite_in_base64(overwrite_spans(changed, spans, numbers), self._find_plain)
+        changed = overwrite_secrets_in_base64(overwrite_secret_spans(changed, spans, numbers), self._find_plain)
         if not dealt_out:
             return changed
         return overwrite_split_secrets(changed, find_split_secrets(changed, self._find_plain), numbers)

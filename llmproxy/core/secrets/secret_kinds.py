@@ -19,8 +19,8 @@ from functools import cache, cached_property, lru_cache
 
 from llmproxy.core.secrets import entropy
 from llmproxy.core.secrets.entropy import (
-    is_drawn,
     is_not_code_or_path,
+    is_random_value,
     is_real_password,
     parse_word_list,
     parse_word_set,
@@ -98,7 +98,7 @@ def _template_to_regex(template: str) -> str:
 
 
 @cache
-def compile_template(template: str, *, loose: bool = False) -> re.Pattern[str]:
+def compile_secret_template(template: str, *, loose: bool = False) -> re.Pattern[str]:
     """Return a template's pattern, up to its open end; `loose`: with any text after it."""
     end = "" if loose or template.endswith("+>") else r"(?![A-Za-z0-9])"
     return re.compile(_template_to_regex(template) + end)
@@ -295,7 +295,7 @@ class Pattern:
 
 
 def _build_random_check(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
-    return lambda match: entropy.is_random(match["secret"], least)
+    return lambda match: entropy.is_high_entropy_text(match["secret"], least)
 
 
 def _is_password(match: re.Match[str]) -> bool:
@@ -329,7 +329,7 @@ def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tu
             _BEGINNING.search(text, 0, match.start())
             or match["host"] == "localhost"
             or not match["host"].isalnum()
-            or (match["host"] not in _DIGESTS and is_drawn(match["secret"], 12))
+            or (match["host"] not in _DIGESTS and is_random_value(match["secret"], 12))
         )
     ]
 
@@ -376,7 +376,9 @@ def _is_connection_password(match: re.Match[str]) -> bool:
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
-    return entropy.is_chosen_password(secret) or (bordered and is_real_password(secret) and is_not_code_or_path(secret))
+    return entropy.is_real_password_in_variable(secret) or (
+        bordered and is_real_password(secret) and is_not_code_or_path(secret)
+    )
 
 
 def _is_base64_login(match: re.Match[str]) -> bool:
@@ -389,7 +391,7 @@ def _is_base64_login(match: re.Match[str]) -> bool:
 
 def _is_jwk_secret(match: re.Match[str]) -> bool:
     around = match.string[max(0, match.start() - 10 * _CONTEXT) : match.end() + 10 * _CONTEXT]
-    return _JWK.search(around) is not None and is_drawn(match["secret"])
+    return _JWK.search(around) is not None and is_random_value(match["secret"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,17 +401,19 @@ class Cookies(Pattern):
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
         for match in self.regex.finditer(text):
             for pair in _PAIRS_OF_COOKIE.finditer(text, *match.span("secret")):
-                if pair["name"].lower() not in _OF_COOKIE and is_drawn(pair["secret"]):
+                if pair["name"].lower() not in _OF_COOKIE and is_random_value(pair["secret"]):
                     yield pair.span("secret")
 
 
 _SPACE = r"[\s?\x1c-\x1f]"
 
 
-def match_any_case(text: str) -> str:
+def build_case_insensitive_regex(text: str) -> str:
     """Return an expression for letters in either case, with letters outside ASCII that Python treats as equal."""
     return f"(?i:{re.sub('[ks]', r'[\g<0>?]', text)})"
 
+
+_SECRET_HEADER = build_case_insensitive_regex("authorization|key|token|secret")
 
 _CRLF = r"(?:\r\n|\\{1,15}r\\{1,15}n)"
 
@@ -474,7 +478,7 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
         lambda match: entropy.is_probable_token(match["secret"]),
-        rf"[?&;6]{match_any_case('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
+        rf"[?&;6]{build_case_insensitive_regex('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
     Pattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
@@ -500,7 +504,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
         _build_random_check(2.5),
-        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{match_any_case('authorization|key|token|secret')}{_SPACE}*:",
+        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{_SECRET_HEADER}{_SPACE}*:",
     ),
     Pattern(
         "curl user", (b" -u", b" --user", b"\t-u"),
@@ -511,7 +515,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
         late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connection_password,
-        rf"{match_any_case('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
+        rf"{build_case_insensitive_regex('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
     ),
     Pattern(
         "dsn", (b"@tcp(", b"@unix("),
@@ -546,7 +550,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "otpauth", (b"otpauth",),
         late(r"otpauth(?:%3[aA]|:)[^\s\"'<>\\]{0,300}?secret(?:=|%3[dD])(?P<secret>[A-Za-z2-7]{8,200})"),
-        lambda match: not entropy.is_example(match["secret"]), certain=False,
+        lambda match: not entropy.is_example_credential(match["secret"]), certain=False,
     ),
     Pattern(
         "jwk", (b'"d', b'"p', b'"q', b'"k'),
@@ -556,7 +560,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Cookies(
         "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
-        near=rf"{match_any_case('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
+        near=rf"{build_case_insensitive_regex('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
         r"[^\r\n\"'\\<>]{6}", certain=False,
     ),
 )  # fmt: skip
@@ -589,7 +593,7 @@ SERVICES = parse_word_list(
 SERVICE = build_alternation([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression for the names of services in lower case."""
 NEAR_LABEL = (
-    rf"{match_any_case(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
+    rf"{build_case_insensitive_regex(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
     r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}"
 )
 """Context of a secret that follows a service's name, ``datadog_api_key = "..."``; used like `Pattern.near`."""
@@ -659,7 +663,9 @@ MEMBERS = tuple(
     for word in words
 )
 """End of a name, and a lower-case expression from it on: one of them matches if any JSON member must be examined."""
-NAMED_MEMBER = "|".join(rf'{match_any_case(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS)
+NAMED_MEMBER = "|".join(
+    rf'{build_case_insensitive_regex(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS
+)
 """An expression that occurs in every text in which one of them matches."""
 MEMBER = late(
     r'(?<!\\)(?P<escape>\\*)"(?P<name>[A-Za-z_\-]{4,40})(?P=escape)"\s{0,8}:\s{0,8}'
@@ -685,7 +691,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     recipe = bare_name == "cookie" and "=" not in bare  # a header field has name=value
     if recipe or " " in bare or len(bare) < SHORTEST:
         return False
-    plausible = is_not_code_or_path(bare) and not entropy.is_example(bare)
+    plausible = is_not_code_or_path(bare) and not entropy.is_example_credential(bare)
     if said and bare_name in _OAUTH_MEMBERS:
         return plausible and is_real_password(bare) and bare.isascii() and not _ITSELF.search(bare)
     if bare_name in CARRIED:
@@ -726,7 +732,7 @@ _WHOSE_KEY = (
 _SIGNED_NAME = rf"(?:{_BUT_KEY}|(?:_|{_WHOSE_KEY}[_.\-]?)key)\\*[\"'`]?\]?"
 NAMED_VALUE = (
     rf"(?i)(?:{_SIGNED_NAME}[ \t]*(?:[=:>]|%3d)|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
-    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{match_any_case(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
+    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{build_case_insensitive_regex(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
 )
 """An expression that occurs wherever a name and its value must be examined."""
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
@@ -753,13 +759,13 @@ _SHORT, _MIDDLE, _LONG_ENOUGH = 8, 12, 16
 
 
 @lru_cache(maxsize=4096)
-def is_sure_name(name: bytes) -> bool:
+def is_certain_secret_name(name: bytes) -> bool:
     """Return whether a name means that its value grants access, so that even an id with it is a secret."""
     return not name.endswith(b"token") or _SURE_TOKEN.search(name) is not None
 
 
 @lru_cache(maxsize=4096)
-def get_least_length_for_name(name: bytes, *, variable: bool) -> int:
+def get_minimum_secret_length(name: bytes, *, variable: bool) -> int:
     """Return the minimum length of a secret with a lower-case name, or 0; in a `variable` any ``_key`` counts."""
     text = name.decode("ascii", "replace").lstrip("-$@.")
     found = _SECRET_NAME.search(text)

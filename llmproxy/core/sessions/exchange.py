@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import StartCommand, quote_word
-from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.streams import decide_response_ending
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import CachedKeyEntry
-from llmproxy.core.keys.server_object_changes import StateChange
+from llmproxy.core.keys.server_object_changes import ServerObjectChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_or_recorded import LiveChannels
-from llmproxy.core.providers.provider_table import Family, get_service_kind
+from llmproxy.core.live_or_recorded import LiveChannelSettings
+from llmproxy.core.providers.provider_table import Family, get_call_channel
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
-from llmproxy.core.sessions.interceptor import CallState, ClientEnds, Interceptor
+from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, InterceptorCallValues
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.body_decoding import BodyDecoder
@@ -90,7 +90,7 @@ class Config:
     change: tuple[str, ...] = ()
     """Names of the changes whose calls are sent anew; empty: all."""
     faults: Faults | None = None
-    live: LiveChannels | None = None
+    live: LiveChannelSettings | None = None
     trial: bool = False
     """Whether sessions are on trial by default: a miss gets the answer at its place."""
     record_host: tuple[str, ...] = ()
@@ -196,7 +196,7 @@ class AnswerAdjustments:
 
 
 @dataclass(slots=True)
-class CallStorage:
+class CallRecordingReference:
     into: tuple[str, int] | None = None
     """Cassette and sample, if they are not its session's."""
     occurrence: int = 0
@@ -306,7 +306,7 @@ class Recording:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.is_whole
         chunks, undone = self._undo_content_encoding()
-        how = decide_ending(operation, stream, self.status, self.mime_type, chunks.body, proper)
+        how = decide_response_ending(operation, stream, self.status, self.mime_type, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = without(self._headers, "content-encoding") if undone else self._headers
@@ -341,7 +341,7 @@ class Exchange:
     progress: CallProgress
     request: EffectiveRequest
     identity: CachedKeyEntry = UNIDENTIFIED
-    change: StateChange | None = None
+    change: ServerObjectChange | None = None
     """Its change of objects on the server, unless it fails."""
     nth: int = 0
     """Number of its arrival among those of its key in its session, from 1."""
@@ -351,8 +351,8 @@ class Exchange:
     error: LLMProxyError | None = None
     note: str = ""
     answer: AnswerAdjustments = field(default_factory=AnswerAdjustments)
-    kept: CallStorage = field(default_factory=CallStorage)
-    state: CallState = field(default_factory=CallState)
+    kept: CallRecordingReference = field(default_factory=CallRecordingReference)
+    state: InterceptorCallValues = field(default_factory=InterceptorCallValues)
     recording: Recording = field(default_factory=Recording)
 
     @property
@@ -395,7 +395,7 @@ class Exchange:
     def channel(self) -> Channel:
         """Channel of the call; for MCP it is known once the body has arrived."""
         place = self.place
-        return place.channel if place.route.known else get_service_kind(place.route.provider.name, self.operation)
+        return place.channel if place.route.known else get_call_channel(place.route.provider.name, self.operation)
 
     @property
     def replayed_status(self) -> int | None:

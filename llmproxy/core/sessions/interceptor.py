@@ -74,7 +74,7 @@ ClientEnds = tuple[object, object] | None
 
 
 @dataclass(slots=True)
-class CallState:
+class InterceptorCallValues:
     """An interceptor's values for a call, by type; only that interceptor reads them."""
 
     _values: dict[type, object] = field(default_factory=dict)
@@ -86,8 +86,8 @@ class CallState:
     def put(self, value: object) -> None:
         self._values[type(value)] = value
 
-    def copy(self) -> CallState:
-        return CallState(dict(self._values))
+    def copy(self) -> InterceptorCallValues:
+        return InterceptorCallValues(dict(self._values))
 
     def drop(self, kind: type) -> None:
         self._values.pop(kind, None)

@@ -32,7 +32,7 @@ from llmproxy.core.traffic.interaction import Request
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.server_store_copies import ensure_copy_folder
-from llmproxy.sqlite_file import FileState, open_connection, read_state, write_transaction
+from llmproxy.sqlite_file import DatabaseFileState, open_connection, read_state, write_transaction
 
 log = logging.getLogger(__name__)
 
@@ -141,14 +141,14 @@ class Journal:
         """Open or create the journal; never raises for the file's content or place."""
         try:
             try:
-                return cls(open_state(path), now, "")
+                return cls(open_journal_database(path), now, "")
             except sqlite3.OperationalError:
                 raise
             except sqlite3.DatabaseError as error:
                 moved = path.with_name(f"{path.name}.broken")
                 path.replace(moved)
                 note = f"The journal {path} was damaged ({error}); it was moved to {moved}, a new one is begun."
-                return cls(open_state(path), now, note)
+                return cls(open_journal_database(path), now, note)
         except (sqlite3.Error, OSError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             return cls(None, now, f"The journal {path} cannot be used ({why}): kept in memory only.")
@@ -225,7 +225,7 @@ class Journal:
             log.warning(self.note)
 
 
-def open_state(path: Path) -> sqlite3.Connection:
+def open_journal_database(path: Path) -> sqlite3.Connection:
     """Create or check the tables of the state database, drop old rows. Raises sqlite3.Error, OSError."""
     ensure_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
@@ -267,7 +267,7 @@ def _check_database_empty(conn: sqlite3.Connection, version: int) -> None:
 def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Return the rows of a query, without creating or changing the journal; empty if it is absent or unreadable."""
     try:
-        if read_state(path) is not FileState.ROLLBACK:
+        if read_state(path) is not DatabaseFileState.ROLLBACK:
             return []
         with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
@@ -379,7 +379,7 @@ class TrialSessionResult(NamedTuple):
 
 class TrialStore:
     def __init__(self, store: Path, now: Callable[[], float]) -> None:
-        self._path, self._now = get_state_path(store), now
+        self._path, self._now = get_journal_path(store), now
         self._since = now()
         self._conn: sqlite3.Connection | None = None
 
@@ -392,7 +392,7 @@ class TrialStore:
         place = to_sql(session.cassette), session.sample
         try:
             if self._conn is None:
-                self._conn = open_state(self._path)
+                self._conn = open_journal_database(self._path)
                 self._conn.execute(_TABLE)
             conn = self._conn
             with write_transaction(conn):
@@ -416,12 +416,16 @@ class TrialStore:
 
 def forget_interrupted_trials_served_recordings(store: Path, since: float) -> None:
     """Delete the played recordings of trials that ended since then, because their runs were interrupted."""
-    with suppress(OSError, sqlite3.Error), closing(open_state(get_state_path(store))) as conn, write_transaction(conn):
+    with (
+        suppress(OSError, sqlite3.Error),
+        closing(open_journal_database(get_journal_path(store))) as conn,
+        write_transaction(conn),
+    ):
         conn.execute(_TABLE)
         conn.execute("UPDATE trial_runs SET served = NULL WHERE at >= ?", (since,))
 
 
-def get_state_path(store: Path) -> Path:
+def get_journal_path(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
@@ -437,5 +441,5 @@ def read_trials(store: Path, since: float = 0.0) -> list[TrialSessionResult]:
             tuple(map(UnrecordedTrialCall.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
-        for name, sample, at, passed, calls, seen, served in query_journal(get_state_path(store), _SINCE, (since,))
+        for name, sample, at, passed, calls, seen, served in query_journal(get_journal_path(store), _SINCE, (since,))
     ]

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
-from llmproxy.core.keys.server_object_changes import StateChanges
+from llmproxy.core.keys.server_object_changes import ServerObjectChangeLog
 from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
@@ -150,7 +150,7 @@ class ReplayPosition:
     """Keys that the session records, each with its party and with an empty one."""
     failed: set[int] = field(default_factory=set)
     """Recorded failures of this session: a good answer after one is a retry."""
-    changes: StateChanges = field(default_factory=StateChanges)
+    changes: ServerObjectChangeLog = field(default_factory=ServerObjectChangeLog)
     last: PartyKey | None = None
     stateless: PartyKey | None = None
     """The same with the key before any server state is added (`keys.server_object_changes`)."""
@@ -341,7 +341,7 @@ class SessionFeature:
         """Called when recordings of a replaying session were looked for: at its begin, or if it had none until now."""
 
 
-def canonical_name(name: str) -> str:
+def canonicalize_session_name(name: str) -> str:
     """Return a session's canonical name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
     if name and "~" not in name:  # the usual case; other errors are raised when the session begins
         return name
@@ -372,12 +372,12 @@ class Sessions:
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
     def get_or_open(self, name: str) -> Session:
-        name = canonical_name(name)
+        name = canonicalize_session_name(name)
         name = self.bindings.get(name, name)
         return self.open_sessions.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
-        name = canonical_name(name)
+        name = canonicalize_session_name(name)
         return self.open_sessions.get(self.bindings.get(name, name))
 
     def open_session(
@@ -399,7 +399,7 @@ class Sessions:
         Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveSessionForbidden; CassetteBusy:
         another session records this cassette; CassetteNameTaken: there is a `child` already.
         """
-        name = canonical_name(name)
+        name = canonicalize_session_name(name)
         known = self.open_sessions.get(name)
         if known is not None and known.settings.opened:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
@@ -472,7 +472,7 @@ class Sessions:
 
     def get_session(self, name: str) -> Session:
         """Return an open session. Raises SessionUnknown."""
-        if name and (session := self.open_sessions.get(canonical_name(name))) is not None:
+        if name and (session := self.open_sessions.get(canonicalize_session_name(name))) is not None:
             return session
         names = [f"{each[:40]!r}" for each in sorted(self.open_sessions)[:_SHOWN_NAMES]]
         more = ", ..." if len(self.open_sessions) > _SHOWN_NAMES else ""
@@ -544,7 +544,7 @@ class Sessions:
         """Route requests under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionInUse."""
         target = self.get_session(session).name
         split_cassette_sample(name)
-        name = canonical_name(name)
+        name = canonicalize_session_name(name)
         if name == target:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")
         if name in self.bindings:
@@ -558,12 +558,12 @@ class Sessions:
 
     def unbind_name(self, name: str) -> None:
         """Route requests under `name` to their own session again. Raises SessionUnknown."""
-        if not name or self.bindings.pop(canonical_name(name), None) is None:
+        if not name or self.bindings.pop(canonicalize_session_name(name), None) is None:
             raise SessionUnknown(f"llmproxy: {name[:100]!r} is not bound.")
-        self.speakers.pop(canonical_name(name), None)
+        self.speakers.pop(canonicalize_session_name(name), None)
 
     def get_party_of_name(self, name: str) -> str:
-        return self.speakers.get(canonical_name(name), AGENT) if self.speakers and name else AGENT
+        return self.speakers.get(canonicalize_session_name(name), AGENT) if self.speakers and name else AGENT
 
     def renew_recording_leases(self) -> None:
         for session in list(self.open_sessions.values()):

@@ -142,7 +142,7 @@ class Blob(NamedTuple):
             raise _damage_error(self.row, str(error)) from error
 
 
-def decode_standalone(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
+def decode_body_without_base(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
     """Return the content of a row without a base. Raises CassetteCorrupt if its sha256 differs."""
     content = stored.read_content(conn)
     if hashlib.sha256(content).digest() != sha256:

@@ -7,10 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmproxy.core.keys.ignored_differences import KeyDifference, explain_differences, list_uncounted_head_fields
+from llmproxy.core.keys.ignored_differences import (
+    KeyDifference,
+    explain_request_differences,
+    list_fields_ignored_in_key,
+)
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.connect import translate
-from llmproxy.core.store.queries import derive_current_keys, derive_route_of_recording
+from llmproxy.core.store.queries import derive_keys_under_current_rules, derive_route_of_recording
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Request
@@ -30,10 +34,10 @@ class SameKeyPair:
         return tuple(each for each in self.differences if not each.why)
 
 
-def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
+def find_equal_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.list_summaries():
-        derive_current_keys(store, row.cassette, row.sample, rules, upstreams)
+        derive_keys_under_current_rules(store, row.cassette, row.sample, rules, upstreams)
         key, _ = store.find_current_key(row.cassette, row.sample, row.id, row.key, row.occurrence)
         groups[row.cassette, row.sample, row.party, key].append(row.id)
     for first, *others in groups.values():
@@ -43,7 +47,7 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
                 routes = derive_route_of_recording(old, upstreams), derive_route_of_recording(new, upstreams)
             except (CassetteError, RefusedError):
                 continue  # `verify` reports the damage
-            if differences := tuple(explain_differences(old.request, new.request, routes, rules)):
+            if differences := tuple(explain_request_differences(old.request, new.request, routes, rules)):
                 yield SameKeyPair(first, other, old.operation, differences)
 
 
@@ -65,14 +69,14 @@ def list_ignored_fields_by_service(
     answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
     alike: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in store.list_summaries(channel=Channel.HTTP):
-        derive_current_keys(store, row.cassette, row.sample, rules, upstreams)
+        derive_keys_under_current_rules(store, row.cassette, row.sample, rules, upstreams)
         key, _ = store.find_current_key(row.cassette, row.sample, row.id, row.key, row.occurrence)
         try:
             one = store.load(row.id)
             where = derive_route_of_recording(one, upstreams)
         except (CassetteError, RefusedError):
             continue
-        fields.setdefault(row.provider, {}).update(list_uncounted_head_fields(one.request, where))
+        fields.setdefault(row.provider, {}).update(list_fields_ignored_in_key(one.request, where))
         slot = (row.cassette, row.sample, row.party, key)
         first, body = answers[row.provider].setdefault(slot, (row.id, one.response.body))
         if body != one.response.body:
@@ -97,7 +101,9 @@ def diff_journal_requests_with_recordings(
             )
         except (CassetteError, RefusedError):
             continue  # pruned since, or damaged
-        yield SameKeyPair(id_, None, old.operation, tuple(explain_differences(old.request, request, routes, rules)))
+        yield SameKeyPair(
+            id_, None, old.operation, tuple(explain_request_differences(old.request, request, routes, rules))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,19 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.store.reader import Readable, RecomputedKeys, RequestWithUpstream
-from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, decode_sql_text, to_sql, to_summary
+from llmproxy.core.store.reader import Readable, RecomputedRequestKeys, RequestWithUpstream
+from llmproxy.core.store.rows import (
+    OF_CHANNEL,
+    SELECT_SUMMARY,
+    Row,
+    StoredCallSummary,
+    build_summary_from_row,
+    decode_sql_text,
+    to_sql,
+)
 from llmproxy.core.store.store import GOOD, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, RefusedError, remove_prefix
+from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, RefusedError, remove_program_prefix
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
@@ -44,11 +52,11 @@ def find_cassettes_with_key(store: Store, key: Key, limit: int) -> list[tuple[st
     ]
 
 
-def read_interaction_summary(store: Store, interaction: int) -> RowSummary:
+def read_interaction_summary(store: Store, interaction: int) -> StoredCallSummary:
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
-    return to_summary(found[0])
+    return build_summary_from_row(found[0])
 
 
 def count_unused(
@@ -93,7 +101,7 @@ _LEFT = (
 )
 
 
-class MaxAge(NamedTuple):
+class RecordingMaxAge(NamedTuple):
     age: str  # ``30d``, in the form of `--max-age`
 
     @classmethod
@@ -102,50 +110,54 @@ class MaxAge(NamedTuple):
         return cls(str(value))
 
 
-Note = VolatileField | AcceptedChange | MaxAge
+Note = VolatileField | AcceptedChange | RecordingMaxAge
 """A cassette's own setting: a volatile field, an accepted change or a maximum age."""
-_KINDS = (MaxAge, VolatileField, AcceptedChange)  # in the order of a file's head, so that a store and its file agree
+_KINDS = (
+    RecordingMaxAge,
+    VolatileField,
+    AcceptedChange,
+)  # in the order of a file's head, so that a store and its file agree
 _CHANGE, _AGE = "change", "max_age"
 """Members that mark an accepted change and a maximum age; rows without them are volatile fields."""
 
 
-def read_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
+def read_cassette_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
     """Return the notes of a cassette, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
         return tuple(_parse_note(json.loads(text)) for (text,) in store.query(sql, (to_sql(cassette),)))
     except (ValueError, TypeError, BadVolatileField) as error:
         raise CassetteCorrupt(
-            f"The volatile fields of cassette {cassette} in {store.path} are damaged: {remove_prefix(error)}"
+            f"The volatile fields of cassette {cassette} in {store.path} are damaged: {remove_program_prefix(error)}"
         ) from error
 
 
 def _parse_note(value: Mapping[str, Any]) -> Note:
     if _AGE in value:
-        return MaxAge.parse(value[_AGE])
+        return RecordingMaxAge.parse(value[_AGE])
     return AcceptedChange.from_member(value[_CHANGE]) if _CHANGE in value else parse_volatile_field(value)
 
 
-def write_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
+def write_cassette_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
     said = [
         {_CHANGE: note.to_member()} if isinstance(note, AcceptedChange)
-        else {_AGE: note.age} if isinstance(note, MaxAge) else note.to_dict()
+        else {_AGE: note.age} if isinstance(note, RecordingMaxAge) else note.to_dict()
         for note in sorted(notes, key=lambda note: _KINDS.index(type(note)))
     ]  # fmt: skip
     store.write_volatile_fields(cassette, [json.dumps(each) for each in said])
 
 
 def read_volatile_fields(store: Readable, cassette: str) -> tuple[VolatileField, ...]:
-    return tuple(note for note in read_notes(store, cassette) if isinstance(note, VolatileField))
+    return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, VolatileField))
 
 
 def write_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
-    others = [note for note in read_notes(store, cassette) if not isinstance(note, VolatileField)]
-    write_notes(store, cassette, [*fields, *others])
+    others = [note for note in read_cassette_notes(store, cassette) if not isinstance(note, VolatileField)]
+    write_cassette_notes(store, cassette, [*fields, *others])
 
 
 def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
-    return tuple(note for note in read_notes(store, cassette) if isinstance(note, AcceptedChange))
+    return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 
 def list_key_digests_allowed_unused(store: Readable, cassette: str) -> frozenset[str]:
@@ -155,13 +167,17 @@ def list_key_digests_allowed_unused(store: Readable, cassette: str) -> frozenset
 
 
 def replace_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
-    others = [note for note in read_notes(store, cassette) if not isinstance(note, AcceptedChange)]
-    write_notes(store, cassette, [*others, *changes])
+    others = [note for note in read_cassette_notes(store, cassette) if not isinstance(note, AcceptedChange)]
+    write_cassette_notes(store, cassette, [*others, *changes])
 
 
-def choose_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
+def choose_recording_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
     """Return the seconds above which a recording is stale, by file or `given`; or None. Raises CassetteCorrupt."""
-    own = [parse_age_seconds(note.age) for note in read_notes(store, cassette) if isinstance(note, MaxAge)]
+    own = [
+        parse_age_seconds(note.age)
+        for note in read_cassette_notes(store, cassette)
+        if isinstance(note, RecordingMaxAge)
+    ]
     return min(filter(None, [*own, given]), default=None)
 
 
@@ -173,7 +189,7 @@ def list_recordings_of_operation(
     return [(id_, store.find_current_key(*place, id_, key, 0)[0]) for id_, key in found]
 
 
-def list_keys_of_party(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
+def list_request_keys_of_party(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
     found = store.query(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
     return [(id_, *store.find_current_key(*place, id_, key, occurrence)) for id_, key, occurrence in found]
 
@@ -183,7 +199,7 @@ def list_call_times(store: Readable, cassette: str, sample: int) -> list[Row]:
     return store.query(_TIMES, (to_sql(cassette), sample))
 
 
-def has_answers_left_by_client(store: Readable, cassette: str, sample: int) -> bool:
+def has_answers_abandoned_by_client(store: Readable, cassette: str, sample: int) -> bool:
     return bool(store.query(_LEFT, (to_sql(cassette), sample)))
 
 
@@ -192,7 +208,7 @@ def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]
     return [decode_sql_text(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
 
 
-def read_newest_variables(store: Readable, cassette: str) -> str:
+def read_newest_run_variables(store: Readable, cassette: str) -> str:
     """Return the run variables of a cassette's newest live recording, in stored form; empty if there are none."""
     found = store.query(_NEWEST, (to_sql(cassette),))
     return store.read_run_variables(found[0][0]) if found else ""
@@ -200,7 +216,7 @@ def read_newest_variables(store: Readable, cassette: str) -> str:
 
 def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
     """Return API key variables set when a cassette was recorded, and its providers'; None if the former are unknown."""
-    declared = load_run_variables(read_newest_variables(store, cassette))
+    declared = load_run_variables(read_newest_run_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
     if said is None:
         return None
@@ -241,15 +257,15 @@ class RekeyedRecording:
         return self.old != self.new and not self.other_rules
 
 
-def derive_current_keys(
+def derive_keys_under_current_rules(
     store: Store, cassette: str, sample: int, rules: Rules, upstreams: Mapping[str, str]
-) -> RecomputedKeys | None:
+) -> RecomputedRequestKeys | None:
     """Derive a cassette's keys under today's rules, once per opened store; None if not needed. Raises CassetteError."""
     place = (cassette, sample)
     if place not in store.derived:
         store.derived[place] = None
         if store.has_other_rules(cassette, sample, rules.rules_digest):
-            store.derived[place] = derived = RecomputedKeys()
+            store.derived[place] = derived = RecomputedRequestKeys()
             try:
                 for each in store.list_keys(cassette, sample):  # in order: a key may be part of a later one
                     key, digest = each.key, each.rules
@@ -270,7 +286,7 @@ def iter_recordings_with_new_keys(
     """Yield each live interaction, of one cassette or all, with its key derived anew; skips damaged rows."""
     for info in store.cassettes(cassette):
         with suppress(CassetteError):
-            derive_current_keys(store, info.name, info.sample, rules, upstreams)
+            derive_keys_under_current_rules(store, info.name, info.sample, rules, upstreams)
     for summary in store.list_summaries(cassette):
         try:
             each = store.load(summary.id)
@@ -284,11 +300,11 @@ def iter_recordings_with_new_keys(
         yield RekeyedRecording(summary.id, (each.cassette, each.sample, each.party), each.key, new, other_rules)
 
 
-def derive_and_write_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
+def rewrite_keys_under_current_rules(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
     """Update the keys of live interactions to `rules`; return the number of changed ones. Merged ones stay in order."""
     changed = 0
     for info in store.cassettes():
-        if (derived := derive_current_keys(store, info.name, info.sample, rules, upstreams)) is not None:
+        if (derived := derive_keys_under_current_rules(store, info.name, info.sample, rules, upstreams)) is not None:
             changed += sum(each.key != each.old for each in derived.changes)
             store.write_current_keys([(info.name, info.sample)])
     return changed

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import format_command
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Blob, RowCache, decode_standalone, read_body
+from llmproxy.core.store.bodies import Blob, RowCache, decode_body_without_base, read_body
 from llmproxy.core.store.file import connect
-from llmproxy.core.store.file.connect import Signature, StoreReadConnection, is_signature_reliable
+from llmproxy.core.store.file.connect import Signature, StoreReadConnection, is_stat_signature_reliable
 from llmproxy.core.store.file.statements import is_lease_live
-from llmproxy.core.store.rows import Row, RowSummary, decode_sql_text, to_sql
+from llmproxy.core.store.rows import Row, StoredCallSummary, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import IdOrigin
@@ -119,7 +119,7 @@ class KeyedRecording:
 
     @property
     def is_good_answer(self) -> bool:
-        return is_good_response(self)
+        return is_complete_replayable_response(self)
 
     @property
     def was_left(self) -> bool:
@@ -127,7 +127,7 @@ class KeyedRecording:
         return self.ending is Ending.LEFT and is_replayable_status(self.status)
 
 
-def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
+def was_abandoned_twice(recording: KeyedRecording, turn: int) -> bool:
     """Return whether a client left this answer, the `turn`-th live one of its key, after one in its place before.
 
     Leaving once may be an interrupt or a timeout; twice is the agent's behaviour, and the part that it reads counts.
@@ -135,13 +135,13 @@ def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
     return recording.was_left and recording.occurrence > turn
 
 
-def find_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def find_answers_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
     good = len(slots) - len(find_trailing_failures(slots))
     return [each for turn, each in enumerate(slots, 1) if turn > good and each.was_left and each.occurrence <= turn]
 
 
-def is_good_response(made: Response | KeyedRecording) -> bool:
+def is_complete_replayable_response(made: Response | KeyedRecording) -> bool:
     """Return whether an answer is complete, may be replayed in `auto` and `once`, and may be repeated as the last."""
     return made.ending is Ending.COMPLETE and is_replayable_status(made.status)
 
@@ -162,7 +162,7 @@ class RequestWithUpstream(NamedTuple):
     request: Request
 
 
-class StoredKey(NamedTuple):
+class StoredRequestKey(NamedTuple):
     id: int
     party: str
     key: Key
@@ -170,7 +170,7 @@ class StoredKey(NamedTuple):
     rules: str  # digest of the rules under which the key was derived; empty if unknown
 
 
-class KeyChange(NamedTuple):
+class RequestKeyChange(NamedTuple):
     id: int
     old: Key  # expected key; a recording with another one is not changed
     key: Key
@@ -178,26 +178,26 @@ class KeyChange(NamedTuple):
     rules: str
 
 
-class RecomputedKeys:
+class RecomputedRequestKeys:
     """Keys under today's rules for a cassette recorded under others, in memory, as a replayed store never changes.
 
-    `queries.derive_current_keys` fills it when a session opens the cassette; the first write persists it
+    `queries.derive_keys_under_current_rules` fills it when a session opens the cassette; the first write persists it
     (`Store.write_current_keys`).
     """
 
     def __init__(self) -> None:
-        self.changes: list[KeyChange] = []  # changes in the order of the requests
+        self.changes: list[RequestKeyChange] = []  # changes in the order of the requests
         self.names: dict[int, tuple[Key, int]] = {}  # key and occurrence of every live recording by id
         self.keyed: dict[tuple[str, Key], dict[int, int]] = {}  # ids by party and key, then by occurrence
 
-    def add(self, each: StoredKey, key: Key, rules: str) -> None:
+    def add(self, each: StoredRequestKey, key: Key, rules: str) -> None:
         """Add a recording with `key`; it keeps its occurrence unless an earlier one has that. `rules`: digest."""
         ids = self.keyed.setdefault((each.party, key), {})
         nth = each.occurrence if each.occurrence not in ids else max(ids) + 1
         ids[nth] = each.id
         self.names[each.id] = key, nth
         if (key, nth, rules) != (each.key, each.occurrence, each.rules):
-            self.changes.append(KeyChange(each.id, each.key, key, nth, rules))
+            self.changes.append(RequestKeyChange(each.id, each.key, key, nth, rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class Readable:
         self._settled = False  # whether every later write must change the file's signature
         self._refused: Signature | None = None  # signature of an unreadable file that replaced ours, to warn once
         self._last_row = self._read_last_interaction() if watch else ()
-        self.derived: dict[Place, RecomputedKeys | None] = {}
+        self.derived: dict[Place, RecomputedRequestKeys | None] = {}
         """Current keys of recordings of other rules, by opened cassette and sample."""
 
     @property
@@ -262,7 +262,7 @@ class Readable:
                 self._reopen(seen)
             if self._settled:
                 return self._opened, -1
-            if self._reader.in_place and self._seen is not None and is_signature_reliable(self._seen, self._now()):
+            if self._reader.in_place and self._seen is not None and is_stat_signature_reliable(self._seen, self._now()):
                 self._settled = True
         else:
             self._follow_own_writer()
@@ -275,7 +275,7 @@ class Readable:
     def _reopen(self, seen: Signature) -> None:
         """Reopen the file as it is now. An overwritten database leaves SQLite with pages of both."""
         try:
-            reader = connect.open_reader(self.path)
+            reader = connect.open_store_reader(self.path)
         except LLMProxyError as error:
             if seen != self._refused:
                 log.warning("the store %s was changed by another program and cannot be read now: %s", self.path, error)
@@ -344,7 +344,7 @@ class Readable:
         return self._first(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
 
     def _find_rows_by_recomputed_key(
-        self, derived: RecomputedKeys, found: Sequence[Row], party: str, key: Key
+        self, derived: RecomputedRequestKeys, found: Sequence[Row], party: str, key: Key
     ) -> list[Row]:
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
@@ -372,9 +372,13 @@ class Readable:
         self._price = interaction_id, row[8:14]
         base_id, sha256, *stored = row[14:]
         with self._name_store_in_errors():
-            body = decode_standalone(self.conn, sha256, Blob(*stored)) if base_id is None else self.read_body(stored[0])
+            body = (
+                decode_body_without_base(self.conn, sha256, Blob(*stored))
+                if base_id is None
+                else self.read_body(stored[0])
+            )
         with self._report_bad_value(f"Interaction {interaction_id}"):
-            response = rows.to_response(row, body)
+            response = rows.build_response_from_row(row, body)
         self._answers.put(interaction_id, response, len(body) + 1000)
         return response
 
@@ -392,7 +396,7 @@ class Readable:
         named = dict(zip(rows.LOADED, row, strict=True))
         response = self.response(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
-            loaded = rows.to_interaction(
+            loaded = rows.build_interaction_from_row(
                 named,
                 self.read_body(named["request_body"]),
                 response,
@@ -431,11 +435,13 @@ class Readable:
     def has_other_rules(self, cassette: str, sample: int, rules: str) -> bool:
         return self._first(_OTHER_RULES, (to_sql(cassette), sample, rules)) is not None
 
-    def list_keys(self, cassette: str, sample: int) -> list[StoredKey]:
+    def list_keys(self, cassette: str, sample: int) -> list[StoredRequestKey]:
         found = []
         for id_, party, key, nth, digest in self.query(_KEYED, (to_sql(cassette), sample)):
             with self._report_bad_value(f"Interaction {id_}"):
-                found.append(StoredKey(id_, decode_sql_text(party), Key(key), index(nth), decode_sql_text(digest)))
+                found.append(
+                    StoredRequestKey(id_, decode_sql_text(party), Key(key), index(nth), decode_sql_text(digest))
+                )
         return found
 
     def read_request(self, interaction_id: int) -> RequestWithUpstream:
@@ -482,7 +488,7 @@ class Readable:
     def list_summaries(
         self, cassette: str | None = None, sample: int | None = None, *, superseded: bool = False,
         limit: int | None = None, channel: Channel | None = None,
-    ) -> list[RowSummary]:  # fmt: skip
+    ) -> list[StoredCallSummary]:  # fmt: skip
         """Return rows in the order of the requests; the last `limit` of them."""
         if limit is not None and cassette is None and sample is None and not superseded and channel is None:
             ids = [row[0] for place in self.query(_LATEST, (limit,)) for row in self.query(_OF_PLACE, (*place, limit))]
@@ -493,7 +499,7 @@ class Readable:
             f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
-        return [rows.to_summary(row) for row in reversed(found)]
+        return [rows.build_summary_from_row(row) for row in reversed(found)]
 
     def iter_interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
         where, values = self._build_where(cassette, sample, superseded=False)
@@ -566,7 +572,7 @@ class Readable:
 
     def _build_missing_error(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(
-            f"There is no interaction {interaction_id} in {show_store(self.path)}.",
+            f"There is no interaction {interaction_id} in {format_store_place(self.path)}.",
             hint=format_command("ls", self.path),
         )
 

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, parse_user_agent_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_call_channel, parse_user_agent_client
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import ChunkedBody, Ending, Headers, Interaction, Key, Request, Response, Usage
-from llmproxy.core.traffic.websocket_frames import is_websocket_body, read_as_http_requests
+from llmproxy.core.traffic.websocket_frames import convert_websocket_to_http_bodies, is_websocket_body
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
 from llmproxy.proxy_calls import UnusedRecording
@@ -56,7 +56,7 @@ SELECT_RESPONSE = (
 
 
 @dataclass(frozen=True, slots=True)
-class RowSummary:
+class StoredCallSummary:
     """One interaction as `ls` shows it."""
 
     id: int
@@ -93,7 +93,7 @@ class RowSummary:
 
     @property
     def channel(self) -> Channel:
-        return get_service_kind(self.provider, self.operation)
+        return get_call_channel(self.provider, self.operation)
 
     def to_unused_json(self) -> dict[str, Any]:
         return asdict(UnusedRecording(self.id, self.operation, self.model, self.last_user_text))
@@ -109,7 +109,7 @@ OF_CHANNEL: dict[Channel, str] = {
     Channel.HTTP: "provider LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
     Channel.LLM: "provider NOT LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
 }
-"""`provider_table.get_service_kind` as a condition of SQL."""
+"""`provider_table.get_call_channel` as a condition of SQL."""
 
 
 def to_sql(text: str) -> str | bytes:
@@ -164,7 +164,11 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
         from llmproxy.core.dialects.streams import keep_first_megabyte
         from llmproxy.core.dialects.usage_and_cost import compute_cost
 
-        bodies = read_as_http_requests(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
+        bodies = (
+            convert_websocket_to_http_bodies(answer.body)
+            if is_websocket_body(answer.headers)
+            else [interaction.request.body]
+        )
         last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)
         said = None if last is None else clip_text(last, LAST_USER_CHARACTERS)
         kind = answer.mime_type
@@ -212,7 +216,7 @@ def insert_made_ids_and_run_variables(
         conn.execute("INSERT INTO declared SELECT ?, id FROM run_variables WHERE said = ?", (id_, said))
 
 
-def to_response(row: Row, body: bytes) -> Response:
+def build_response_from_row(row: Row, body: bytes) -> Response:
     """Return the response of a SELECT_RESPONSE row. Raises ValueError if the chunks do not match `body`."""
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
     chunks = ChunkedBody(body, json.loads(borders))
@@ -222,7 +226,9 @@ def to_response(row: Row, body: bytes) -> Response:
     )  # fmt: skip
 
 
-def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_ids: tuple[str, ...]) -> Interaction:
+def build_interaction_from_row(
+    row: dict[str, Any], body: bytes, response: Response, made_ids: tuple[str, ...]
+) -> Interaction:
     return Interaction(
         provider=decode_sql_text(row["provider"]), operation=decode_sql_text(row["operation"]), key=Key(row["key"]),
         request=Request(
@@ -245,7 +251,7 @@ _MONTHS = {name: n for n, name in enumerate(re.findall("...", "JanFebMarAprMayJu
 
 
 def get_answer_unix_time(started_at: float, headers: Headers) -> float:
-    """Return the Unix time of an answer (`RowSummary.recorded_at`)."""
+    """Return the Unix time of an answer (`StoredCallSummary.recorded_at`)."""
     return _parse_answer_date(started_at, _dump_headers(headers))
 
 
@@ -263,9 +269,9 @@ def _read_client_from_headers(headers: str) -> str:
     return str(parse_user_agent_client(parse_headers(headers)) or "")
 
 
-def to_summary(row: Row) -> RowSummary:
+def build_summary_from_row(row: Row) -> StoredCallSummary:
     values = [decode_sql_text(value) if isinstance(value, bytes) else value for value in row]
-    summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
+    summary: dict[str, Any] = dict(zip(StoredCallSummary.__slots__, values, strict=True))
     try:
         ending = Ending(summary["ending"])
         client = _read_client_from_headers(summary["client"])
@@ -279,4 +285,4 @@ def to_summary(row: Row) -> RowSummary:
         "client": client,
         "recorded_at": _parse_answer_date(summary["started_at"], summary["recorded_at"]),
     }
-    return RowSummary(**summary)
+    return StoredCallSummary(**summary)

@@ -15,12 +15,12 @@ from typing import NamedTuple, Self
 
 from llmproxy.core.store import reader
 from llmproxy.core.store.bodies import Group
-from llmproxy.core.store.reader import KeyChange, KeyedRecording, LastFileSync, Place, Readable
+from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Place, Readable, RequestKeyChange
 from llmproxy.core.store.rows import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
-from llmproxy.server_store_copies import show_store
+from llmproxy.server_store_copies import format_store_place
 
 _STATUS = f"{{0}}.status < 500 AND {{0}}.status NOT IN ({', '.join(map(str, sorted(TRANSIENT | AUTHENTICATION)))})"
 GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"
@@ -29,7 +29,7 @@ i.ending = 'left' AND {_STATUS.format("i")} AND i.occurrence > (SELECT COUNT(*) 
     WHERE k.cassette = i.cassette AND k.sample = i.sample AND k.party = i.party AND k.key = i.key
         AND k.superseded_at IS NULL AND k.occurrence <= i.occurrence)
 """
-"""SQL of `was_left_twice`."""
+"""SQL of `was_abandoned_twice`."""
 UNFINISHED = f"""
 SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL
     AND NOT ({GOOD.format("i")}) AND NOT ({_LEFT_AGAIN})
@@ -40,7 +40,7 @@ SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.supe
 """Finds a live recording that failed or is cut (not one that was left twice) and has no later good answer."""
 
 
-class Addition(NamedTuple):
+class InteractionToStore(NamedTuple):
     interaction: Interaction
     supersede: bool = False
     """Whether it replaces the older live recordings of its key: all, or with `healing` as stated there."""
@@ -66,7 +66,7 @@ class Store(Readable, ABC):
     writable: bool  # whether it was opened for writing; else all but `refresh_cassette` and `close` raise StoreReadOnly
 
     @abstractmethod
-    def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+    def add_interactions(self, many: Sequence[InteractionToStore], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions: all, or (when this raises) none; returns their ids, committed. `instead_of`: all
         live recordings of this cassette are superseded first.
 
@@ -116,8 +116,8 @@ class Store(Readable, ABC):
         """Rename a cassette and all its samples. Raises SettingsError if the new name is taken."""
 
     @abstractmethod
-    def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Rekey live recordings, except those whose key is no longer `KeyChange.old`."""
+    def rekey_recordings(self, made: Sequence[RequestKeyChange]) -> None:
+        """Rekey live recordings, except those whose key is no longer `RequestKeyChange.old`."""
 
     @abstractmethod
     def sqlite_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -127,11 +127,11 @@ class Store(Readable, ABC):
     def close(self) -> None: ...
 
     def add_interaction(self, interaction: Interaction, *, supersede: bool) -> int:
-        return self.add_interactions([Addition(interaction, supersede)])[0]
+        return self.add_interactions([InteractionToStore(interaction, supersede)])[0]
 
     def _require_writable(self) -> None:
         if not self.writable:
-            raise StoreReadOnly(f"The store {show_store(self.path)} is open for replay, which never writes.")
+            raise StoreReadOnly(f"The store {format_store_place(self.path)} is open for replay, which never writes.")
 
     def write_current_keys(self, places: Collection[Place]) -> None:
         """Write today's keys of cassettes recorded under other rules, before anything else is stored there."""
@@ -147,12 +147,12 @@ class Store(Readable, ABC):
         self.close()
 
 
-def get_delta_group(interaction: Interaction) -> Group:
+def get_delta_compression_group(interaction: Interaction) -> Group:
     return to_sql(interaction.cassette), to_sql(interaction.provider), to_sql(interaction.operation)
 
 
-def assign_occurrence(
-    given: Addition, live: Sequence[KeyedRecording], before: int | None
+def find_superseded_and_occurrence(
+    given: InteractionToStore, live: Sequence[KeyedRecording], before: int | None
 ) -> tuple[frozenset[int], int]:
     """Return the ids that an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
     gone = _find_replaced(given, live, before)
@@ -161,7 +161,7 @@ def assign_occurrence(
     return gone, nth if nth not in taken else taken[-1] + 1
 
 
-def _find_replaced(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
+def _find_replaced(given: InteractionToStore, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
     """Return the ids that a new answer replaces; without `supersede` a left one replaces the first left one."""
     if given.healing is None:
         return frozenset(each.id for each in live if given.supersede)
@@ -172,6 +172,6 @@ def _find_replaced(given: Addition, live: Sequence[KeyedRecording], before: int 
     elif every:
         old = reader.find_trailing_failures(live)
     else:
-        old = reader.find_abandoned_once(live) if made.was_left else ()
+        old = reader.find_answers_abandoned_once(live) if made.was_left else ()
     ids = [each.id for each in old if each.id not in given.healing and (before is None or each.id < before)]
     return frozenset(ids if every else ids[:1])

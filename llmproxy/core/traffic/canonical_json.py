@@ -48,13 +48,13 @@ def reject_duplicate_members(pairs: list[tuple[str, object]]) -> dict[str, objec
     return members
 
 
-def refuse_constant(name: str) -> NoReturn:
+def reject_nan_and_infinity(name: str) -> NoReturn:
     """Refuse NaN and infinities, as `parse_constant`. Raises LossyJson."""
     raise LossyJson(f"{name} is not JSON")
 
 
 _decoder = json.JSONDecoder(
-    object_pairs_hook=reject_duplicate_members, parse_float=_parse_exact_number, parse_constant=refuse_constant
+    object_pairs_hook=reject_duplicate_members, parse_float=_parse_exact_number, parse_constant=reject_nan_and_infinity
 )
 _encoder = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
@@ -71,12 +71,12 @@ def parse(text: bytes | str) -> object:
         raise
     except (ValueError, RecursionError, ArithmeticError) as error:  # ValueError: not JSON, or not UTF-8
         raise LossyJson(str(error)) from error
-    if text.count("[") + text.count("{") > DEPTH and is_too_deep(tree, DEPTH):
+    if text.count("[") + text.count("{") > DEPTH and is_json_nested_too_deeply(tree, DEPTH):
         raise LossyJson(f"nested deeper than {DEPTH}")
     return tree
 
 
-def is_too_deep(tree: object, depth: int) -> bool:
+def is_json_nested_too_deeply(tree: object, depth: int) -> bool:
     level: list[Any] = [tree]
     for _ in range(depth + 1):  # the parser creates only plain dicts and lists
         level = [

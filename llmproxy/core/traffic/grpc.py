@@ -32,7 +32,7 @@ _SIZES = {1: 8, 5: 4}
 _NESTED = 20
 
 
-def split_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
+def split_grpc_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
     at = 0
     while at + PREFIX <= len(body):
         end = at + PREFIX + int.from_bytes(body[at + 1 : at + PREFIX])
@@ -42,7 +42,7 @@ def split_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
         at = end
 
 
-def count_up_to_two(body: bytes | bytearray) -> int:
+def count_grpc_messages_capped(body: bytes | bytearray) -> int:
     """Return 0 while the first message is incomplete, 1 if it is the only one, 2 if another one has begun."""
     end = PREFIX + int.from_bytes(body[1:PREFIX])
     return (len(body) >= end) + (len(body) > end)
@@ -52,10 +52,10 @@ def build_refusal(status: int, code: str, text: str, *, miss: bool = False) -> H
     while len(quote(text, safe=_PLAIN)) > LONGEST:
         text = f"{text[: len(text) * 3 // 4]} ..."
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))
-    return (*build_failure_head(status, text), *ours)
+    return (*build_grpc_failure_headers(status, text), *ours)
 
 
-def build_failure_head(status: int, text: str, retry_after: float = 0) -> Headers:
+def build_grpc_failure_headers(status: int, text: str, retry_after: float = 0) -> Headers:
     """Return the head of an answer that is only a failure, from an HTTP status; `retry_after` in seconds."""
     wait = (("grpc-retry-pushback-ms", str(int(retry_after * 1000))),) if retry_after else ()
     number = str(_STATUS.get(status, FAILED_PRECONDITION))
@@ -102,10 +102,10 @@ class Descriptors:
         return str(json_format.MessageToJson(made, preserving_proto_field_name=True))
 
 
-def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *, answer: bool) -> Iterator[str]:
+def format_grpc_messages(body: bytes, target: str, descriptors: Descriptors | None, *, answer: bool) -> Iterator[str]:
     """Yield a gRPC body's messages as readable text: JSON, or their sizes and texts. Raises SettingsError."""
     whole = 0
-    for number, (compressed, data) in enumerate(split_messages(body), 1):
+    for number, (compressed, data) in enumerate(split_grpc_messages(body), 1):
         whole += PREFIX + len(data)
         yield f"message {number}, {len(data):,} bytes{', compressed' if compressed else ''}"
         if compressed:
@@ -113,12 +113,12 @@ def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *
         if descriptors is not None:
             yield descriptors.format_message(target, data, answer=answer)
         else:
-            yield from (f"  {place:<10}  {text}" for place, text in find_texts(data))
+            yield from (f"  {place:<10}  {text}" for place, text in extract_protobuf_texts(data))
     if whole < len(body):
         yield f"{len(body) - whole:,} bytes of a message that was cut"
 
 
-def find_texts(data: bytes) -> list[tuple[str, str]]:
+def extract_protobuf_texts(data: bytes) -> list[tuple[str, str]]:
     """Return (field numbers, text) of the printable parts of a message; if it is no message, the whole data."""
     found = _read_text_fields(data, 0)
     if found is None:

@@ -34,12 +34,12 @@ _ORIGIN = late(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}://[a-zA-Z0-9.:_\[\]-]{1,260}")
 _TOKENS = late(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{0,4000}")
 
 
-class ForeignHost(RefusedError):
+class ForeignHostRefused(RefusedError):
     code = "llmproxy_foreign_host"
     status = 403
 
 
-class ForeignPage(RefusedError):
+class ForeignOriginRefused(RefusedError):
     code = "llmproxy_foreign_origin"
     status = 403
 
@@ -62,7 +62,7 @@ class OriginGuard:
     """Whether the port is bound beyond loopback: clients may then use any name."""
 
     def require_admitted(self, seen: SeenHead) -> None:
-        """Check that a request may be served. Raises ForeignHost; ForeignPage: that page is not allowed."""
+        """Check that a request may be served. Raises ForeignHostRefused; ForeignOriginRefused: not that page."""
         if seen.target is None and not self.any_host:
             self.require_own_host(seen.headers)
         origins = _list_repeated_field_values(seen.headers, "origin")
@@ -84,7 +84,7 @@ class OriginGuard:
         return True
 
     def require_own_host(self, headers: Headers) -> None:
-        """Check that a request names the proxy. Raises ForeignHost."""
+        """Check that a request names the proxy. Raises ForeignHostRefused."""
         for host in _list_repeated_field_values(headers, "host"):
             name, _ = split_host(host)
             if name is None or not self.is_own_name(name):
@@ -120,7 +120,7 @@ class OriginGuard:
         sites, seen = _list_repeated_field_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
         try:
             self.require_own_host(headers)
-        except ForeignHost:
+        except ForeignHostRefused:
             return False
         own = all(self._is_same_origin(origin, seen) for origin in _list_repeated_field_values(headers, "origin"))
         return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
@@ -137,7 +137,7 @@ class OriginGuard:
         return _read_origin(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
 
 
-def is_shown_as_page(headers: Headers) -> bool:
+def is_browser_document_request(headers: Headers) -> bool:
     return (header(headers, "sec-fetch-dest") or "").lower() in DOCUMENTS
 
 
@@ -188,15 +188,17 @@ def _compile_origin_pattern(allowed: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, allowed.split("*"))))
 
 
-def _build_foreign_host_error(name: str | None) -> ForeignHost:
+def _build_foreign_host_error(name: str | None) -> ForeignHostRefused:
     shown = name if name and re.fullmatch(r"[a-z0-9._-]{1,253}", name) else None
     named = f"does not answer to the name {shown}" if shown else "cannot read the name in the request's Host"
     hint = f"If that name is this proxy's, start it with --answer-to {shown or 'NAME'} as well."
-    return ForeignHost(f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint)
+    return ForeignHostRefused(
+        f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint
+    )
 
 
-def _build_foreign_page_error(origin: str) -> ForeignPage:
+def _build_foreign_page_error(origin: str) -> ForeignOriginRefused:
     known = origin if origin == "null" or _ORIGIN.fullmatch(origin) else ""
     who = f"a web page of {known}" if known else "a web page"
     hint = f"If the page is yours, start the proxy with --allow-origin '{known or 'ORIGIN'}' as well."
-    return ForeignPage(f"llmproxy: {who} asks, and it is not allowed to; nothing was sent.", hint=hint)
+    return ForeignOriginRefused(f"llmproxy: {who} asks, and it is not allowed to; nothing was sent.", hint=hint)

@@ -32,7 +32,7 @@ WAITING = frozenset({"retry-after", "retry-after-ms", "x-ratelimit-reset-after"}
 POLLING = frozenset({"openai-poll-after-ms", "retry-after", "retry-after-ms"})
 """Fields with whole numbers: polling interval in seconds, or in milliseconds if the name says so."""
 REMEMBERED_BYTES = 8 << 20
-"""Maximum bytes in `PlanCache`."""
+"""Maximum bytes in `PlannedAnswerCache`."""
 BODILESS = frozenset({204, 304})
 
 
@@ -97,21 +97,21 @@ def _write_last_chunk(headers: Headers) -> bytes:
     return f"0\r\n{_format_header_lines(trailers)}\r\n".encode("latin-1", "replace")
 
 
-class HeadPlan(NamedTuple):
+class StreamedResponseHead(NamedTuple):
     head: bytes
     chunked: bool
     """Whether each part is an HTTP chunk; the last one, of length 0, ends the answer."""
     close: bool
 
 
-def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Headers) -> HeadPlan:
+def plan_stream_head(response: Response, client: ClientHttp, *, now: float, extra: Headers) -> StreamedResponseHead:
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
     head = _build_head(
         response, client, speed=0, now=now, said="hit", extra=extra, chunked=chunked, length=None, close=close
     )
-    return HeadPlan(head, chunked, close)
+    return StreamedResponseHead(head, chunked, close)
 
 
 class PlannedAnswerBytes:
@@ -132,7 +132,7 @@ class PlannedAnswerBytes:
 _DATE = b"\r\ndate: "
 
 
-class PlanCache:
+class PlannedAnswerCache:
     """Latest answers planned at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ def _build_head(
         fields.append(("connection", "close"))
     elif client.http10:
         fields.append(("connection", "keep-alive"))
-    return write_head(response.status, response.reason, tuple(fields))
+    return serialize_response_head(response.status, response.reason, tuple(fields))
 
 
 def _redirect_to_proxy(headers: Headers, prefix: str) -> Headers:
@@ -229,7 +229,7 @@ def _redirect_to_proxy(headers: Headers, prefix: str) -> Headers:
     return tuple((name, value) for name, value in led if value is not None)
 
 
-def write_head(status: int, reason: str, headers: Headers) -> bytes:
+def serialize_response_head(status: int, reason: str, headers: Headers) -> bytes:
     """Write a response head. Line breaks in recorded values cannot start another field."""
     return f"HTTP/1.1 {status} {_escape_line(reason)}\r\n{_format_header_lines(headers)}\r\n".encode(
         "latin-1", "replace"
@@ -273,7 +273,7 @@ def find_client_path_prefix(target: str, at_provider: str) -> str:
     return path.removesuffix(own) if path.endswith(own) else ""
 
 
-def location_to_store(
+def rewrite_location_for_storage(
     location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]
 ) -> str:
     """Return a `location` as stored: a path at the provider, or another host's absolute address without its query.

@@ -99,7 +99,7 @@ def _parse_frame_line(line: dict[str, Any]) -> Frame:
     return Frame(at, client, text.encode() if line.get("binary") else text)
 
 
-def list_json_from_side(body: bytes, side: str) -> Iterator[object]:
+def extract_websocket_json_by_side(body: bytes, side: str) -> Iterator[object]:
     """Yield the JSON values that one side sent; other or damaged lines are skipped. Never raises."""
     for line in body.split(b"\n"):
         try:
@@ -110,10 +110,10 @@ def list_json_from_side(body: bytes, side: str) -> Iterator[object]:
             continue
 
 
-def read_as_http_requests(body: bytes) -> list[bytes]:
+def convert_websocket_to_http_bodies(body: bytes) -> list[bytes]:
     """Return the client's events, each as the body of an equivalent HTTP request. Never raises."""
     asked = []
-    for event in list_json_from_side(body, "client"):
+    for event in extract_websocket_json_by_side(body, "client"):
         if isinstance(event, dict):
             turns = event["clientContent"].get("turns") if isinstance(event.get("clientContent"), dict) else None
             same = {"input": [event["item"]]} if "item" in event else {"contents": turns} if turns else event

@@ -224,7 +224,7 @@ class Front(asyncio.StreamReaderProtocol):
             self._out.close()
         return True
 
-    def _begin_request(self, plain: FastHead) -> bool:
+    def _begin_request(self, plain: FastPathRequestHead) -> bool:
         """Begin a request with a complete head; False if its body is not to be awaited here."""
         engine, head = self._proxy.engine, plain.head
         incoming = self.incoming(self._proxy)
@@ -265,7 +265,7 @@ class Front(asyncio.StreamReaderProtocol):
 
 
 @dataclass(slots=True)
-class FastHead:
+class FastPathRequestHead:
     head: Head
     client: ClientHttp
     credential: bytes = b""
@@ -276,7 +276,7 @@ class FastHead:
 @dataclass(slots=True)
 class ReceivedHead:
     raw: bytes
-    plain: FastHead
+    plain: FastPathRequestHead
     end: int
     length: int
     """Length of the body in bytes."""
@@ -289,7 +289,7 @@ class ReceivedHead:
 class HeadCache:
     def __init__(self, guard: OriginGuard, *, by_credential: bool = False) -> None:
         self._guard, self._by_credential = guard, by_credential
-        self._known: dict[bytes, FastHead] = {}
+        self._known: dict[bytes, FastPathRequestHead] = {}
 
     def find_head(self, raw: bytes) -> ReceivedHead | None:
         found = _LENGTH.search(raw)
@@ -316,21 +316,21 @@ class HeadCache:
             raise AssertionError("a head that only its credential makes bad")
         return replace(known, plain=plain)
 
-    def _parse_and_cache_head(self, raw: bytes, which: bytes, credential: bytes) -> FastHead | None:
+    def _parse_and_cache_head(self, raw: bytes, which: bytes, credential: bytes) -> FastPathRequestHead | None:
         try:
             head = parse_head(raw)
         except FramingError:
             return None
-        if not is_request_servable_by_front(head) or not self._guard.is_admitted(SeenHead(head.headers)):
+        if not is_request_fast_path_eligible(head) or not self._guard.is_admitted(SeenHead(head.headers)):
             return None
         if len(self._known) >= REMEMBERED_HEADS:
             self._known.clear()
         client = ClientHttp(head.method, keep_alive=head.keep_alive)
-        plain = self._known[which] = FastHead(head, client, credential)
+        plain = self._known[which] = FastPathRequestHead(head, client, credential)
         return plain
 
 
-def is_request_servable_by_front(head: Head) -> bool:
+def is_request_fast_path_eligible(head: Head) -> bool:
     """Return whether a request is plain, in origin form, with a length; a web page's answer is the layer's."""
     return (
         head.length is not None
@@ -412,14 +412,14 @@ class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
     def __post_init__(self) -> None: ...
 
 
-class FrontedProxyserver(proxyserver.Proxyserver):
+class FastPathProxyserver(proxyserver.Proxyserver):
     def __init__(self, proxy: ProxyContext, front: type[Front]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.proxy, self.front = proxy, front
 
 
-class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type: ignore[no-untyped-call]
-    """A listener of that mode. Its manager is a `FrontedProxyserver`."""
+class FastPathListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type: ignore[no-untyped-call]
+    """A listener of that mode. Its manager is a `FastPathProxyserver`."""
 
     def make_top_layer(self, context: Context) -> layer.Layer:
         return layers.modes.HttpProxy(context)
@@ -428,7 +428,7 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         handler = DisconnectAwareHandler(  # type: ignore[no-untyped-call]
             ctx.master, reader, writer, ctx.options, self.mode
         )
-        handler.proxy = cast("FrontedProxyserver", self.manager).proxy
+        handler.proxy = cast("FastPathProxyserver", self.manager).proxy
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
         handler.layer = self.make_top_layer(handler.layer.context)
         with self.manager.register_connection(handler.client.id, handler):
@@ -436,7 +436,7 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
 
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
-        loop, manager = asyncio.get_running_loop(), cast("FrontedProxyserver", self.manager)
+        loop, manager = asyncio.get_running_loop(), cast("FastPathProxyserver", self.manager)
         heads = HeadCache(manager.proxy.guard, by_credential=manager.proxy.engine.config.match_credential)
 
         def front() -> Front:

@@ -29,7 +29,7 @@ LONGEST_MARK = 64
 _TAGS = re.compile(rb"<[^>]*>")
 
 
-class NotRelayed(RefusedError):
+class HeadRejectedByMitmproxy(RefusedError):
     """mitmproxy rejects a head that we accept; nothing was sent."""
 
     code = "llmproxy_not_passed_on"
@@ -90,7 +90,9 @@ class RequestForwarder:
             elif not self._overflow:
                 self._overflow = True
                 if self._kept:
-                    raise NotRelayed(f"llmproxy: a body over {most} bytes seems to hold a placeholder of a recording.")
+                    raise HeadRejectedByMitmproxy(
+                        f"llmproxy: a body over {most} bytes seems to hold a placeholder of a recording."
+                    )
                 exchange.decision = Decision.PASS
                 exchange.note = f"body over {most} bytes: not recorded"
             if over:
@@ -168,7 +170,9 @@ class RequestForwarder:
         if exchange.error is None and isinstance(command, commands.SendData) and not exchange.recording.has_head:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
             said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
-            failed = NotRelayed(f"llmproxy: this request cannot be passed on: {clip(' '.join(said.split()), 200)}")
+            failed = HeadRejectedByMitmproxy(
+                f"llmproxy: this request cannot be passed on: {clip(' '.join(said.split()), 200)}"
+            )
             failed.status = 400 if command.data.startswith(b"HTTP/1.1 4") else 502
             exchange.error = failed
         return exchange.error

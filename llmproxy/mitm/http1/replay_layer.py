@@ -29,11 +29,11 @@ from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.request_handling import Commands, IncomingRequest, LayerState, StreamSender
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.interception import is_loopback
-from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
+from llmproxy.mitm.proxy_context import FastPathConnection, ProxyContext, build_response_bytes
 from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
-from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeMissed, UpgradeRequired
+from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeRequired, WebSocketUpgradeMiss
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
-from llmproxy.ui.page import PageAnswer, build_headers
+from llmproxy.ui.page import ViewerResponse, build_viewer_response_headers
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +50,14 @@ LONGEST_TOOL_CALL = 1 << 30
 _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
 
 
-class OwnRequestAnswerer:
+class ControlAndViewerAnswerer:
     def __init__(self, here: request_handling.ClientConnectionState, layer: ReplayLayer) -> None:
         self._here, self._layer = here, layer
         self.prepare_for_next()
 
     def prepare_for_next(self) -> None:
         self._asked: float | None = None
-        self._viewed: Future[PageAnswer] | None = None
+        self._viewed: Future[ViewerResponse] | None = None
 
     def answer_request(self, head: Head, body: bytes) -> Commands:
         here, proxy = self._here, self._here.proxy
@@ -104,7 +104,7 @@ class OwnRequestAnswerer:
         self._viewed = self._viewed or self._here.proxy.answer_viewer(asked)
         if self._viewed.done():
             answer = self._viewed.result()
-            yield from self._send_answer(head, answer.status, build_headers(answer), answer.body)
+            yield from self._send_answer(head, answer.status, build_viewer_response_headers(answer), answer.body)
         else:
             yield from self._retry_answer_later()
 
@@ -115,7 +115,12 @@ class BodyTooLarge(RefusedError):
 
 
 class ReplayLayer(layer.Layer):
-    incoming, sender, own_answers, forwarding = IncomingRequest, StreamSender, OwnRequestAnswerer, RequestForwarder
+    incoming, sender, own_answers, forwarding = (
+        IncomingRequest,
+        StreamSender,
+        ControlAndViewerAnswerer,
+        RequestForwarder,
+    )
     """Classes of its parts; a test passes a broken one."""
 
     def __init__(self, context: Context, proxy: ProxyContext, origin: request_handling.Origin | None = None) -> None:
@@ -125,7 +130,7 @@ class ReplayLayer(layer.Layer):
         self._here = here = request_handling.ClientConnectionState(context, proxy, self.incoming(proxy))
         self._own = self.own_answers(here, self)
         self._socket: ReplayedWebSocket | None = None
-        self._front: ConnectionFront | None = None
+        self._front: FastPathConnection | None = None
         self._ended = False
 
     @cached_property
@@ -142,7 +147,7 @@ class ReplayLayer(layer.Layer):
         if self._here.forwarded:
             self._request_forwarder.prepare_for_next()
 
-    def attach_to_front(self, front: ConnectionFront | None) -> None:
+    def attach_to_front(self, front: FastPathConnection | None) -> None:
         self._front = front
         if front is not None:
             front.has_answered = lambda count: self._here.seen == count and self.is_between_requests
@@ -338,7 +343,9 @@ class ReplayLayer(layer.Layer):
             case Decision.FAULT:
                 yield from self.send_made_answer()
             case Decision.REFUSE if isinstance(exchange.error, MissError) and head.upgrade == "websocket":
-                yield from self.refuse(UpgradeMissed(exchange.error.message, hint=exchange.error.hint), close=True)
+                yield from self.refuse(
+                    WebSocketUpgradeMiss(exchange.error.message, hint=exchange.error.hint), close=True
+                )
             case Decision.REFUSE if exchange.error is not None:
                 yield from self.refuse(exchange.error, close=not head.keep_alive)
             case Decision.RECORD | Decision.PASS:

@@ -28,8 +28,8 @@ from llmproxy.core.providers.provider_table import Family, parse_port_or_none
 from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_page
-from llmproxy.core.traffic.response_plan import ClientHttp, HeadPlan, SendingPlan
+from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_browser_document_request
+from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan, StreamedResponseHead
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
 from llmproxy.mitm.interception import authorize_destination, read_proxy_credentials
@@ -72,7 +72,7 @@ class IncomingRequest:
                 head, target, origin or named, "https" if client.tls_established else "http"
             ):
                 return
-            check_servable(head)
+            refuse_unsupported_request(head)
             if self.exchange is None:
                 host = origin or (named and authorize_destination(proxy, client, named, head.headers))
                 user = proxy.users.get(client.id) or read_proxy_credentials(head.headers).user
@@ -105,7 +105,7 @@ class IncomingRequest:
         except RefusedError:
             self.family = self.proxy.engine.dispatcher.find_family(head.method, target, named, head.headers)
             raise
-        recorded_page = named is None and is_shown_as_page(head.headers)
+        recorded_page = named is None and is_browser_document_request(head.headers)
         self.grants = guard.build_cors_fields(head.headers) + (SANDBOX if recorded_page else ())
         self.preflight = guard.build_preflight_fields(head.method, head.headers)
         return self.preflight is not None
@@ -122,7 +122,7 @@ class IncomingRequest:
             self.proxy.engine.stages.identify_and_decide(exchange, body)
         return exchange
 
-    def plan_recorded_answer(self) -> tuple[SendingPlan, tuple[Playback, HeadPlan] | None]:
+    def plan_recorded_answer(self) -> tuple[SendingPlan, tuple[Playback, StreamedResponseHead] | None]:
         """Plan the recorded answer, served from here on, and the head of one that waits for its client."""
         if self.exchange is None:
             raise AssertionError("no request has arrived")
@@ -136,7 +136,7 @@ def get_undelayed_answer(laid: SendingPlan) -> bytes | None:
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
 
-def check_servable(head: Head) -> None:
+def refuse_unsupported_request(head: Head) -> None:
     """Refuse unsupported requests. Raises RefusedError: a tunnel, or an invalid WebSocket upgrade."""
     if head.method == "CONNECT":
         msg = f"llmproxy: this proxy does not tunnel to {head.target[:80]}; it is reached by base URL."
@@ -161,7 +161,7 @@ def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
 
 
 def is_page_request(head: Head) -> bool:
-    asks = is_shown_as_page(head.headers) or "text/html" in (header(head.headers, "accept") or "")
+    asks = is_browser_document_request(head.headers) or "text/html" in (header(head.headers, "accept") or "")
     return head.target == "/" and head.method in ("GET", "HEAD") and asks
 
 
@@ -278,7 +278,7 @@ class StreamSender:
     def __init__(self, here: ClientConnectionState) -> None:
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
-        self._opened: tuple[Playback, HeadPlan] | None = None
+        self._opened: tuple[Playback, StreamedResponseHead] | None = None
         self._began = 0.0
         self.crash_after = False
 
@@ -305,7 +305,7 @@ class StreamSender:
             proxy.sockets.close_listeners_for_seconds(laid.shut)
         return (yield from self._begin_answer(laid))
 
-    def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
+    def begin_interactive_answer(self, talk: Playback, opened: StreamedResponseHead) -> Ending:
         here = self._here
         here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
         yield here.build_send_command(opened.head)
@@ -352,7 +352,7 @@ class StreamSender:
         ends = here.client.peername, here.client.sockname
         return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, is_client_idle_after_reading)
 
-    def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
+    def _continue_interactive_answer(self, talk: Playback, opened: StreamedResponseHead) -> Ending:
         parts, wait = talk.take_ready_parts(lambda: self._get_seconds_until_turn(None))
         due = b"".join(frame_http_chunk(part, chunked=opened.chunked) for part in parts)
         if not talk.turns and opened.chunked:

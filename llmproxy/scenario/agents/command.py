@@ -26,7 +26,7 @@ from typing import IO, Any, ClassVar, Literal, Self
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.run_session import RunSession, env_without_turn
+from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
 
@@ -277,7 +277,7 @@ class CommandAgent(AgentAdapter):
 
     def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
         """Start a process; ended at once if closed since `closed` was counted. Raises AgentError."""
-        env = {**env_without_turn(), **self.env}
+        env = {**copy_env_without_proxy_changes(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
         if self._closed != closed:
             child.kill_group()

@@ -19,8 +19,8 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import Control, ControlError
 from llmproxy.core.dialects.messages import Draft, as_dict
-from llmproxy.core.dialects.openai import add_chat_completion
-from llmproxy.core.dialects.streams import list_events
+from llmproxy.core.dialects.openai import add_chat_completion_to_draft
+from llmproxy.core.dialects.streams import list_stream_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.protocol import DEFAULT_SESSION, Mode
@@ -115,7 +115,7 @@ class RequestTemplate:
         return fill_in(self.tree)
 
 
-def build_values(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
+def build_template_values(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
     llm = given.llm
     new = len(given.new_messages)
     return {
@@ -170,7 +170,7 @@ _REDIRECTS = range(300, 400)
 
 
 @dataclass(frozen=True, slots=True)
-class SuccessfulReply:
+class AgentHttpReply:
     kind: str  # content type, without parameters
     body: bytes
 
@@ -244,7 +244,7 @@ class HttpAdapter(AgentAdapter):
         made.more_headers = dict(self.more_headers)
         return made
 
-    async def send_request(self, method: str, body: object, values: Mapping[str, Any]) -> SuccessfulReply:
+    async def send_request(self, method: str, body: object, values: Mapping[str, Any]) -> AgentHttpReply:
         """Send one request, once. Raises AgentUnreachable: no connection; AgentError: no valid answer."""
         import httpx
 
@@ -273,7 +273,7 @@ class HttpAdapter(AgentAdapter):
         self._reached.add(thread)
         return answer
 
-    async def _request_reply(self, method: str, body: object, headers: Mapping[str, str]) -> SuccessfulReply:
+    async def _request_reply(self, method: str, body: object, headers: Mapping[str, str]) -> AgentHttpReply:
         import httpx
 
         if self._client is None:
@@ -291,12 +291,12 @@ class HttpAdapter(AgentAdapter):
                 if len(content) > LARGEST:
                     raise AgentError(f"{self.who} answered with more than {LARGEST >> 20} MB.")
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            found = SuccessfulReply(kind, bytes(content))
+            found = AgentHttpReply(kind, bytes(content))
             if response.status_code not in _GOOD:
                 raise self._build_refusal(response.status_code, response.headers.get("location", ""), found)
         return found
 
-    def _build_refusal(self, status: int, location: str, answer: SuccessfulReply) -> AgentError:
+    def _build_refusal(self, status: int, location: str, answer: AgentHttpReply) -> AgentError:
         if status in _REDIRECTS:
             return AgentError(
                 f"{self.who} answered HTTP {status}, a redirection to {format_value(location)}, which is not followed.",
@@ -359,7 +359,7 @@ class HttpAgent(HttpAdapter):
         return any(each.sends_session for each in (self.body, self.headers, self._address))
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        values = build_values(input, self._ids.get(input.thread_id))
+        values = build_template_values(input, self._ids.get(input.thread_id))
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
         if self._address.names:  # every value is percent-encoded
             plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
@@ -416,7 +416,7 @@ class OpenAIAgent(HttpAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
-        found = await self.send_request("POST", body, build_values(input))
+        found = await self.send_request("POST", body, build_template_values(input))
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):
@@ -429,13 +429,13 @@ class OpenAIAgent(HttpAdapter):
         return read_answer(_build_completion_reply(found, self.who), self.who)
 
 
-def _build_completion_reply(found: SuccessfulReply, who: str) -> object:
+def _build_completion_reply(found: AgentHttpReply, who: str) -> object:
     draft = Draft()
-    for value in list_events(found.kind or "application/json", found.body):
+    for value in list_stream_events(found.kind or "application/json", found.body):
         event = as_dict(value)
         if event.get("error"):
             raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")
-        add_chat_completion(draft, event)
+        add_chat_completion_to_draft(draft, event)
     message = draft.build_message()
     if not message.tool_calls:
         return message.text

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.worker_node import NodeReply, NodeSetup, get_or_open_worker_node, start_rate_actor
+from llmproxy.scenario.cluster.worker_node import NodeRunResult, NodeSetup, get_or_open_worker_node, start_rate_actor
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
@@ -55,7 +55,7 @@ def ray_address(where: str, env: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def open_ray_connection(where: str, batch: str, rates: Mapping[str, str]) -> Iterator[RemoteRunner]:
+def open_ray_connection(where: str, batch: str, rates: Mapping[str, str]) -> Iterator[RayClusterRunner]:
     """Open a cluster for a test, and leave it after the block. Raises MachineError: no Ray, another version."""
     os.environ.update(_QUIET)
     address = ray_address(where, os.environ)
@@ -65,7 +65,7 @@ def open_ray_connection(where: str, batch: str, rates: Mapping[str, str]) -> Ite
         raise MachineError(f"{where} needs Ray, which is not installed.", hint=install_command("ray")) from error
     tries = connect_ray_counting_tries(ray, where, address, f"llmproxy-{batch}")
     try:
-        runner = RemoteRunner(ray, rates, tries)
+        runner = RayClusterRunner(ray, rates, tries)
         try:
             yield runner
         finally:
@@ -127,7 +127,7 @@ def build_cluster_unusable_error(where: str, error: Exception) -> MachineError:
     )
 
 
-def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
+def build_ray_resource_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
     """Return a scenario's resources in Ray's form: ``{cpu: 2, gpu: 1, memory: 500 (megabytes), anything: 1}``."""
     wanted = {"cpu": 1.0, **(resources or {})}
     found: dict[str, Any] = {"num_cpus": wanted.pop("cpu")}
@@ -138,10 +138,10 @@ def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
     return found | ({"resources": wanted} if wanted else {})
 
 
-class RemoteRunner:
+class RayClusterRunner:
     def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:
         self._ray, self._tries = ray, tries
-        self._task = ray.remote(max_retries=0)(run_task)
+        self._task = ray.remote(max_retries=0)(run_task_on_ray_node)
         self._counting = start_rate_actor(ray, rates)
         self._running: set[Any] = set()
         self._again: list[str] = []  # names of runs whose worker or node died
@@ -155,11 +155,11 @@ class RemoteRunner:
 
     async def run(
         self, name: str, resources: Mapping[str, float] | None, parcel: NodeSetup, sent: list[Any], *arguments: object
-    ) -> NodeReply[Any]:
+    ) -> NodeRunResult[Any]:
         """Execute a run; `WorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: no node could."""
         try:
             back = await self._run_task_with_retry(
-                name, ray_options(resources), (sent, parcel.batch, parcel.version, arguments)
+                name, build_ray_resource_options(resources), (sent, parcel.batch, parcel.version, arguments)
             )
         except Exception as error:
             found = getattr(error, "cause", None) or error  # Ray makes a traceback of what a node raised
@@ -174,7 +174,7 @@ class RemoteRunner:
 
     async def _run_task_with_retry(
         self, name: str, options: Mapping[str, Any], arguments: tuple[object, ...]
-    ) -> NodeReply[Any]:
+    ) -> NodeRunResult[Any]:
         died = ""
         deaths = tuple(getattr(self._ray.exceptions, each) for each in _DEATHS if hasattr(self._ray.exceptions, each))
         for _ in range(2):
@@ -182,7 +182,7 @@ class RemoteRunner:
             ref = self._task.options(name=name, **options).remote(*arguments)
             self._running.add(ref)
             try:
-                back: NodeReply[Any] = await asyncio.wrap_future(ref.future())
+                back: NodeRunResult[Any] = await asyncio.wrap_future(ref.future())
             except asyncio.CancelledError:
                 with suppress(Exception):
                     self._ray.cancel(ref, force=False)
@@ -242,7 +242,7 @@ class RemoteRunner:
                 self._ray.kill(self._counting)
 
 
-def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> NodeReply[Any]:
+def run_task_on_ray_node(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> NodeRunResult[Any]:
     ray = import_ray()
 
     def take(provider: str, model: bool) -> float:  # noqa: FBT001 - called by place

@@ -23,8 +23,15 @@ import llmproxy
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.events import HOST, Handler, Status, notify_handlers
 from llmproxy.scenario.cluster import transfer_files as transfer
-from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_ray_connection
-from llmproxy.scenario.cluster.worker_node import EventLog, NodeReply, NodeSetup, Take, WorkerNode, make_error_picklable
+from llmproxy.scenario.cluster.remote_runner import RayClusterRunner, import_ray, open_ray_connection
+from llmproxy.scenario.cluster.worker_node import (
+    NodeRunResult,
+    NodeSetup,
+    RunEventCollector,
+    Take,
+    WorkerNode,
+    make_error_picklable,
+)
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running
@@ -70,13 +77,13 @@ def on(
             running.REMOTE.remove(nodes.run_sample)
             for note in runner.list_notes():
                 sys.stderr.write(f"llmproxy: {note}\n")
-            if home := transfer.merge_cassettes(runner.recorded, nodes.folder):
+            if home := transfer.merge_node_cassettes(runner.recorded, nodes.folder):
                 sys.stderr.write(f"llmproxy: {home}\n")
 
 
 @dataclass(eq=False)
 class _ClusterRunner:
-    runner: RemoteRunner
+    runner: RayClusterRunner
     where: str
     batch: str
     settings: Loaded
@@ -95,12 +102,14 @@ class _ClusterRunner:
         executor = plan.build_executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
         try:
-            back: NodeReply[RunOutcome] = await self.runner.run(plan.name, self.resources, parcel, sent, sample, runs)
+            back: NodeRunResult[RunOutcome] = await self.runner.run(
+                plan.name, self.resources, parcel, sent, sample, runs
+            )
         except LLMProxyError as error:
             result = executor.never_ran(error)
             return RunOutcome(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
-        for event in await asyncio.to_thread(transfer.replace_ids_by_local_ones, back.events, self._known):
+        for event in await asyncio.to_thread(transfer.localize_interaction_ids, back.events, self._known):
             notify_handlers(handlers, event)
         HOST.emit_scenario_run_end(executor, back.ended.result)
         return back.ended
@@ -109,7 +118,9 @@ class _ClusterRunner:
         with self._guard:
             if id(plan) not in self._sent:
                 parcel = self._pack_plan(plan, f"{self.batch}-{len(self._sent)}")
-                sys.stderr.write(f"llmproxy: {transfer.describe_parcel(parcel, self.where, 'send=[FILE]')}\n")
+                sys.stderr.write(
+                    f"llmproxy: {transfer.describe_files_sent_to_cluster(parcel, self.where, 'send=[FILE]')}\n"
+                )
                 # With the plan: else another gets its id.
                 self._sent[id(plan)] = plan, parcel, self.runner.put_parcel(parcel)
             return self._sent[id(plan)][1:]
@@ -131,7 +142,7 @@ class _ClusterRunner:
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
             cassettes={} if server else transfer.read_cassette_files(self.folder, [name]), proxy=words, pickled=pickled,
-            env=transfer.collect_variables(self.send_env, os.environ, live=live, flag="send_env"),
+            env=transfer.collect_node_env_variables(self.send_env, os.environ, live=live, flag="send_env"),
             folders=_list_import_folders(root), rates=settings.rate,
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
@@ -209,9 +220,9 @@ class RunPlanWorker(WorkerNode):
         self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
         self.config = parcel.config
 
-    def run(self, *arguments: Any) -> NodeReply[RunOutcome]:
-        heard = EventLog()
+    def run(self, *arguments: Any) -> NodeRunResult[RunOutcome]:
+        heard = RunEventCollector()
         HOST.listener, ScenarioConfig.default_config = heard, self.config
         ended = asyncio.run(self.plan.once(*arguments))
         ended = replace(ended, error=make_error_picklable(ended.error))
-        return NodeReply(ended, heard.events, self.read_changed_cassette_files())
+        return NodeRunResult(ended, heard.events, self.read_changed_cassette_files())

@@ -18,7 +18,7 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
-from llmproxy.server_store_copies import find_server_of_copy, without_secrets
+from llmproxy.server_store_copies import find_server_of_copy, strip_secrets_from_url
 from llmproxy.settings import Loaded
 from llmproxy.trace.observing.agent_activity import build_portable_recording_name
 from llmproxy.trace.observing.tool_calls import InteractionLabel
@@ -59,7 +59,9 @@ def glob_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
         yield from sorted(files)
 
 
-def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str) -> dict[str, str]:
+def collect_node_env_variables(
+    names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str
+) -> dict[str, str]:
     """Return the named variables; in replay also names of set keys, without values. Raises SettingsError."""
     for name in names:
         if name not in env:
@@ -81,14 +83,14 @@ def read_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for name, path in files.items() if name in names}
 
 
-def describe_parcel(parcel: NodeSetup, where: str, how: str) -> str:
+def describe_files_sent_to_cluster(parcel: NodeSetup, where: str, how: str) -> str:
     said = f"; variables: {', '.join(sorted(parcel.env))}" if parcel.env else "; no variable"
     cassettes = f"{len(parcel.cassettes)} cassette{'' if len(parcel.cassettes) == 1 else 's'}"
-    held = f"where the store is ({without_secrets(parcel.server)})" if parcel.server else cassettes
+    held = f"where the store is ({strip_secrets_from_url(parcel.server)})" if parcel.server else cassettes
     return f"to {where}: {name_some(parcel.files, shown=_LISTED) or 'no file'}, {held}{said}  ({how} adds files)"
 
 
-def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
+def merge_node_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns a description, empty for nothing. Raises MergeConflict."""
     from llmproxy.core.cassettes.merging import merge_folders
 
@@ -114,7 +116,7 @@ def read_local_recording_ids(store: Path, cassette: str, sample: int) -> Mapping
         return {}
 
 
-def replace_ids_by_local_ones(events: Sequence[Event], known: Callable[[str, int], Mapping[str, int]]) -> list[Event]:
+def localize_interaction_ids(events: Sequence[Event], known: Callable[[str, int], Mapping[str, int]]) -> list[Event]:
     """Return the events of one run with the ids of this machine's store; `known`: those of a cassette and sample."""
     begun = next((event for event in events if isinstance(event, Started)), None)
     if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):

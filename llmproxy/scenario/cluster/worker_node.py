@@ -25,7 +25,7 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
-from llmproxy.report.events import Event, ImmediateHandler
+from llmproxy.report.events import Event, UnbufferedEventHandler
 
 # -- rates of providers over a whole cluster: one actor counts, and each worker asks it on behalf of its proxy
 
@@ -57,7 +57,7 @@ def start_rate_actor(ray: Any, rates: Mapping[str, str]) -> Any:
 
 
 @contextmanager
-def serve_pacing_socket(take: Take) -> Iterator[str]:
+def serve_rate_limit_socket(take: Take) -> Iterator[str]:
     """Serve this machine's proxy in the block; yields the value of `protocol.PACER_VARIABLE`."""
     secret = secrets.token_hex(16)
 
@@ -110,7 +110,7 @@ class NodeSetup(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReply[T]:
+class NodeRunResult[T]:
     ended: T
     """Its outcome; with an error from `make_error_picklable`."""
     events: list[Event]
@@ -118,7 +118,7 @@ class NodeReply[T]:
 
 
 @dataclass(slots=True)
-class EventLog(ImmediateHandler):
+class RunEventCollector(UnbufferedEventHandler):
     """Collects the events of a run in a worker; as a listener it gets all runs of the process."""
 
     events: list[Event] = field(default_factory=list)
@@ -133,7 +133,7 @@ class WorkerNode(ABC):
     proxy: ProxyHandle
 
     @abstractmethod
-    def run(self, *arguments: Any) -> NodeReply[Any]:
+    def run(self, *arguments: Any) -> NodeRunResult[Any]:
         """Execute one run. Raises on cancellation, and LLMProxyError for a run unknown here."""
 
     def __init__(
@@ -156,7 +156,7 @@ class WorkerNode(ABC):
         own = [] if parcel.server else [f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
         env = {**os.environ, **({"LLMPROXY_STORE": parcel.server} if parcel.server else {})}  # seen by no other process
         if parcel.rates and take is not None:
-            env[PACER_VARIABLE] = self.open.enter_context(serve_pacing_socket(take))
+            env[PACER_VARIABLE] = self.open.enter_context(serve_rate_limit_socket(take))
             own += [f"--rate={name}={rate}" for name, rate in parcel.rates.items()]
         log = folder / ".llmproxy" / "proxy.log"
         self.proxy = self.open.enter_context(ensure_proxy([*parcel.proxy, *own], env, log=log))

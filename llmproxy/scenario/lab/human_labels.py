@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bounded_text, replace_file, unique_members
+from llmproxy.files import build_dict_without_duplicates, read_bounded_text, replace_file
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.lab.judge_transcript import Transcript
 from llmproxy.scenario.types import Message
@@ -37,7 +37,7 @@ class LabelledTranscript:
     labels: Mapping[str, str | None]  # by criterion, in the order of the file
 
 
-def read_labels(path: Path) -> list[LabelledTranscript]:
+def read_human_labels(path: Path) -> list[LabelledTranscript]:
     """Read a file of labels. Raises SettingsError: it is unreadable or empty, or a line is invalid."""
     try:
         text = read_bounded_text(path)
@@ -66,7 +66,7 @@ def read_labels(path: Path) -> list[LabelledTranscript]:
 
 def _parse_line(line: str, default_id: str, taken: Container[str]) -> LabelledTranscript:
     try:
-        said = json.loads(line, object_pairs_hook=unique_members)
+        said = json.loads(line, object_pairs_hook=build_dict_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"this is not JSON ({error})") from error
     if not isinstance(said, dict):
@@ -149,7 +149,7 @@ class ConversationToLabel:
         return json.dumps(about, ensure_ascii=False)
 
 
-def list_judged_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[ConversationToLabel]:
+def list_conversations_to_label(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[ConversationToLabel]:
     """Return a report's runs with criteria; `run`: an id's start, `criteria` for the judge's. Raises SettingsError."""
     try:
         entries = read_report_runs(report)
@@ -177,7 +177,7 @@ def _is_blank_or_comment(line: str) -> bool:
     return line.strip()[:1] in {"", "#"}
 
 
-def list_labelled_ids(path: Path) -> frozenset[str]:
+def read_labelled_conversation_ids(path: Path) -> frozenset[str]:
     """Return a label file's ids, so that nothing is labelled twice. Raises SettingsError: another kind of file."""
     if not path.is_file():
         return frozenset()
@@ -192,10 +192,10 @@ def add_or_replace_label(path: Path, report: Path, run: str, criterion: str, lab
     """Add a label of a report's run to a file of labels. Raises SettingsError: no such run, criterion, label."""
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
-    labelling = next((each for each in list_judged_runs(report, run)), None) if run else None
+    labelling = next((each for each in list_conversations_to_label(report, run)), None) if run else None
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
-    list_labelled_ids(path)
+    read_labelled_conversation_ids(path)
     lines = read_bounded_text(path).splitlines() if path.is_file() else []
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []

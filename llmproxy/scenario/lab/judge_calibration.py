@@ -38,7 +38,7 @@ class LabelDisagreement:
 
 
 @dataclass(frozen=True, slots=True)
-class FlipRate:
+class VerdictFlipRate:
     changed: int
     compared: int
 
@@ -59,9 +59,9 @@ class JudgeCalibration:
     kappa: float | None  # None: one side uses a single class
     kappa_interval: Interval | None
     table: Mapping[str, Mapping[str, int]]  # by human label, then by the judge's
-    repetition: FlipRate
+    repetition: VerdictFlipRate
     unsteady: int
-    order: FlipRate
+    order: VerdictFlipRate
     disagreements: Sequence[LabelDisagreement] = ()
     errors: Mapping[str, str] = field(default_factory=dict)  # by id of conversations, which are left out
     missed: bool = False  # in replay: a verdict was never recorded
@@ -204,5 +204,5 @@ def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random,
     )
 
 
-def _count_flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:
-    return FlipRate(sum(one != other for one, other in pairs), len(pairs))
+def _count_flips(pairs: Sequence[tuple[str, str]]) -> VerdictFlipRate:
+    return VerdictFlipRate(sum(one != other for one, other in pairs), len(pairs))

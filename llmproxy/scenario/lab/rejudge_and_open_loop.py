@@ -31,7 +31,7 @@ from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.messages import get_text
+from llmproxy.scenario.values.messages import get_message_text
 from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
 
 # -- the judge live, everything else recorded
@@ -46,7 +46,7 @@ class TranscriptVerdictCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeVariance:
+class RejudgeVarianceResult:
     repeats: int
     rows: Sequence[TranscriptVerdictCounts]
     spread: JudgeVarianceSplit | None  # None for fewer than five transcripts
@@ -78,7 +78,7 @@ async def rejudge(
     mode: str | None = None,
     max_concurrency: int = CONCURRENCY,
     resamples: int = RESAMPLES,
-) -> JudgeVariance:
+) -> RejudgeVarianceResult:
     """Judge each transcript `repeats` times, and split the variance of the verdicts.
 
     The judge's part is the mean of p(1-p)R/(R-1), the rest the sample variance of p less that part/R, at least 0;
@@ -108,7 +108,7 @@ async def rejudge(
     whole = [row.passed for row in rows if row.judged == repeats]
     spread = estimate_judge_variance(whole, repeats)
     judge_interval, rest_interval = variance_intervals(whole, repeats, rng, resamples)
-    return JudgeVariance(
+    return RejudgeVarianceResult(
         repeats=repeats,
         rows=rows,
         spread=spread,
@@ -145,7 +145,7 @@ def _list_notes(rows: Sequence[TranscriptVerdictCounts], repeats: int, ended: Se
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedUserResult:
+class OpenLoopResult:
     result: ScenarioResult
     turn: int | None
     """The first turn, from 1, in which the agent's answer differs; None if none does."""
@@ -161,7 +161,7 @@ async def open_loop(
     sample: int = 1,
     options: RunOptions | None = None,
     **plan: Any,
-) -> RecordedUserResult:
+) -> OpenLoopResult:
     """Run the recorded user's lines with the agent and let the judge decide, both live.
 
     From the first differing turn on, the user's lines answer messages that were never sent: the run is marked
@@ -193,7 +193,7 @@ async def open_loop(
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
     turn, recorded, said = found[0] if found else (None, "", "")
-    return RecordedUserResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
+    return OpenLoopResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
 
 
 _REFUSED = {
@@ -217,7 +217,9 @@ class _RecordedTurn:
 
     @property
     def spoken_answer(self) -> str:
-        return "\n".join(filter(None, map(get_text, (each for each in self.agent if each["role"] == "assistant"))))
+        return "\n".join(
+            filter(None, map(get_message_text, (each for each in self.agent if each["role"] == "assistant")))
+        )
 
 
 def _split_turns(messages: Sequence[Message]) -> list[_RecordedTurn]:

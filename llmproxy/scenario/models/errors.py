@@ -11,7 +11,7 @@ import re
 from enum import Enum
 
 from llmproxy.core.dialects.codecs import ERROR_HEADER
-from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, remove_prefix
+from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, remove_program_prefix
 
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -60,23 +60,24 @@ def suggest_google_key(model: str) -> str:
 
 
 def find_refused_parameter(error: BaseException) -> RefusableParameter | None:
-    if find_proxy_code(error) or _read_status(error) not in _CLIENT_ERRORS:
+    if find_proxy_error_code(error) or _read_status(error) not in _CLIENT_ERRORS:
         return None
     text = str(error)
     return next((each for each in RefusableParameter if each.value.search(text)), None)
 
 
 def is_transient(error: BaseException) -> bool:
-    return _read_status(error) in _TRANSIENT and find_proxy_code(error) != MissError.code
+    return _read_status(error) in _TRANSIENT and find_proxy_error_code(error) != MissError.code
 
 
-def build_call_error(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
-    code = find_proxy_code(error)
+def build_model_call_error(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
+    code = find_proxy_error_code(error)
     if code == MissError.code:
-        return MissError(find_proxy_text(error))
+        return MissError(extract_proxy_error_text(error))
     if code:
         return ModelError(
-            f"the call of {model} for {party!r} did not get through: {remove_prefix(find_proxy_text(error))}"
+            f"the call of {model} for {party!r} did not get through: "
+            + remove_program_prefix(extract_proxy_error_text(error))
         )
     text = str(error).strip()
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + " ..."
@@ -96,7 +97,7 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
     return ModelError(f"the call of {model} ({party}) failed: {said}")
 
 
-def find_proxy_code(error: BaseException) -> str:
+def find_proxy_error_code(error: BaseException) -> str:
     """Return the code of the proxy's error; empty for another origin."""
     seen: set[int] = set()
     at: BaseException | None = error
@@ -113,7 +114,7 @@ def find_proxy_code(error: BaseException) -> str:
     return ""
 
 
-def find_proxy_text(error: BaseException) -> str:
+def extract_proxy_error_text(error: BaseException) -> str:
     """Return the proxy's text, without the envelope and litellm's additions."""
     text = str(error)
     start = text.find(OURS)

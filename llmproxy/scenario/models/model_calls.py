@@ -15,19 +15,19 @@ from typing import Any
 
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import PLACEHOLDER_KEY
-from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_or_make
+from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_cached_or_compute
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, UnsetParameter
 from llmproxy.scenario.models.errors import (
     ModelError,
     ModelNotSet,
     RefusableParameter,
-    build_call_error,
+    build_model_call_error,
     find_refused_parameter,
     is_transient,
 )
-from llmproxy.scenario.models.route_via_proxy import redirect_client, route_model
+from llmproxy.scenario.models.route_via_proxy import redirect_client_to_proxy, route_model
 from llmproxy.scenario.models.transport import Answer, call_model
-from llmproxy.scenario.run_session import RunSession, env_without_turn
+from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
@@ -141,7 +141,7 @@ async def _call_cached(
     async def make() -> str:
         return (await call()).to_text()
 
-    kept = await get_or_make(CacheSlot(store, key, f"model call of {party}", cache_key, sample), make)
+    kept = await get_cached_or_compute(CacheSlot(store, key, f"model call of {party}", cache_key, sample), make)
     return Answer.from_json_text(kept)
 
 
@@ -152,7 +152,7 @@ async def _call_model(asked: dict[str, Any], model: ModelConfig, party: str, ses
     pauses = iter(PAUSES)
     while True:
         try:
-            env = env_without_turn() if session is None else os.environ
+            env = copy_env_without_proxy_changes() if session is None else os.environ
             return await call_model(sent, env, served=bool(model.api_base), proxied=session is not None)
         except LLMProxyError:
             raise
@@ -165,7 +165,7 @@ async def _call_model(asked: dict[str, Any], model: ModelConfig, party: str, ses
                 raise ToolChoiceRefused(f"{model.model} refuses this request: {error}") from error
             pause = next(pauses, None) if is_transient(error) else None
             if pause is None:
-                raise build_call_error(error, model.model, party, temperature=chosen) from error
+                raise build_model_call_error(error, model.model, party, temperature=chosen) from error
             await asyncio.sleep(0 if replays else pause)
 
 
@@ -177,7 +177,7 @@ def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) 
     found = route_model(model, session.proxy, session, party=party)
     found["extra_headers"] = {**(model.extra_parameters.get("extra_headers") or {}), **found["extra_headers"]}
     if client := model.extra_parameters.get("client"):
-        found["client"] = redirect_client(client, found["api_base"], model.model)
+        found["client"] = redirect_client_to_proxy(client, found["api_base"], model.model)
     if session.opened.needs_no_model_keys:
         said.setdefault("api_key", PLACEHOLDER_KEY)
     return said | found

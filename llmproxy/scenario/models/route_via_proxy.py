@@ -17,7 +17,7 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import is_vertex_model, suggest_google_key
-from llmproxy.scenario.models.transport import BASE, import_litellm, is_known_openai_name
+from llmproxy.scenario.models.transport import BASE, import_litellm, is_known_openai_model_name
 from llmproxy.scenario.run_session import RunSession
 
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
@@ -64,7 +64,7 @@ def get_provider_name(model: str) -> str:
     prefix, slash, _ = model.partition("/")
     if slash and (prefix in PATHS or prefix in OPENAI_LIKE):
         return prefix
-    if is_known_openai_name(model):
+    if is_known_openai_model_name(model):
         return "openai"
     if prefix.startswith("vertex_ai") or (not slash and is_vertex_model(model)):
         raise SettingsError(
@@ -136,7 +136,7 @@ def fill_api_base_from_client(model: ModelConfig, proxy: str = "") -> ModelConfi
     return model.model_copy(update={"api_base": base.removesuffix(_azure_suffix(base, model.model))})
 
 
-def redirect_client(client: Any, address: str, model: str) -> Any:
+def redirect_client_to_proxy(client: Any, address: str, model: str) -> Any:
     """Return a client that sends to `address`, through the proxy. Raises SettingsError: an unknown kind of client."""
     base = _read_client_base_url(client)
     if base and callable(getattr(client, "with_options", None)):

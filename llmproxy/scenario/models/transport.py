@@ -74,7 +74,7 @@ def strip_reasoning(content: object) -> str:
     return _THOUGHT_END.sub("", _THOUGHT.sub("", content if isinstance(content, str) else "")).strip()
 
 
-def read_litellm(found: Any) -> Answer:
+def parse_litellm_response(found: Any) -> Answer:
     """Return the answer in a litellm response. Raises ModelError if it has no choice."""
     choices = getattr(found, "choices", None) or []
     if not choices:
@@ -88,7 +88,7 @@ def read_litellm(found: Any) -> Answer:
     return Answer(strip_reasoning(message.content), calls)
 
 
-def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def parse_openai_chat_response(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Parse an answer in OpenAI's chat completions. Raises HttpModelCallFailed; ModelError: there is no choice."""
     value = parse_json(body)
     found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
@@ -203,10 +203,10 @@ class ChatHttpRequest:
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
     """Make one call; `served`: at a user's address. Raises HttpModelCallFailed, litellm's, ModelError (no choice)."""
     request = build_direct_request_or_none(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
-    return await in_model_loop(_get_litellm_answer(keywords) if request is None else request_chat_answer(request))
+    return await run_in_model_loop(_get_litellm_answer(keywords) if request is None else request_chat_answer(request))
 
 
-def is_known_openai_name(name: str) -> bool:
+def is_known_openai_model_name(name: str) -> bool:
     """Return whether a name without a provider is certainly a model of OpenAI's."""
     return _OPENAI.fullmatch(name) is not None
 
@@ -250,7 +250,7 @@ def _get_direct_model_name(model: object, *, served: bool) -> str | None:
     if not isinstance(model, str):
         return None
     name = model.removeprefix("openai/")
-    if is_known_openai_name(name):
+    if is_known_openai_model_name(name):
         return name
     return name if served and name != model and not _REWRITTEN.search(name) else None
 
@@ -287,7 +287,7 @@ async def request_chat_answer(request: ChatHttpRequest) -> Answer:
         place = httpx.URL(request.url).netloc.decode()  # without a user and a password
         said = f"Connection error: {place}: {str(error) or type(error).__name__}"
         raise HttpModelCallFailed(said, _UNREACHABLE) from error
-    return read_openai(found.status_code, found.headers, found.content)
+    return parse_openai_chat_response(found.status_code, found.headers, found.content)
 
 
 @cache
@@ -323,8 +323,8 @@ async def _get_litellm_answer(keywords: Mapping[str, Any]) -> Answer:
     asked = {**keywords, "num_retries": 0, "max_retries": 0}
     client = keywords.get("client")
     if client is not None and not type(client).__name__.startswith("Async"):  # `OpenAI(...)`, which cannot be awaited
-        return read_litellm(await asyncio.to_thread(litellm.completion, **asked))
-    return read_litellm(await litellm.acompletion(**asked))
+        return parse_litellm_response(await asyncio.to_thread(litellm.completion, **asked))
+    return parse_litellm_response(await litellm.acompletion(**asked))
 
 
 # -- the loop of model calls
@@ -340,7 +340,7 @@ def _start_loop(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - a 
     return loop
 
 
-async def in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
+async def run_in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine there and return its result; cancelled with its waiter."""
     with _GUARD:
         loop = _start_loop(os.getpid())

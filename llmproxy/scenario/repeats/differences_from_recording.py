@@ -14,17 +14,22 @@ from decimal import Decimal
 from llmproxy.amount_formatting import dollars, format_count, number
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import bootstrap, mean
-from llmproxy.trace.comparing.behavior_comparison import BehaviorChange, BehaviorRun, compare_behaviors, count_tools
+from llmproxy.trace.comparing.behavior_comparison import (
+    AgentRunBehavior,
+    BehaviorChange,
+    compare_behaviors,
+    count_calls_per_tool,
+)
 
 _SEED = 7  # the same runs give the same interval
 _FEWEST = 3  # runs for the interval of a mean
 
 
 @dataclass(frozen=True, slots=True)
-class RunAgainstRecording:
+class RunComparedWithRecording:
     name: str
-    policy: BehaviorRun
-    recorded: BehaviorRun
+    policy: AgentRunBehavior
+    recorded: AgentRunBehavior
     """The recorded run, with this run's values: its folder, its day."""
     verdict: str = ""  # ``pass``, ``fail``, ``exit 0``; empty if not judged
     unanswered_tools: tuple[str, ...] = ()
@@ -38,12 +43,12 @@ class RunAgainstRecording:
 @dataclass(frozen=True, slots=True)
 class RecordingComparison:
     parent: str  # cassette of the recorded run
-    recorded: BehaviorRun
-    runs: tuple[RunAgainstRecording, ...]
+    recorded: AgentRunBehavior
+    runs: tuple[RunComparedWithRecording, ...]
     verdict: str = ""
 
     @property
-    def completed_runs(self) -> tuple[RunAgainstRecording, ...]:
+    def completed_runs(self) -> tuple[RunComparedWithRecording, ...]:
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property
@@ -125,8 +130,8 @@ class RecordingComparison:
             yield f"  calls that no recording answers there: {names}"
 
     def _tool_count_rows(self) -> Iterator[tuple[str, int, float]]:
-        before = count_tools(self.recorded.calls)
-        after = [count_tools(run.policy.calls) for run in self.completed_runs]
+        before = count_calls_per_tool(self.recorded.calls)
+        after = [count_calls_per_tool(run.policy.calls) for run in self.completed_runs]
         for tool in sorted(before.keys() | {name for each in after for name in each}):
             yield tool, before[tool], sum(each[tool] for each in after) / max(len(after), 1)
 
@@ -138,7 +143,7 @@ class RecordingComparison:
             yield name, of(self.recorded), known
 
 
-_USED: tuple[tuple[str, Callable[[BehaviorRun], int | Decimal | None]], ...] = (
+_USED: tuple[tuple[str, Callable[[AgentRunBehavior], int | Decimal | None]], ...] = (
     ("requests", lambda run: run.requests),
     ("tokens_in", lambda run: run.tokens_in),
     ("tokens_out", lambda run: run.tokens_out),

@@ -20,7 +20,7 @@ from llmproxy.errors import MissError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
+from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import describe_error, shorten_traceback
@@ -63,7 +63,7 @@ class RepeatResult(ScenarioResult):
     runs: int = 1
     samples: list[SampleResult] = Field(default_factory=list)
     threshold: float = 1.0
-    verdicts: VerdictCounts = VerdictCounts(0)
+    verdicts: RunStatusCounts = RunStatusCounts(0)
 
     def __repr__(self) -> str:
         return f"RepeatResult(success={self.success}, status={self.status}, reasoning={self.reasoning!r})"
@@ -128,14 +128,14 @@ async def run_repeatedly(
 def _is_rate_decided(done: Sequence[SampleResult], runs: int, threshold: float) -> bool:
     if any(each.result.cassette and not each.result.replayed for each in done):
         return False  # a recording with samples missing would replay differently
-    return VerdictCounts.from_statuses([each.status for each in done], runs).is_decided(threshold)
+    return RunStatusCounts.from_statuses([each.status for each in done], runs).is_decided(threshold)
 
 
 def _build_repeat_result(
     samples: list[SampleResult], runs: int, threshold: float, seconds: float, *, allow_environment_errors: bool
 ) -> RepeatResult:
-    found = VerdictCounts.from_statuses([each.status for each in samples], runs)
-    status = decide_verdict(found, allow_environment_errors=allow_environment_errors)
+    found = RunStatusCounts.from_statuses([each.status for each in samples], runs)
+    status = decide_repeated_run_status(found, allow_environment_errors=allow_environment_errors)
     enough = found.possible_pass_rate_range is not None and found.possible_pass_rate_range.low >= threshold
     shown = next((each for each in samples if each.status is not Status.PASSED), samples[0]).result
     answered = [each.result.replayed for each in samples]

@@ -19,7 +19,7 @@ COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictCounts:
+class RunStatusCounts:
     runs: int
     passed: int = 0
     failed: int = 0
@@ -28,7 +28,7 @@ class VerdictCounts:
     skipped: int = 0
 
     @classmethod
-    def from_statuses(cls, statuses: Sequence[Status], runs: int | None = None) -> VerdictCounts:
+    def from_statuses(cls, statuses: Sequence[Status], runs: int | None = None) -> RunStatusCounts:
         found, in_order = Counter(statuses), (*COUNTED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)  # as the fields
         return cls(len(statuses) if runs is None else runs, *(found[each] for each in in_order))
 
@@ -105,7 +105,9 @@ class VerdictCounts:
         return f"{self.passed} of {self.counted_runs} runs passed ({self.pass_rate:.1%}{spread}){parts}"
 
 
-def decide_verdict(found: VerdictCounts, least: float = 1.0, *, allow_environment_errors: bool = False) -> Status:
+def decide_repeated_run_status(
+    found: RunStatusCounts, least: float = 1.0, *, allow_environment_errors: bool = False
+) -> Status:
     """Return what runs come to together; from a share of `least` on they have passed."""
     if not found.counted_runs or (found.environment_errors and not allow_environment_errors):
         return Status.SKIPPED if found.skipped and found.skipped == found.runs else Status.ENVIRONMENT_ERROR

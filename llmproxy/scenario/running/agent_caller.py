@@ -33,11 +33,11 @@ from llmproxy.proxy_calls import Call
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.criteria import raise_if_pass_has_failures
+from llmproxy.scenario.values.criteria import refuse_pass_with_failed_criteria
 from llmproxy.scenario.values.messages import Farewell, explain_call_not_async, list_messages
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
-from llmproxy.trace.observing.agent_activity import WireObserver
-from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse
+from llmproxy.trace.observing.agent_activity import ModelCallObserver
+from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse
 
 
 @dataclass
@@ -56,7 +56,7 @@ class ConnectedAgentCall:
 
 class ConnectedAgentAdapter(AgentAdapter):
     def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:
-        if not is_connected(agent):
+        if not is_connected_agent(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
         self.agent = agent
         self.name: str = agent.name
@@ -86,7 +86,7 @@ class ConnectedAgentAdapter(AgentAdapter):
         return output
 
 
-def is_connected(value: object) -> bool:
+def is_connected_agent(value: object) -> bool:
     return (
         not isinstance(value, AgentAdapter | type)
         and isinstance(getattr(value, "name", None), str)
@@ -116,7 +116,7 @@ def build_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None =
     """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for anything else."""
     found = []
     for place, given in enumerate(agents):
-        entry = ConnectedAgentAdapter(given, parameters) if is_connected(given) else given
+        entry = ConnectedAgentAdapter(given, parameters) if is_connected_agent(given) else given
         made = (
             entry() if isinstance(entry, type) or (callable(entry) and not isinstance(entry, AgentAdapter)) else entry
         )
@@ -195,7 +195,7 @@ class AgentTraffic:
     relied: bool = False
     """Whether the agent's calls were read by code that relies on there being no others."""
     on_calls: Callable[[Sequence[Call]], None] | None = None
-    _wire: WireObserver | None = None
+    _wire: ModelCallObserver | None = None
     _read: int = 0
 
     async def read_new_calls(self, error: Exception | None = None) -> Sequence[Call]:
@@ -234,10 +234,10 @@ class AgentTraffic:
         return calls
 
     @property
-    def wire_observer(self) -> WireObserver:
+    def wire_observer(self) -> ModelCallObserver:
         """All traffic of the agent with models and servers that was read; results may come with later calls."""
         if self._wire is None:
-            self._wire = WireObserver()
+            self._wire = ModelCallObserver()
         self._wire.add_calls_with_recordings(self.calls[self._read :])
         self._read = len(self.calls)
         return self._wire
@@ -251,7 +251,7 @@ class AgentTraffic:
         return self.wire_observer.list_tool_uses()
 
     @property
-    def server_calls(self) -> ServedToolCalls | None:
+    def server_calls(self) -> ServerSideToolCalls | None:
         """The agent's calls received by MCP servers, None without a proxy; the reader relies on it."""
         if self.session is None:
             return None
@@ -419,6 +419,6 @@ async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
 def _read_result_or_messages(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
     name = type(agent).__name__
     if isinstance(returned, ScenarioResult):
-        raise_if_pass_has_failures(name, returned)
+        refuse_pass_with_failed_criteria(name, returned)
         return returned
     return list_messages(returned, agent.role, name)

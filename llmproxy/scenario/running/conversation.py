@@ -21,7 +21,7 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, 
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
+from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_message_text, to_message
 from llmproxy.scenario.values.run_ids_and_options import (
     ExecutorProtocol,
     classify_run_error,
@@ -302,7 +302,7 @@ class Conversation:
         return said
 
     async def _ask_person(self) -> list[Message] | ScenarioResult | None:
-        said = await ask_person(self.name if (self.state.config.verbose or 0) >= 2 else "")
+        said = await read_person_input(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)
             if (judge := self.turns.find_unspoken_agent_of_role(AgentRole.JUDGE)) is not None:
@@ -376,7 +376,7 @@ class ScriptActions:
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
     ) -> ScenarioResult | None:
         """Demand a verdict, with `content` as context; None: undecided, or a passed checkpoint: it continues."""
-        context = None if content is None else get_text(to_message(content, AgentRole.USER))
+        context = None if content is None else get_message_text(to_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)
         result = await self._call_role(AgentRole.JUDGE, content, asked)
@@ -475,23 +475,23 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class TypedLine:
+class PersonInput:
     text: str = ""
     success: bool | None = None
     judge: bool = False
 
 
-def parse_typed_line(line: str) -> TypedLine:
+def parse_person_input(line: str) -> PersonInput:
     """Parse a line. An unknown word after a slash is part of a message."""
     word, _, rest = line.strip().partition(" ")
     if word in {"/pass", "/fail"}:
-        return TypedLine(rest.strip(), success=word == "/pass")
+        return PersonInput(rest.strip(), success=word == "/pass")
     if word == "/judge" and not rest:
-        return TypedLine(judge=True)
-    return TypedLine(line if line.strip() else "")
+        return PersonInput(judge=True)
+    return PersonInput(line if line.strip() else "")
 
 
-async def ask_person(name: str = "", read: Callable[[str], str] = input) -> TypedLine:
+async def read_person_input(name: str = "", read: Callable[[str], str] = input) -> PersonInput:
     """Read a line from the terminal, without blocking the loop. Raises MachineError without a terminal."""
     prefix = f"[Scenario: {name}] " if name else ""
 
@@ -500,7 +500,7 @@ async def ask_person(name: str = "", read: Callable[[str], str] = input) -> Type
             return read(f"\n{prefix}{HELP}\n{prefix}User: ")
 
     try:
-        return parse_typed_line(await call_in_daemon_thread(ask))
+        return parse_person_input(await call_in_daemon_thread(ask))
     except (EOFError, OSError) as error:
         raise MachineError(
             f"debug=True asks at the terminal, and there is none ({type(error).__name__}).",

@@ -23,9 +23,9 @@ from typing import Any, ClassVar, cast
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
-from llmproxy.files import read_bounded_text, unique_members
-from llmproxy.report.events import HOST, Handler, RunSettingsFromPytest, SecretHider, Started
-from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
+from llmproxy.files import build_dict_without_duplicates, read_bounded_text
+from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
+from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
@@ -36,11 +36,11 @@ from llmproxy.scenario.running.agent_caller import (
     gather_agent_run_variables,
 )
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
-from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_findings, raise_if_pass_has_failures
+from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_findings, refuse_pass_with_failed_criteria
 from llmproxy.scenario.values.messages import copy_messages, to_text
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
@@ -164,7 +164,7 @@ class ScenarioExecutor(ScriptActions):
         self.events = Stream()
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
-        langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
+        langwatch = LangWatchEventSender(self.events, self, dict(self.options.fields or {}))
         started = Started(
             scenario=name, name=name, description=description, set_id=self.scenario_set_id, batch_id=self.batch_run_id,
             run_id=make_run_id(), sample=self.options.sample, runs=self.options.runs,
@@ -251,7 +251,7 @@ class ScenarioExecutor(ScriptActions):
     def describe_actor(self) -> str:
         return "a step of the script" if self._opening is None else type(self._opening).__name__
 
-    async def choose_session(self) -> SessionRequest | None:
+    async def choose_session(self) -> SessionToOpen | None:
         """Return its session request. Raises SettingsError for options that need a proxy, without one."""
         said, configured = self.options.proxy, ScenarioConfig.defaults[0]
         starts = True in (said, configured)  # that alone takes time
@@ -280,7 +280,7 @@ class ScenarioExecutor(ScriptActions):
             "faults": HOST.faults,
             "mocks": self.options.mock,
         }
-        return SessionRequest(proxy, self.cassette, self.options.sample, how)
+        return SessionToOpen(proxy, self.cassette, self.options.sample, how)
 
     async def open(self, session: RunSession | None) -> None:
         self._participants.claim_adapters()
@@ -303,7 +303,7 @@ class ScenarioExecutor(ScriptActions):
         result = await self._run_step(step)
         if not isinstance(result, ScenarioResult):
             return None
-        raise_if_pass_has_failures(f"step {number + 1} of the script", result)
+        refuse_pass_with_failed_criteria(f"step {number + 1} of the script", result)
         return self._complete_result(result)
 
     async def conclude(self) -> ScenarioResult:
@@ -319,7 +319,7 @@ class ScenarioExecutor(ScriptActions):
         """Add the starting history; after a user's last message it is the agent's turn."""
         conversation, history = self.conversation, self.options.history
         if history:
-            found = read_history(history) if isinstance(history, str) else history
+            found = load_conversation_history(history) if isinstance(history, str) else history
             conversation.add_messages(copy_messages(found))
             if conversation.messages and conversation.messages[-1]["role"] == "user":
                 conversation.turns.skip_to(AgentRole.AGENT)
@@ -420,7 +420,7 @@ class ScenarioExecutor(ScriptActions):
             return handlers
         from llmproxy.report.run_console import ScenarioConsole
 
-        return (*handlers, SecretHider(ScenarioConsole(verbose=int(self.config.verbose))))
+        return (*handlers, RedactingEventHandler(ScenarioConsole(verbose=int(self.config.verbose))))
 
 
 def _check_script(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:
@@ -436,7 +436,7 @@ _ONE_EXCHANGE = 2
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
-def read_history(source: str) -> list[Message]:
+def load_conversation_history(source: str) -> list[Message]:
     """Return the messages of a file, or the texts of a recording's main conversation, "store.db::cassette~2".
 
     Raises SettingsError: it is empty; CassetteError.
@@ -486,7 +486,7 @@ def _read_messages_file(path: Path) -> list[Any]:
             f"the history {str(path)!r} cannot be read: {error}",
             hint="It is a list of messages, a .json or .jsonl file of them, or a recording: store.db::cassette.",
         ) from error
-    read = partial(json.loads, object_pairs_hook=unique_members)
+    read = partial(json.loads, object_pairs_hook=build_dict_without_duplicates)
     try:
         value = [read(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else read(text)
     except (ValueError, RecursionError) as error:

@@ -21,7 +21,7 @@ from typing import Any, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.report.events import HandlerLike, Status
-from llmproxy.scenario.config import UNSET, refuse_unsupported
+from llmproxy.scenario.config import UNSET, refuse_unsupported_keywords
 from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repeatedly
 from llmproxy.scenario.running.agent_caller import start_in_daemon_thread
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
@@ -64,7 +64,7 @@ class _RunThread:
             _log.debug("cancel: the run had ended")
 
 
-async def run_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
+async def run_scenario_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
     """Run a scenario on a thread of its own. Raises its exceptions, for a blocked thread its time limit's error."""
     worker = _RunThread(executor)
     worker.ended.set_running_or_notify_cancel()
@@ -123,7 +123,7 @@ def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def run_to_end(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]) -> ScenarioResult:
+def run_coroutine_to_end(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]) -> ScenarioResult:
     """Run a coroutine to its end and return its result, whether or not a loop runs in this thread."""
     try:
         asyncio.get_running_loop()
@@ -173,7 +173,9 @@ class RunPlan:
         limits = _LIMITS.setdefault(asyncio.get_running_loop(), {})
         async with nullcontext() if number is None else limits.setdefault(number, asyncio.Semaphore(number)):
             try:
-                result = await (run_in_new_thread(executor) if self.threaded else _run_on_callers_loop(executor))
+                result = await (
+                    run_scenario_in_new_thread(executor) if self.threaded else _run_on_callers_loop(executor)
+                )
             except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
                 broken = executor.outcome or executor.build_error_result(error)
                 return RunOutcome(broken.status or classify_run_error(error, None), broken, error)
@@ -299,7 +301,7 @@ arun = _make_arun(run)
 def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:
     """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
     try:
-        return run_to_end(lambda: run(name, description, *args, **kwargs))
+        return run_coroutine_to_end(lambda: run(name, description, *args, **kwargs))
     except KeyboardInterrupt:
         raise KeyboardInterrupt from None
     except BaseException as error:  # noqa: BLE001 (raised again)
@@ -307,7 +309,7 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
 
 
 async def _run_with_arguments(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
-    for name in refuse_unsupported("run", given.pop("unsupported")):
+    for name in refuse_unsupported_keywords("run", given.pop("unsupported")):
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     runs, threshold = given.pop("runs"), given.pop("pass_rate")
     repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}

@@ -27,7 +27,7 @@ from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
-from llmproxy.trace.observing.agent_activity import WireObserver
+from llmproxy.trace.observing.agent_activity import ModelCallObserver
 
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -109,7 +109,9 @@ class LateCallsError(MachineError):
     code = "llmproxy_suite_late_calls"
 
 
-def name_late_calls(calls: Sequence[Call], wire: WireObserver, strays: int, named: Sequence[Call] = ()) -> list[str]:
+def name_late_calls(
+    calls: Sequence[Call], wire: ModelCallObserver, strays: int, named: Sequence[Call] = ()
+) -> list[str]:
     """Name late calls of the agent (added to `wire`), by requested tools if there are any.
 
     `strays`: number of this process's calls outside any turn, of which the proxy still has `named`.
@@ -120,7 +122,7 @@ def name_late_calls(calls: Sequence[Call], wire: WireObserver, strays: int, name
             f"after the end of the scenario the agent made further calls: {_name_tools_or_requests(calls, wire)}"
         )
     if strays:
-        apart = WireObserver(None)
+        apart = ModelCallObserver(None)
         apart.add_calls_with_recordings(named)
         many = "1 call arrived that belongs" if strays == 1 else f"{strays} calls arrived that belong"
         what = f": {_name_tools_or_requests(named, apart)}" if named else ""
@@ -128,7 +130,7 @@ def name_late_calls(calls: Sequence[Call], wire: WireObserver, strays: int, name
     return said
 
 
-def _name_tools_or_requests(calls: Sequence[Call], wire: WireObserver) -> str:
+def _name_tools_or_requests(calls: Sequence[Call], wire: ModelCallObserver) -> str:
     try:
         tools = wire.build_step(calls[0].seq - 1).tools
     except LLMProxyError:  # a damaged recording: the calls are named all the same
@@ -154,7 +156,7 @@ class UnusedFaultsError(MachineError):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRequest:
+class SessionToOpen:
     proxy: str
     cassette: str
     sample: int
@@ -181,7 +183,7 @@ class Playable[S, R](Protocol):
     @property
     def late_hint(self) -> str: ...
 
-    async def choose_session(self) -> SessionRequest | None:
+    async def choose_session(self) -> SessionToOpen | None:
         """Return its session request; None without a proxy."""
 
     async def open(self, session: RunSession | None) -> None: ...
@@ -234,7 +236,7 @@ class RunLifecycle[S, R]:
         self.problems: list[str] = []  # errors of releasing
         self.outcome: R | None = None
         self.error: BaseException | None = None
-        self._asked: SessionRequest | None = None
+        self._asked: SessionToOpen | None = None
         self._played = False
         self._queue: FairLock | None = None
         self._since: float | None = None
@@ -331,7 +333,7 @@ class RunLifecycle[S, R]:
         if self.limit is not None:
             scope.reschedule(asyncio.get_running_loop().time() + self.limit)
 
-    async def _open_session(self, asked: SessionRequest) -> None:
+    async def _open_session(self, asked: SessionToOpen) -> None:
         # Runs of one recording in this process come one after the other, however long one takes.
         queue = get_session_lock(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
         await queue.acquire_lock()

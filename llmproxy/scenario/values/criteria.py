@@ -173,7 +173,7 @@ def _read_finding(value: object) -> Finding | None:
     return Finding(CriterionStatus(status.strip().lower()), evidence, reason if isinstance(reason, str) else "")
 
 
-def raise_if_pass_has_failures(who: str, result: ScenarioResult) -> None:
+def refuse_pass_with_failed_criteria(who: str, result: ScenarioResult) -> None:
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
     found = [each.text for each in result.criteria if each.status != CriterionStatus.PASSED]

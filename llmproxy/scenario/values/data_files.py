@@ -22,7 +22,7 @@ from typing import Any
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bounded_bytes, unique_members
+from llmproxy.files import build_dict_without_duplicates, read_bounded_bytes
 from llmproxy.yaml_reader import SUITE, List, Map, Problems, read_documents, to_plain
 
 ID = "id"
@@ -31,7 +31,7 @@ MAX_BYTES = 50_000_000
 """Maximum bytes of a file: a hundred thousand cases, but no database dump by mistake."""
 
 
-class RowError(SettingsError):
+class DataFileError(SettingsError):
     """An invalid data file; `line` is the place, 0 for the whole file."""
 
     def __init__(self, file: str, line: int, problem: str, hint: str = "") -> None:
@@ -40,41 +40,41 @@ class RowError(SettingsError):
 
 
 @dataclass(frozen=True, slots=True)
-class DataRow:
+class DataFileRow:
     values: dict[str, Any]
     line: int
 
 
-def read_rows(path: str | Path) -> list[DataRow]:
-    """Return the rows of a file. Raises RowError: missing, empty, or invalid."""
+def read_data_file_rows(path: str | Path) -> list[DataFileRow]:
+    """Return the rows of a file. Raises DataFileError: missing, empty, or invalid."""
     path = Path(path)
     read = KINDS.get(path.suffix.lower())
     if read is None:
-        raise RowError(
+        raise DataFileError(
             str(path), 0, f"data is read from {', '.join(KINDS)}, not from {path.suffix or 'a file without ending'}"
         )
     try:
         content = read_bounded_bytes(path, MAX_BYTES)
     except OSError as error:
-        raise RowError(str(path), 0, f"cannot be read: {error.strerror or error}") from error
+        raise DataFileError(str(path), 0, f"cannot be read: {error.strerror or error}") from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = 1 + content.count(b"\n", 0, error.start)
         odd = f"is not UTF-8 (byte {error.start}, 0x{content[error.start]:02x})"
-        raise RowError(str(path), line, odd, "Save it as UTF-8.") from error
+        raise DataFileError(str(path), line, odd, "Save it as UTF-8.") from error
     found = read(text, str(path))
     if not found:
-        raise RowError(str(path), 0, "has no rows, so there is nothing to run")
+        raise DataFileError(str(path), 0, "has no rows, so there is nothing to run")
     _check_ids(found, str(path))
     return found
 
 
-def _read_csv(text: str, file: str) -> list[DataRow]:
+def _read_csv(text: str, file: str) -> list[DataFileRow]:
     head = text.partition("\n")[0]
     separator = "\t" if file.lower().endswith(".tsv") else ";" if ";" in head and "," not in head else ","
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    found: list[DataRow] = []
+    found: list[DataFileRow] = []
     columns: list[str] = []
     line = 1
     try:
@@ -84,32 +84,32 @@ def _read_csv(text: str, file: str) -> list[DataRow]:
             elif cells:
                 if len(cells) != len(columns):
                     have, want = format_count(len(cells), "cell"), format_count(len(columns), "column")
-                    raise RowError(file, line, f"has {have}, and there are {want}")
-                found.append(DataRow(dict(zip(columns, cells, strict=True)), line))
+                    raise DataFileError(file, line, f"has {have}, and there are {want}")
+                found.append(DataFileRow(dict(zip(columns, cells, strict=True)), line))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise RowError(file, line, f"is no CSV: {error}") from error
+        raise DataFileError(file, line, f"is no CSV: {error}") from error
     return found
 
 
 def _read_csv_header(cells: Sequence[str], file: str, line: int) -> list[str]:
     names = [cell.strip() for cell in cells]
     if "" in names:
-        raise RowError(file, line, f"column {names.index('') + 1} has no name")
+        raise DataFileError(file, line, f"column {names.index('') + 1} has no name")
     twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
-        raise RowError(file, line, f"two columns are called {twice!r}")
+        raise DataFileError(file, line, f"two columns are called {twice!r}")
     return names
 
 
-def _read_jsonl(text: str, file: str) -> list[DataRow]:
+def _read_jsonl(text: str, file: str) -> list[DataFileRow]:
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                value = json.loads(line, object_pairs_hook=unique_members)
+                value = json.loads(line, object_pairs_hook=build_dict_without_duplicates)
             except (ValueError, RecursionError) as error:
-                raise RowError(file, number, _describe_json_error(error)) from error
+                raise DataFileError(file, number, _describe_json_error(error)) from error
             found.append(_check_row_mapping(value, file, number))
     return found
 
@@ -121,14 +121,14 @@ def _describe_json_error(error: ValueError | RecursionError) -> str:
     return f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}"
 
 
-def _read_json(text: str, file: str) -> list[DataRow]:
+def _read_json(text: str, file: str) -> list[DataFileRow]:
     try:
         whole = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
-        raise RowError(file, getattr(error, "lineno", 0), _describe_json_error(error)) from error
+        raise DataFileError(file, getattr(error, "lineno", 0), _describe_json_error(error)) from error
     if not isinstance(whole, list):
-        raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
-    found, read = [], json.JSONDecoder(object_pairs_hook=unique_members).raw_decode
+        raise DataFileError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
+    found, read = [], json.JSONDecoder(object_pairs_hook=build_dict_without_duplicates).raw_decode
     at = text.find("[") + 1
     line = 1 + text.count("\n", 0, at)
     for _ in whole:
@@ -137,51 +137,53 @@ def _read_json(text: str, file: str) -> list[DataRow]:
         try:
             value, at = read(text, begin)
         except ValueError as error:  # a member stands twice: all else is told of the whole
-            raise RowError(file, line, _describe_json_error(error)) from error
+            raise DataFileError(file, line, _describe_json_error(error)) from error
         found.append(_check_row_mapping(value, file, line))
         line += text.count("\n", begin, at)
     return found
 
 
-def _read_yaml(text: str, file: str) -> list[DataRow]:
+def _read_yaml(text: str, file: str) -> list[DataFileRow]:
     problems = Problems()
     documents = read_documents(text, file, problems, limits=SUITE._replace(size=MAX_BYTES))
     for problem in problems:
-        raise RowError(file, problem.place.line if problem.place else 0, problem.message, problem.hint)
+        raise DataFileError(file, problem.place.line if problem.place else 0, problem.message, problem.hint)
     if len(documents) > 1:
-        raise RowError(file, documents[1][1].line, "a second document begins here, and a file of data has one")
+        raise DataFileError(file, documents[1][1].line, "a second document begins here, and a file of data has one")
     value = documents[0][0]
     if not isinstance(value, List):
         kind = "mapping" if isinstance(value, Map) else "single value"
-        raise RowError(file, 0, f"is to be a list of mappings, and is a {kind}")
+        raise DataFileError(file, 0, f"is to be a list of mappings, and is a {kind}")
     return [_check_row_mapping(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
 
 
-def _check_row_mapping(value: object, file: str, number: int) -> DataRow:
+def _check_row_mapping(value: object, file: str, number: int) -> DataFileRow:
     if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
-        raise RowError(
+        raise DataFileError(
             file, number, f"a row is a mapping of names to values, not {json.dumps(value, default=str)[:60]}"
         )
-    return DataRow(value, number)
+    return DataFileRow(value, number)
 
 
-def _check_ids(rows: Sequence[DataRow], file: str) -> None:
+def _check_ids(rows: Sequence[DataFileRow], file: str) -> None:
     seen: dict[str, int] = {}
     if not any(ID in row.values for row in rows):
         return
     for row in rows:
         name = row.values.get(ID)
         if name is None or not str(name).strip():
-            raise RowError(
+            raise DataFileError(
                 file, row.line, "this case has no `id`, and others have one", "Give it one, or leave the column out."
             )
         if isinstance(name, dict | list):
-            raise RowError(file, row.line, f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}")
+            raise DataFileError(
+                file, row.line, f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}"
+            )
         if (first := seen.setdefault(str(name), row.line)) != row.line:
-            raise RowError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
+            raise DataFileError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
 
 
-KINDS: dict[str, Callable[[str, str], list[DataRow]]] = {
+KINDS: dict[str, Callable[[str, str], list[DataFileRow]]] = {
     **dict.fromkeys((".csv", ".tsv"), _read_csv),
     **dict.fromkeys((".jsonl", ".ndjson"), _read_jsonl),
     ".json": _read_json,
@@ -221,10 +223,10 @@ def cases(path: str | Path) -> list[Case]:
     __tracebackhide__ = True  # pytest shows the line that asks, and none of ours
     asking = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 (whose file that is)
     try:
-        rows = read_rows(_find_file(Path(path), asking))
-    except RowError as error:
+        rows = read_data_file_rows(_find_file(Path(path), asking))
+    except DataFileError as error:
         raise error.with_traceback(None) from None
-    names = name_rows([row.values for row in rows])
+    names = name_data_cases([row.values for row in rows])
     return [Case(name, row.values) for row, name in zip(rows, names, strict=True)]
 
 
@@ -234,11 +236,11 @@ def _find_file(path: Path, asking: str | None) -> Path:
         return beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside
     if not path.exists() and not path.is_absolute():
         where = f"beside {Path(asking).name} ({beside.parent}) or " if asking else ""
-        raise RowError(str(path), 0, f"is not there: it was looked for {where}in the working folder {Path.cwd()}")
+        raise DataFileError(str(path), 0, f"is not there: it was looked for {where}in the working folder {Path.cwd()}")
     return path
 
 
-def name_rows(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
+def name_data_cases(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
     """Return what tells sets of values apart: ids, else their values if they are short, else numbers."""
     made = []
     for each in sets:

@@ -37,7 +37,7 @@ def copy_messages(messages: Iterable[Message]) -> list[Message]:
     return [copy_value(message) for message in messages]
 
 
-def get_text(message: Message) -> str:
+def get_message_text(message: Message) -> str:
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
@@ -224,7 +224,7 @@ def to_text(value: Any) -> str:
 
 def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
     """Return the users' new texts, separated by an empty line; None if there are none."""
-    texts = [get_text(each) for each in messages if each.get("role") == "user"]
+    texts = [get_message_text(each) for each in messages if each.get("role") == "user"]
     return "\n\n".join(texts) if texts else None
 
 

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from llmproxy.core.forks.overrides import parse_mocks
 from llmproxy.errors import AgentError, LLMProxyError
-from llmproxy.report.events import HandlerLike, Status, to_handlers
+from llmproxy.report.events import HandlerLike, Status, convert_to_event_handlers
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse
+from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
@@ -88,7 +88,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if self.handlers != ():
-            object.__setattr__(self, "handlers", to_handlers(self.handlers))
+            object.__setattr__(self, "handlers", convert_to_event_handlers(self.handlers))
         if self.mock is not None:
             parse_mocks(self.mock)
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
@@ -145,7 +145,7 @@ class ExecutorProtocol(Protocol):
     marks: list[str]
     from_cache: list[str]
     wire_calls: Sequence[ToolUse] | None
-    wire_served: ServedToolCalls | None
+    wire_served: ServerSideToolCalls | None
     wire_unread: str
     wire_by_message: Mapping[int, Sequence[ToolUse]]
     unattributed: int

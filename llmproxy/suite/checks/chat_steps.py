@@ -20,34 +20,34 @@ from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.suite.checks.tools import (
-    check_server_calls,
-    check_tool_names,
+    check_expected_tool_calls,
+    check_mcp_server_calls,
+    check_tool_names_and_offers,
     check_tool_sequence,
-    check_tools,
-    check_total,
+    check_total_tool_calls,
     explain_unreadable_answers,
 )
 from llmproxy.suite.matchers.apply import (
-    all_hold,
+    all_assertions_hold,
     assertion,
     build_unclear,
     check_number,
-    check_paths,
     check_value,
+    check_values_at_paths,
     evaluate,
 )
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.match import MatchKind, Unknown, explain_replaced_secret, quote
+from llmproxy.suite.matchers.match import MatchOutcome, Unknown, explain_replaced_secret, quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.assertions import HistoryProcessor, MessageProcessing, Response, Usage
 from llmproxy.suite.schema.suite import StepBase, Talk
-from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver, estimate_step_tokens
-from llmproxy.trace.observing.history_edits import EVIDENCE, ProcessorFinding, ProcessorFindings, find_history_edits
-from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, WireCall
+from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver, estimate_step_tokens
+from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, HistoryEditFindings, find_history_edits
+from llmproxy.trace.observing.tool_calls import InteractionLabel, SeenModelCall, UsageSum
 
 FORMAT = 1  # of snapshots
-_NAMES = tuple(each.name for each in fields(ProcessorFindings))
+_NAMES = tuple(each.name for each in fields(HistoryEditFindings))
 _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
 _WHERE = "the agent's answer"
 _SHOWN = 4  # requests listed in a message
@@ -66,7 +66,7 @@ def locate_snapshots(suite: Path) -> Path:
     return suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
 
 
-def forbid_update_in_ci(env: Mapping[str, str]) -> None:
+def refuse_snapshot_update_in_ci(env: Mapping[str, str]) -> None:
     """Refuse to write snapshots in CI, where nobody reviews them. Raises SuiteError."""
     if in_ci(env):
         raise SuiteError(
@@ -130,7 +130,7 @@ class StepCheckContext(Protocol):
     index: int
 
     @property
-    def wire(self) -> WireObserver:
+    def wire(self) -> ModelCallObserver:
         """Observed traffic of the agent with models and servers."""
 
 
@@ -170,7 +170,7 @@ def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Asse
         made += check_value("response", answer, wanted.matcher, scope)
     if wanted.json_ is not None:
         try:
-            made += check_paths("response.json", parse_json(answer), wanted.json_, scope)
+            made += check_values_at_paths("response.json", parse_json(answer), wanted.json_, scope)
         except ValueError as error:
             message = f"the answer is no JSON ({error})"
             made.append(assertion("response.json", message, expected=dict(wanted.json_), actual=answer))
@@ -210,7 +210,7 @@ def _check_usage_number(
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
         at_least = check_number(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
-        if all_hold(at_least):
+        if all_assertions_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_step_tokens(key, step)) is not None:
         return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
@@ -236,7 +236,7 @@ def _explain_unmeasured_value(key: str, tokens: UsageSum, step: AgentActivity) -
 
 def _combine_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
     for number, branch in enumerate(branches):
-        if all_hold(branch):
+        if all_assertions_hold(branch):
             return Assertion(name=name, status=Status.PASSED, actual=f"branch {number}", where=where)
     told = "; or ".join(
         " and ".join(f"{each.name.rpartition('.')[2]}: {each.message}" for each in branch if each.message)
@@ -251,9 +251,9 @@ def _decimal_to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def read_declared_history_edits(answers: Iterable[object]) -> dict[str, ProcessorFinding]:
+def read_declared_history_edits(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
     """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
-    found: dict[str, ProcessorFinding] = {}
+    found: dict[str, HistoryEditFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
         tree = as_dict(tree.get("processors")) or tree
@@ -263,16 +263,16 @@ def read_declared_history_edits(answers: Iterable[object]) -> dict[str, Processo
     return found
 
 
-def _read_declared_history_edit(name: str, said: object) -> ProcessorFinding:
+def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
         reason = f"the agent speaks of the {name} and does not say `activated: true` or `false`: {said!r:.100}"
-        return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
+        return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
     counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
     summary = part.get("summary")
     was = "was" if activated else "was not"
-    return ProcessorFinding(
+    return HistoryEditFinding(
         activated=activated,
         evidence="declared",
         reason=f"the agent says that the {name} {was} at work",
@@ -282,11 +282,15 @@ def _read_declared_history_edit(name: str, said: object) -> ProcessorFinding:
     )
 
 
-def merge_declared_with_observed(seen: ProcessorFindings, said: Mapping[str, ProcessorFinding]) -> ProcessorFindings:
-    return ProcessorFindings(**{name: _merge_declared_finding(getattr(seen, name), said.get(name)) for name in _NAMES})
+def merge_history_edit_findings(
+    seen: HistoryEditFindings, said: Mapping[str, HistoryEditFinding]
+) -> HistoryEditFindings:
+    return HistoryEditFindings(
+        **{name: _merge_declared_finding(getattr(seen, name), said.get(name)) for name in _NAMES}
+    )
 
 
-def _merge_declared_finding(seen: ProcessorFinding, said: ProcessorFinding | None) -> ProcessorFinding:
+def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -303,10 +307,10 @@ def _merge_declared_finding(seen: ProcessorFinding, said: ProcessorFinding | Non
     if said.activated is None or (seen.activated and seen.evidence != "inferred"):
         return seen
     reason = f"{said.reason}, and the wire says otherwise: {seen.reason}"
-    return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
+    return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
-def check_history_edits(wanted: MessageProcessing, found: ProcessorFindings, scope: VariableScope) -> list[Assertion]:
+def check_history_edits(wanted: MessageProcessing, found: HistoryEditFindings, scope: VariableScope) -> list[Assertion]:
     made: list[Assertion] = []
     for name in _NAMES:
         if part := wanted.given_values.get(name):
@@ -320,7 +324,7 @@ def check_history_edits(wanted: MessageProcessing, found: ProcessorFindings, sco
 class _MessageProcessingCheck:
     name: str
     wanted: HistoryProcessor
-    finding: ProcessorFinding
+    finding: HistoryEditFinding
     least: str
     scope: VariableScope
 
@@ -391,7 +395,7 @@ class TrafficWindowStart:
     index: int = 0
 
 
-def evaluate_traffic(
+def evaluate_step_traffic_assertions(
     context: StepCheckContext, step: Talk, window: TrafficWindowStart, strays: int = 0
 ) -> tuple[list[Assertion], AgentActivity]:
     """Evaluate a step's assertions about traffic; `strays` are this process's calls outside any turn."""
@@ -409,28 +413,30 @@ def evaluate_traffic(
         return [build_unclear(name, reason) for name in names], measured
     made = find_unclear_tool_checks(step, measured)
     if not made:
-        tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
-        named = check_tool_names(step.tools or {}, measured, context.wire.calls)
+        tools = check_expected_tool_calls(
+            step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted
+        )
+        named = check_tool_names_and_offers(step.tools or {}, measured, context.wire.calls)
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(f"{each.name}." for each in named if each.status is Status.ENVIRONMENT_ERROR)
         made = [each for each in tools if not f"{each.name}.".startswith(wrong)] + named
         if step.tool_order is not None:
             made.append(check_tool_sequence(step.tool_order, measured))
         if step.total_tool_calls is not None:
-            made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
+            made += check_total_tool_calls(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
         if step.tools_snapshot:
             made.append(check_tool_calls_snapshot(context, step, measured))
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_tool_server_calls(window.after)
         wanted = step.server_tools or {}
-        made += check_server_calls(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
+        made += check_mcp_server_calls(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.usage is not None:
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_declared_history_edits(answer for index, answer in context.declared if index == window.index)
-        made += check_history_edits(step.message_processing, merge_declared_with_observed(found, said), context.scope)
+        made += check_history_edits(step.message_processing, merge_history_edit_findings(found, said), context.scope)
     return made, measured
 
 
@@ -485,7 +491,7 @@ def explain_unseen_traffic(context: StepCheckContext, usage: Usage | None, measu
     )
 
 
-def _describe_call(seen: WireCall) -> str:
+def _describe_call(seen: SeenModelCall) -> str:
     status = f"HTTP {seen.call.status}" if seen.call.status else "no answer"
     wrong = "" if seen.exchange is None else (seen.exchange.error or "")[:_WIDE].removeprefix(status).lstrip(": ")
     why = seen.unread_reason or ("no question to a model" if not seen.is_chat else wrong)
@@ -497,4 +503,4 @@ def _expects_no_model_calls(usage: Usage | None, context: StepCheckContext) -> b
     if usage is None or usage.call_count is None:
         return False
     none, one = (evaluate(number, usage.call_count, context.scope).outcome for number in (0, 1))
-    return none is MatchKind.HOLDS and one is not MatchKind.HOLDS
+    return none is MatchOutcome.HOLDS and one is not MatchOutcome.HOLDS

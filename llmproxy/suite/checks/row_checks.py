@@ -18,21 +18,28 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.rows import (
     MOST_ROWS,
     POLL,
-    JudgedRow,
     RowCheckContext,
-    apply_filters,
+    RowMatchResult,
     capture_row,
     check_row_fields,
     describe_owner_filter,
     extend_failure_message,
+    filter_rows_by_matchers,
     find_nearest_row,
-    judge_rows,
-    name_row,
+    format_entity_row_key,
+    match_rows_against_fields,
     require_known_columns,
     select_rows,
     show_row,
 )
-from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, may_be_zero
+from llmproxy.suite.matchers.apply import (
+    all_assertions_hold,
+    assertion,
+    build_unclear,
+    check_number,
+    check_value,
+    may_be_zero,
+)
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores.protocol import (
@@ -44,8 +51,8 @@ from llmproxy.suite.stores.protocol import (
     Snapshot,
     StoreError,
     UnknownColumn,
-    from_plain,
-    parse_key,
+    to_driver_value,
+    to_key_column_type,
 )
 
 _BIRTH = frozenset(
@@ -58,13 +65,15 @@ _FAILING_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class StoreBaseline:
+class RowSnapshotBeforeStep:
     own: Snapshot
     everybody: Snapshot | None = None
     contents: Mapping[str, Mapping[Id, Row]] = field(default_factory=dict)
 
 
-def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
+def take_row_snapshot_before_step(
+    run: RowCheckContext, entities: Sequence[str]
+) -> RowSnapshotBeforeStep | LLMProxyError:
     names = list(dict.fromkeys(entities))
     everybody: Snapshot | None = None
     try:
@@ -87,10 +96,10 @@ def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaselin
             run.remarks.extend([said] if said not in run.remarks else [])
         else:
             contents[info.name] = {row[info.key]: row for row in rows}
-    return StoreBaseline(own, everybody, contents)
+    return RowSnapshotBeforeStep(own, everybody, contents)
 
 
-def find_rows_of_other_owners(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> Rows:
+def find_rows_of_other_owners(run: RowCheckContext, info: EntityInfo, before: RowSnapshotBeforeStep) -> Rows:
     """Return new rows of other owners, except users whose runs may be active."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
@@ -102,7 +111,9 @@ def find_rows_of_other_owners(run: RowCheckContext, info: EntityInfo, before: St
     return []
 
 
-def find_rows_with_reused_keys(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> list[tuple[Row, Row]]:
+def find_rows_with_reused_keys(
+    run: RowCheckContext, info: EntityInfo, before: RowSnapshotBeforeStep
+) -> list[tuple[Row, Row]]:
     """Return (before, now) of possible new rows with old numbers, newest first: a number and all above were free."""
     old = before.contents.get(info.name)
     if not old:
@@ -133,8 +144,8 @@ def _list_all_rows(run: RowCheckContext, info: EntityInfo) -> Rows:
         return run.store.list(info.name, {info.user: run.user}, MOST_ROWS + 1)
 
 
-def check_created(
-    run: RowCheckContext, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]
+def check_created_rows(
+    run: RowCheckContext, before: RowSnapshotBeforeStep | LLMProxyError, wanted: Sequence[Created]
 ) -> list[Assertion]:
     made: list[Assertion] = []
     for number, item in enumerate(wanted):
@@ -147,7 +158,7 @@ def check_created(
 
 
 def _check_created_until_deadline(
-    run: RowCheckContext, name: str, before: StoreBaseline, item: Created
+    run: RowCheckContext, name: str, before: RowSnapshotBeforeStep, item: Created
 ) -> list[Assertion]:
     end = run.clock() + (item.within or 0) / 1000
     while True:
@@ -159,7 +170,7 @@ def _check_created_until_deadline(
             if isinstance(error, SuiteError | StepError):
                 return assertions
         left = end - run.clock()
-        passed = all_hold(assertions)
+        passed = all_assertions_hold(assertions)
         # Nothing yet is no proof that nothing comes: only rows that are there end the wait early.
         if (passed and matching) or left <= 0:
             if passed and item.as_ and info is not None:
@@ -169,7 +180,7 @@ def _check_created_until_deadline(
 
 
 def _check_created_rows(
-    run: RowCheckContext, name: str, before: StoreBaseline, item: Created
+    run: RowCheckContext, name: str, before: RowSnapshotBeforeStep, item: Created
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
@@ -185,7 +196,7 @@ def _check_created_rows(
         for row in rows:
             run.cleaner.add_row(item.entity, row[info.key])
     require_known_columns(run.store, info, item.fields, f"{name}.fields", rows)
-    judged = judge_rows(rows, item.fields, run.scope, negated=may_be_zero(item.count, run.scope))
+    judged = match_rows_against_fields(rows, item.fields, run.scope, negated=may_be_zero(item.count, run.scope))
     matching = [each.row for each in judged if each.all_match]
     unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):
@@ -211,20 +222,24 @@ def _list_row_doubts(
     run: RowCheckContext, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Rows
 ) -> list[_RowDoubt]:
     made = []
-    for each in judge_rows(foreign, item.fields, run.scope):
+    for each in match_rows_against_fields(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
-        made.append(_RowDoubt(f"{name_row(info, each.row)} was added for another user ({owner}){by}", each.all_match))
+        made.append(
+            _RowDoubt(
+                f"{format_entity_row_key(info, each.row)} was added for another user ({owner}){by}", each.all_match
+            )
+        )
     for row in changed:
-        (now,) = judge_rows([row], item.fields, run.scope)
+        (now,) = match_rows_against_fields([row], item.fields, run.scope)
         said = (
-            f"{name_row(info, row)} was there before with other contents: it was changed, or deleted and made "
-            "anew under the same number, which nobody can tell apart here"
+            f"{format_entity_row_key(info, row)} was there before with other contents: it was changed, or deleted and "
+            "made anew under the same number, which nobody can tell apart here"
         )
         made.append(_RowDoubt(said, now.all_match and _belongs_to_user(run, info, item, row), changed=True))
     known = {row[info.key] for row in changed}
     return made + [
-        _RowDoubt(f"{name_row(info, row)} was there before, for another user", wanted=False)
+        _RowDoubt(f"{format_entity_row_key(info, row)} was there before, for another user", wanted=False)
         for row in given
         if row[info.key] not in known
     ]
@@ -243,10 +258,10 @@ def _report_doubtful_rows(
     said = "; ".join(each.said for each in doubts[:_SHOWN_DOUBTS])
     unknown = sum(each.wanted and each.changed for each in doubts)
     wanted = {"gte": 1} if item.count is None else item.count
-    if len({all_hold(check_value(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
+    if len({all_assertions_hold(check_value(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
         return [_build_unknown_count(name, item, said, hint)]
-    if not all_hold(found):
+    if not all_assertions_hold(found):
         return [extend_failure_message(each, said) for each in found]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
         return [_build_unknown_count(name, item, said, "Say in `fields` whose rows are meant")]
@@ -261,7 +276,7 @@ def _build_unknown_count(name: str, item: Created, said: str, hint: str) -> Asse
 
 
 def _check_new_rows(
-    run: RowCheckContext, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
+    run: RowCheckContext, name: str, info: EntityInfo, item: Created, judged: list[RowMatchResult], none: str
 ) -> list[Assertion]:
     matching = [each for each in judged if each.all_match]
     if item.count is not None:
@@ -270,7 +285,7 @@ def _check_new_rows(
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
         return [extend_failure_message(each, said if judged else none) for each in checked]
     if matching:
-        there = name_row(info, matching[0].row)
+        there = format_entity_row_key(info, matching[0].row)
         fields = check_row_fields(f"{name}.fields", info, matching[0], item.fields, run.scope)
         return [assertion(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
@@ -281,21 +296,23 @@ def _check_new_rows(
         return [assertion(name, message, actual=0), *fields]
     # A matching older row is the usual reason of a wrong expectation.
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
-    message = f"{none}; {name_row(info, older[0])} has these fields, but was there before" if older else none
+    message = (
+        f"{none}; {format_entity_row_key(info, older[0])} has these fields, but was there before" if older else none
+    )
     return [assertion(name, message, expected=dict(item.fields), actual=0)]
 
 
-def check_verify(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:
+def check_verify_step(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:
     try:
         info, rows, made = _check_rows(run, name, wanted)
     except LLMProxyError as error:
         return [build_unclear(name, error)]
-    if wanted.as_ and all_hold(made):
+    if wanted.as_ and all_assertions_hold(made):
         made += capture_row(run, name, info, rows, wanted.as_, overwrite=wanted.overwrite)
     return made
 
 
-def check_wait(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Assertion]:
+def wait_until_rows_match(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Assertion]:
     if wanted.id is None and not wanted.filters:
         return [build_unclear(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
@@ -313,7 +330,7 @@ def check_wait(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Asserti
             if not late and not isinstance(error, StoreError):
                 return assertions
         now = run.clock()
-        if all_hold(assertions):
+        if all_assertions_hold(assertions):
             return assertions
         if now >= ends:
             seen = f"; last seen: {show_row(last)}" if last else ""
@@ -341,7 +358,7 @@ def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[Entity
     made += _check_every_row(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
         made = [_check_existence(f"{name}.exists", rows, said, exists=True)]
-    if wanted.id is None and all_hold(made):
+    if wanted.id is None and all_assertions_hold(made):
         _note_other_users_rows(run, name, info, wanted, len(rows))
     return info, rows, made
 
@@ -357,11 +374,11 @@ def _note_other_users_rows(run: RowCheckContext, name: str, info: EntityInfo, wa
             if run.may_be_created_by_run(row.get(info.user))
         ]
         number = mine + len(others)
-        counts = wanted.count is None or all_hold(check_number("", number, wanted.count, run.scope))
+        counts = wanted.count is None or all_assertions_hold(check_number("", number, wanted.count, run.scope))
         if not others or (counts and not (wanted.exists is False and number)):
             return  # it would hold for them, too
         names = ", ".join(
-            f"{name_row(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN_OTHERS]
+            f"{format_entity_row_key(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN_OTHERS]
         )
         many = format_count(len(others), "row")
         said = f"{name} held without {many} of other users, which it does not look at: {names}"
@@ -389,14 +406,14 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
     if row is None:  # an id that no row can have is refused: a text is no valid numeric key
         kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
         try:
-            from_plain(parse_key(key, kind), kind)
+            to_driver_value(to_key_column_type(key, kind), kind)
         except ValueError as error:
             raise StepError(f"id: {error}, and {info.name} has no other ids") from None
     rows = [row] if row is not None else []
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
         require_known_columns(run.store, info, filters, "filters", rows)
-        rows = apply_filters(info, rows, filters, run.scope, negated=negated)
+        rows = filter_rows_by_matchers(info, rows, filters, run.scope, negated=negated)
         said += f" with {shown}"
     return rows, said
 
@@ -404,7 +421,7 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
 def _check_every_row(
     run: RowCheckContext, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
-    judged = judge_rows(rows, fields, run.scope)
+    judged = match_rows_against_fields(rows, fields, run.scope)
     wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
     made = [each for row in shown for each in check_row_fields(name, info, row, fields, run.scope)]

@@ -23,9 +23,9 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import build_unclear, check_value, evaluate
-from llmproxy.suite.matchers.match import ABSENT, Match, MatchKind
+from llmproxy.suite.matchers.match import ABSENT, Match, MatchOutcome
 from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.suite.stores.config import ResetPolicy, load_attribute
+from llmproxy.suite.stores.config import ResetPolicy, import_module_attribute
 from llmproxy.suite.stores.protocol import (
     EntityInfo,
     Id,
@@ -35,7 +35,7 @@ from llmproxy.suite.stores.protocol import (
     Snapshot,
     StoreAdapter,
     StoreError,
-    unknown_column,
+    build_unknown_column_error,
 )
 
 _SHOWN_LEFT = 5  # remaining rows listed
@@ -47,7 +47,7 @@ NOW_VARIABLE = "LLMPROXY_NOW"
 SEED_VARIABLE = "LLMPROXY_SEED"
 _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 """Range of derived integers: above any counter, and within 32 bits."""
-_UNCLEAR = frozenset({MatchKind.UNCLEAR, MatchKind.MISTYPED})
+_UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
 """Findings that leave open whether a row is selected."""
 MOST_ROWS = 10_000
 """Maximum rows of a selection; more indicates wrong filters, and would fill the memory."""
@@ -163,7 +163,7 @@ def load_reset_hook(policy: ResetPolicy, folder: Path) -> Callable[[StoreAdapter
     """Load a policy's hook; None if it has none. Raises SuiteError if it is not callable."""
     if policy.reset != "hook":
         return None
-    found: Any = load_attribute(policy.target, folder, "store.reset.hook")
+    found: Any = import_module_attribute(policy.target, folder, "store.reset.hook")
     if not callable(found):
         raise SuiteError(f"store.reset.hook: {policy.target} is no function")
     hook: Callable[[StoreAdapter], object] = found
@@ -186,32 +186,32 @@ def add_run_number_suffix(name: str, sample: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedRow:
+class RowMatchResult:
     row: Row
     found: Mapping[str, Match]
 
     @property
     def all_match(self) -> bool:
-        return all(each.outcome is MatchKind.HOLDS for each in self.found.values())
+        return all(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
     @property
     def is_unclear(self) -> bool:
         """Whether nothing can be said: a column cannot be judged, or has another kind, and no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
-        return bool(outcomes & _UNCLEAR) and not outcomes & {MatchKind.FAILS, MatchKind.UNFIT}
+        return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
 
-def judge_rows(
+def match_rows_against_fields(
     rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope, *, negated: bool = False
-) -> list[JudgedRow]:
+) -> list[RowMatchResult]:
     def judge(row: Row, name: str) -> Match:
         return evaluate(row.get(name, ABSENT), fields[name], scope, negated=negated)
 
-    return [JudgedRow(row, {name: judge(row, name) for name in fields}) for row in rows]
+    return [RowMatchResult(row, {name: judge(row, name) for name in fields}) for row in rows]
 
 
-def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
-    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatchKind.HOLDS))
+def find_nearest_row(judged: Sequence[RowMatchResult]) -> RowMatchResult:
+    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatchOutcome.HOLDS))
 
 
 def require_known_columns(
@@ -225,7 +225,7 @@ def require_known_columns(
     there = {*seen.columns, *(name for row in rows for name in row)}
     for name in names:
         if name not in there:
-            error = unknown_column(seen, name, where)
+            error = build_unknown_column_error(seen, name, where)
             error.hint = error.hint or f"If rows may lack it, declare it: store.entities.{info.name}.columns"
             raise error
 
@@ -261,14 +261,14 @@ def select_rows(
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]
     require_known_columns(store, info, filters, "filters", rows)
-    return apply_filters(info, rows, filters, scope, negated=negated)
+    return filter_rows_by_matchers(info, rows, filters, scope, negated=negated)
 
 
-def apply_filters(
+def filter_rows_by_matchers(
     info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope, *, negated: bool = False
 ) -> list[Row]:
     """Return the rows that match filters. Raises StepError if a filter cannot be judged."""
-    judged = judge_rows(rows, filters, scope, negated=negated)
+    judged = match_rows_against_fields(rows, filters, scope, negated=negated)
     for each in judged:
         if each.is_unclear:
             name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)
@@ -288,10 +288,10 @@ def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope
 
 
 def check_row_fields(
-    name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
+    name: str, info: EntityInfo, judged: RowMatchResult, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
     """Check columns of a row; a missing one is `ABSENT` (the store checks whether it exists)."""
-    row, where = judged.row, name_row(info, judged.row)
+    row, where = judged.row, format_entity_row_key(info, judged.row)
     return [
         assertion
         for column, matcher in fields.items()
@@ -299,7 +299,7 @@ def check_row_fields(
     ]
 
 
-def name_row(info: EntityInfo, row: Mapping[str, Any]) -> str:
+def format_entity_row_key(info: EntityInfo, row: Mapping[str, Any]) -> str:
     return f"{info.name} {info.key}={row.get(info.key)!r}"
 
 

@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 from llmproxy.amount_formatting import name_some
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import (
-    all_hold,
+    all_assertions_hold,
     assertion,
     build_unclear,
     check_number,
-    check_paths,
     check_value,
+    check_values_at_paths,
     evaluate,
     worst_status,
 )
-from llmproxy.suite.matchers.match import MatchKind, get_path, quote, to_json
+from llmproxy.suite.matchers.match import MatchOutcome, get_path, quote, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
-from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, WireCall, find_call_mismatches
+from llmproxy.trace.observing.tool_calls import SeenModelCall, ServerSideToolCalls, ToolUse, find_call_mismatches
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 
 _PREFIX = re.compile(r"__|[./:]")
@@ -46,7 +46,7 @@ type Tools = Mapping[str, ToolExpect]
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
-def check_tool_names(tools: Tools, step: AgentActivity, run: Sequence[WireCall]) -> list[Assertion]:
+def check_tool_names_and_offers(tools: Tools, step: AgentActivity, run: Sequence[SeenModelCall]) -> list[Assertion]:
     """Return errors for names that are probably misspelt, and results of `offered`; `run` is all so far."""
     before = _collect_offered_tools(run)
     now, called = _collect_offered_tools(step.seen), {use.name for use in step.tools}
@@ -68,7 +68,7 @@ def check_tool_names(tools: Tools, step: AgentActivity, run: Sequence[WireCall])
     return made
 
 
-def find_never_offered_tools(tools: Tools, step: AgentActivity, run: Sequence[WireCall]) -> list[str]:
+def find_never_offered_tools(tools: Tools, step: AgentActivity, run: Sequence[SeenModelCall]) -> list[str]:
     """Return the step's tools that were never offered or called: not calling them proves little."""
     known = _collect_offered_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
@@ -121,7 +121,7 @@ def _is_one_edit(one: str, other: str) -> bool:
     return short[at + 1 :] == long[at + 1 :] or swapped == long
 
 
-def _collect_offered_tools(seen: Iterable[WireCall]) -> set[str]:
+def _collect_offered_tools(seen: Iterable[SeenModelCall]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 
@@ -244,7 +244,7 @@ def explain_unreadable_answers(step: AgentActivity) -> str:
     return f"the answer of {first.label} {first.unread_reason}{others}, so what was called is not known"
 
 
-def check_tools(
+def check_expected_tool_calls(
     tools: Tools, step: AgentActivity, scope: VariableScope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
     """Check the calls of each tool; `only`: no others; `hosted`: ``*`` includes the provider's tools."""
@@ -260,8 +260,8 @@ def check_tools(
     return made
 
 
-def check_server_calls(
-    tools: Tools, asked: AgentActivity, served: ServedToolCalls, scope: VariableScope, *, as_asked: bool = False
+def check_mcp_server_calls(
+    tools: Tools, asked: AgentActivity, served: ServerSideToolCalls, scope: VariableScope, *, as_asked: bool = False
 ) -> list[Assertion]:
     """Check the calls that MCP servers received in a step; `as_asked`: they equal the models' calls."""
     keys = [*(f"{_SERVED}.{name}" for name in tools), *([_AS_ASKED] if as_asked else [])]
@@ -293,7 +293,7 @@ def check_server_calls(
     return made
 
 
-def _check_listed_by_server(name: str, served: ServedToolCalls, *, offered: bool) -> Assertion:
+def _check_listed_by_server(name: str, served: ServerSideToolCalls, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
         return build_unclear(key, "no server listed its tools in this run")
@@ -371,10 +371,10 @@ class _CallCheck:
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
         found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_first_call_label(chosen))
         others = [
-            all_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
+            all_assertions_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
             for more in range(1, unknown + 1)
         ]
-        if any(other is not all_hold(found) for other in others):
+        if any(other is not all_assertions_hold(found) for other in others):
             return [replace(self._build_unclear_no_result("", self.unknown), name=name, actual=len(chosen))]
         return [
             each if each.status is Status.PASSED else replace(each, message=self._describe_actual_count(each.message))
@@ -422,7 +422,7 @@ class _CallCheck:
         name = f"tools.{self.name}.input"
         expected = to_json(dict(wanted))
         judged = [(use, self._check_call_arguments(use, "input", wanted)) for use in self.calls]
-        fitting = [use for use, found in judged if all_hold(found)]
+        fitting = [use for use, found in judged if all_assertions_hold(found)]
         unclear = [each for _, found in judged for each in found if each.status is Status.ENVIRONMENT_ERROR]
         if none:  # of what cannot be read nobody can say that it does not have it
             unclear += [
@@ -454,14 +454,14 @@ class _CallCheck:
         """Return whether a call's input differs only in a value's type: ``"5"`` instead of 5, or ``gt`` of a text."""
         values = [(get_path(use.arguments, path), each) for path, each in wanted.items()]
         found = {evaluate(value, each, self.scope, negated=True).outcome for value, each in values}
-        return MatchKind.MISTYPED in found and found <= {MatchKind.MISTYPED, MatchKind.HOLDS}
+        return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
 
     def _check_call_arguments(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
         if not _has_readable_arguments(use, wanted):
             message = f"the arguments of the call are not JSON: {quote(use.raw, 300)}"
             return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.label)]
-        return check_paths(name, use.arguments, wanted, self.scope, where=use.label)
+        return check_values_at_paths(name, use.arguments, wanted, self.scope, where=use.label)
 
     def _check_result(self, key: str, use: ToolUse, wanted: object) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
@@ -480,8 +480,8 @@ class _CallCheck:
         expected = to_json(wanted)
         unseen = [use for use in self.calls if use.output is None]
         judged = [(use, self._check_result(key, use, wanted)) for use in self.calls if use.output is not None]
-        right = [use for use, found in judged if all_hold(found)]
-        wrong = [found for _, found in judged if not all_hold(found)]
+        right = [use for use, found in judged if all_assertions_hold(found)]
+        wrong = [found for _, found in judged if not all_assertions_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):
             return Assertion(name=name, status=Status.PASSED, expected=expected, where=_first_call_label(right))
         failed = [each for found in wrong for each in found if each.status is Status.FAILED]
@@ -535,7 +535,9 @@ def _first_call_label(uses: Sequence[ToolUse]) -> str:
     return uses[0].label if uses else ""
 
 
-def check_total(wanted: object, step: AgentActivity, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
+def check_total_tool_calls(
+    wanted: object, step: AgentActivity, scope: VariableScope, *, hosted: bool = False
+) -> list[Assertion]:
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"

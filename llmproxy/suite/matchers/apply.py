@@ -23,27 +23,27 @@ from llmproxy.suite.matchers.match import (
     MODIFIERS,
     REGISTRY,
     Match,
-    MatchKind,
+    MatchOutcome,
     Unknown,
     ValueToMatch,
     apply_named_matcher,
     get_path,
+    get_type_name,
     match,
-    name_kind,
     quote,
     to_json,
 )
 from llmproxy.suite.matchers.text import explain_bad_pattern
 from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.yaml_reader import Problems, YamlPlace, place_of
+from llmproxy.yaml_reader import Problems, YamlPlace, get_yaml_place
 
 NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
 """Codes of problems: a matcher asserts nothing; a value has a wrong kind, which is reported at its key."""
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """Matchers allowed for a count."""
 _STATUS = {
-    MatchKind.HOLDS: Status.PASSED, MatchKind.FAILS: Status.FAILED, MatchKind.UNFIT: Status.FAILED,
-    MatchKind.MISTYPED: Status.FAILED, MatchKind.UNCLEAR: Status.ENVIRONMENT_ERROR,
+    MatchOutcome.HOLDS: Status.PASSED, MatchOutcome.FAILS: Status.FAILED, MatchOutcome.UNFIT: Status.FAILED,
+    MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }  # fmt: skip
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)
 
@@ -51,8 +51,8 @@ _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SK
 def evaluate(actual: object, matcher: object, scope: VariableScope, *, negated: bool = False) -> Match:
     """Return a matcher's finding; `negated`: a match may be a failure, so values of unsupported types are MISTYPED."""
     found = match(matcher, ValueToMatch(actual, scope))
-    unfit = found.outcome is MatchKind.UNFIT and actual is not None and actual is not ABSENT
-    return replace(found, outcome=MatchKind.MISTYPED) if negated and unfit else found
+    unfit = found.outcome is MatchOutcome.UNFIT and actual is not None and actual is not ABSENT
+    return replace(found, outcome=MatchOutcome.MISTYPED) if negated and unfit else found
 
 
 def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
@@ -64,7 +64,7 @@ def build_unclear(name: str, message: object, **about: Any) -> Assertion:
     return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
 
 
-def all_hold(assertions: Iterable[Assertion]) -> bool:
+def all_assertions_hold(assertions: Iterable[Assertion]) -> bool:
     return all(each.status is Status.PASSED for each in assertions)
 
 
@@ -113,7 +113,7 @@ def _build_assertion_result(
         seen = None if actual is ABSENT or isinstance(actual, Unknown) else to_json(actual)
     except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
         seen = f"<{type(actual).__name__}>"
-    holds = found.outcome is MatchKind.HOLDS
+    holds = found.outcome is MatchOutcome.HOLDS
     message = "" if holds else found.message or "it does not hold"
     return Assertion(
         name=name, status=_STATUS[found.outcome], expected=expected, actual=seen, message=message, where=where,
@@ -121,7 +121,7 @@ def _build_assertion_result(
     )  # fmt: skip
 
 
-def check_paths(
+def check_values_at_paths(
     name: str, value: object, wanted: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
     return [
@@ -136,7 +136,7 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
         return
     named = [key for key in matcher if key in REGISTRY]
     for key in matcher:
-        place = place_of(matcher, key, key=True) or at
+        place = get_yaml_place(matcher, key, key=True) or at
         if key in MODIFIERS:
             _validate_modifier(key, matcher, named, problems, place)
         elif key not in REGISTRY:
@@ -146,9 +146,9 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
             problems.add(place, f"there is no matcher `{key}`", near or deeper + whole)
     if not matcher:
         hint = "write a value, or a matcher such as {contains: text}"
-        problems.add(place_of(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)
+        problems.add(get_yaml_place(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)
     for key in named:
-        place = place_of(matcher, key) or at
+        place = get_yaml_place(matcher, key) or at
         flags = matcher.get("flags")
         if key == "regex" and _is_regex_flags(flags):
             objection = explain_bad_pattern(matcher[key], flags)
@@ -160,7 +160,7 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
             validate_matcher(matcher[key], problems, place)
         elif key in {"anyOf", "allOf"}:
             for i, branch in enumerate(matcher[key]):
-                validate_matcher(branch, problems, place_of(matcher[key], i) or place)
+                validate_matcher(branch, problems, get_yaml_place(matcher[key], i) or place)
 
 
 def _validate_modifier(
@@ -181,7 +181,7 @@ def _is_regex_flags(value: object) -> TypeGuard[str]:
 
 def validate_expected_count(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
-        place = place_of(wanted) or at
+        place = get_yaml_place(wanted) or at
         if not wanted:
             problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
         elif all(_is_bound_always_met(key, value) for key, value in wanted.items()):
@@ -189,14 +189,14 @@ def validate_expected_count(wanted: object, problems: Problems, at: YamlPlace | 
             problems.add(place, f"{_describe_ineffective_bounds(wanted)}, so nothing is asserted", hint)
         for key, value in wanted.items():
             if key not in COMPARISONS:
-                place = place_of(wanted, key, key=True) or at
+                place = get_yaml_place(wanted, key, key=True) or at
                 problems.add(place, f"unknown key `{key}`", suggest_name(str(key), COMPARISONS))
             elif not _is_possible_count(value, whole_number=False):
-                message = f"`{key}` takes a number that is not negative, not {name_kind(value)} {quote(value)}"
-                problems.add(place_of(wanted, key) or at, message)
+                message = f"`{key}` takes a number that is not negative, not {get_type_name(value)} {quote(value)}"
+                problems.add(get_yaml_place(wanted, key) or at, message)
     elif not _is_possible_count(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
-        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {name_kind(wanted)} {quote(wanted)}"
+        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {get_type_name(wanted)} {quote(wanted)}"
         problems.add(at, said, hint, WRONG_KIND)
 
 
@@ -210,7 +210,7 @@ def _is_bound_always_met(key: str, value: object) -> bool:
     return (key == "gte" and value <= 0) or (key == "gt" and value < 0) or (key in ("lt", "lte") and value == math.inf)
 
 
-def allows_zero(wanted: object) -> bool:
+def is_zero_count_allowed(wanted: object) -> bool:
     """Return whether a count may be 0, as far as known without values: a reference may be anything."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         numbers = {key: value for key, value in wanted.items() if isinstance(value, (int, float))}
@@ -221,7 +221,7 @@ def allows_zero(wanted: object) -> bool:
 
 def may_be_zero(wanted: object, scope: VariableScope) -> bool:
     with suppress(StepError):
-        return allows_zero(scope.resolve_value(wanted))
+        return is_zero_count_allowed(scope.resolve_value(wanted))
     return False
 
 

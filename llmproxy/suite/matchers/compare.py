@@ -9,28 +9,28 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from llmproxy.core.traffic.canonical_json import refuse_constant
+from llmproxy.core.traffic.canonical_json import reject_nan_and_infinity
 from llmproxy.core.traffic.json_diff import list_differences
 from llmproxy.suite.matchers.match import (
     ABSENT,
     REGISTRY,
     Match,
-    MatchKind,
+    MatchOutcome,
     ValueToMatch,
     are_equal,
     combine_required_matches,
-    is_mistyped,
+    get_type_name,
+    is_equal_except_type,
     is_number,
     match,
-    match_any,
+    match_alternatives,
     matcher,
-    name_kind,
     parse_time,
     quote,
     to_json,
     to_nfc,
 )
-from llmproxy.suite.matchers.variables import parse_ref
+from llmproxy.suite.matchers.variables import parse_variable_ref
 
 _JSON = {"$ref": "#/$defs/Json"}
 _MATCHER = {"$ref": "#/$defs/Matcher"}
@@ -47,7 +47,7 @@ _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 def is_reference(value: object) -> bool:
     if isinstance(value, Mapping):
         return value.keys() == {"ref"}
-    found = parse_ref(value)
+    found = parse_variable_ref(value)
     return found is not None and not found.is_malformed
 
 
@@ -59,14 +59,14 @@ def is_reference(value: object) -> bool:
 def match_literal_value(operand: object, seen: ValueToMatch) -> Match:
     actual = seen.actual
     if is_number(operand) and not _is_comparable_number(operand):
-        return Match(MatchKind.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
+        return Match(MatchOutcome.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
     if are_equal(actual, operand):
-        return Match(MatchKind.HOLDS)
+        return Match(MatchOutcome.HOLDS)
     if seen.ignores_case and isinstance(actual, str) and isinstance(operand, str):
         folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
-            return Match(MatchKind.HOLDS)
-    outcome = MatchKind.MISTYPED if is_mistyped(actual, operand) else MatchKind.FAILS
+            return Match(MatchOutcome.HOLDS)
+    outcome = MatchOutcome.MISTYPED if is_equal_except_type(actual, operand) else MatchOutcome.FAILS
     return Match(outcome, f"expected {quote(operand)}, found {quote(actual)}{_describe_near_miss(operand, actual)}")
 
 
@@ -83,9 +83,9 @@ def _describe_near_miss(operand: object, actual: object) -> str:
             for each in list_differences(left, right, 3)
         ]
         return f": {', '.join(told)}"
-    elif is_mistyped(left, right):
+    elif is_equal_except_type(left, right):
         quoted = isinstance(left, str) or isinstance(right, str)
-        return f": {name_kind(left)} is not {name_kind(right)}" + (", mind the quotes" if quoted else "")
+        return f": {get_type_name(left)} is not {get_type_name(right)}" + (", mind the quotes" if quoted else "")
     return ""
 
 
@@ -101,15 +101,15 @@ def _describe_near_miss(operand: object, actual: object) -> str:
 )
 def match_reference(operand: object, seen: ValueToMatch) -> Match:
     if are_equal(seen.actual, operand):
-        return Match(MatchKind.HOLDS)
+        return Match(MatchOutcome.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
-        kinds = f"{name_kind(seen.actual)} {quote(seen.actual)} and {name_kind(operand)} {quote(operand)}"
-        return Match(MatchKind.HOLDS, note=f"equal as text only: {kinds}")
+        kinds = f"{get_type_name(seen.actual)} {quote(seen.actual)} and {get_type_name(operand)} {quote(operand)}"
+        return Match(MatchOutcome.HOLDS, note=f"equal as text only: {kinds}")
     near = _describe_near_miss(operand, seen.actual)
-    return Match(MatchKind.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
+    return Match(MatchOutcome.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
 
 
 @matcher(
@@ -122,7 +122,7 @@ def match_reference(operand: object, seen: ValueToMatch) -> Match:
 )
 def match_exists(operand: object, seen: ValueToMatch) -> Match:
     if not isinstance(operand, bool):
-        return Match(MatchKind.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
+        return Match(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
         return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
@@ -136,20 +136,22 @@ def _is_comparable_number(value: Any) -> bool:
 def _explain_bad_limit(operand: object) -> str:
     if _is_comparable_number(operand) or is_reference(operand) or parse_time(operand) is not None:
         return ""
-    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {quote(operand)}"
+    return (
+        f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {get_type_name(operand)} {quote(operand)}"
+    )
 
 
 def _compare_order(name: str, operand: object, seen: ValueToMatch) -> Match:
     (words, holds), actual = _ORDER[name], seen.actual
     if objection := _explain_bad_limit(operand):
-        return Match(MatchKind.UNCLEAR, f"`{name}`{objection}")
+        return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
     moments = parse_time(actual), parse_time(operand)
     comparable = (actual, operand) if _is_comparable_number(actual) and is_number(operand) else moments
     if None not in comparable:
         return Match.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
     wanted = "a number" if is_number(operand) else "a date"
-    found = f"{name_kind(actual)} {quote(actual)}"
-    return Match(MatchKind.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
+    found = f"{get_type_name(actual)} {quote(actual)}"
+    return Match(MatchOutcome.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
 
 
 for _name, (_words, _) in _ORDER.items():
@@ -174,9 +176,11 @@ _need_a_value, _need_a_matcher = map(_make_nonempty_list_check, ("value", "match
 )
 def match_in(operand: list[object], seen: ValueToMatch) -> Match:
     if any(are_equal(seen.actual, each) for each in operand):
-        return Match(MatchKind.HOLDS)
-    nearly = next((_describe_near_miss(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
-    outcome = MatchKind.MISTYPED if nearly else MatchKind.FAILS
+        return Match(MatchOutcome.HOLDS)
+    nearly = next(
+        (_describe_near_miss(each, seen.actual) for each in operand if is_equal_except_type(seen.actual, each)), ""
+    )
+    outcome = MatchOutcome.MISTYPED if nearly else MatchOutcome.FAILS
     return Match(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
 
 
@@ -192,7 +196,7 @@ def parse_json(actual: object) -> object:
     if not isinstance(actual, str):
         return to_json(actual)
     try:
-        return json.loads(strip_fence(actual), parse_constant=refuse_constant)
+        return json.loads(strip_fence(actual), parse_constant=reject_nan_and_infinity)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -218,23 +222,23 @@ def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
     try:
         return match_literal_value(operand, ValueToMatch(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Match(MatchKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
 def match_not(operand: object, seen: ValueToMatch) -> Match:
     found = match(operand, seen)
-    if found.outcome is MatchKind.HOLDS:
+    if found.outcome is MatchOutcome.HOLDS:
         message = f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
-        return Match(MatchKind.FAILS, message)
-    if found.outcome is MatchKind.FAILS:
-        return Match(MatchKind.HOLDS, note=found.note)
-    return Match(MatchKind.UNCLEAR, f"cannot be denied: {found.message}")
+        return Match(MatchOutcome.FAILS, message)
+    if found.outcome is MatchOutcome.FAILS:
+        return Match(MatchOutcome.HOLDS, note=found.note)
+    return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
 
 
 @matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_need_a_matcher, raw=True)
 def match_any_of(operand: list[object], seen: ValueToMatch) -> Match:
-    return match_any(match(each, seen) for each in operand)
+    return match_alternatives(match(each, seen) for each in operand)
 
 
 @matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_need_a_matcher, raw=True)

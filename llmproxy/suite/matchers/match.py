@@ -1,7 +1,7 @@
 """Values in matchers, definition of matchers, and combination of their findings.
 
 Values are independent of their source, but strict about their type: `to_json` converts a database's dates, decimals and
-UUIDs, so that a suite can name them. Of the findings (`MatchKind`) `not` swaps HOLDS and FAILS; the others become
+UUIDs, so that a suite can name them. Of the findings (`MatchOutcome`) `not` swaps HOLDS and FAILS; the others become
 UNCLEAR. So no matcher holds together with its negation, and an assertion that cannot be evaluated passes in no
 combination.
 """
@@ -21,7 +21,7 @@ from uuid import UUID
 
 from llmproxy.core.secrets.redact import STANDS_IN
 from llmproxy.core.traffic.json_diff import show_json
-from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
+from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_variable_ref
 from llmproxy.suite.stores.protocol import Kind, to_plain as stored_as_plain
 
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")
@@ -98,10 +98,10 @@ def to_nfc(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
-def is_mistyped(left: object, right: object) -> bool:
+def is_equal_except_type(left: object, right: object) -> bool:
     """Return whether two values differ only in type: 5 and "5", 1 and true, "true" and true."""
     left, right = to_json(left), to_json(right)
-    return name_kind(left) != name_kind(right) and bool(_list_spellings(left) & _list_spellings(right))
+    return get_type_name(left) != get_type_name(right) and bool(_list_spellings(left) & _list_spellings(right))
 
 
 def _list_spellings(value: object) -> set[str]:
@@ -135,7 +135,7 @@ def parse_time(value: object) -> datetime | None:
     return made if made.tzinfo else made.replace(tzinfo=UTC)
 
 
-def name_kind(value: object) -> str:
+def get_type_name(value: object) -> str:
     if value is None:
         return "null"
     if value is ABSENT:
@@ -198,7 +198,7 @@ def explain_bad_path(path: str) -> str:
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 
 
-class MatchKind(Enum):
+class MatchOutcome(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     UNFIT = "unfit"  # the matcher cannot judge the value's kind (`gt` of a text): a failure, and so is its negation
@@ -208,14 +208,14 @@ class MatchKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    outcome: MatchKind
+    outcome: MatchOutcome
     message: str = ""
     note: str = ""
     """Remark even if it holds: compared as text."""
 
     @classmethod
     def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
-        return cls(MatchKind.HOLDS) if holds else cls(MatchKind.FAILS, message)
+        return cls(MatchOutcome.HOLDS) if holds else cls(MatchOutcome.FAILS, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def match(expected: object, seen: ValueToMatch) -> Match:
         return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
-        return Match(MatchKind.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
     return combine_required_matches(
         apply_named_matcher(name, expected[name], ValueToMatch(seen.actual, seen.scope, beside)) for name in names
@@ -273,25 +273,25 @@ def match(expected: object, seen: ValueToMatch) -> Match:
 
 
 def choose_eq_or_ref(expected: object, scope: VariableScope) -> str:
-    reference = parse_ref(expected)
+    reference = parse_variable_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
 def apply_named_matcher(name: str, operand: object, seen: ValueToMatch) -> Match:
     known = REGISTRY.get(name)
     if known is None:
-        return Match(MatchKind.UNCLEAR, f"there is no matcher `{name}`")
+        return Match(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return Match(MatchKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return Match(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         found = known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
-        return Match(MatchKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return Match(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
-        return Match(MatchKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
-    doubtful = MatchKind.HOLDS if name == "notContains" else MatchKind.FAILS
+        return Match(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+    doubtful = MatchOutcome.HOLDS if name == "notContains" else MatchOutcome.FAILS
     if found.outcome is doubtful and name not in _UNAFFECTED and (hidden := explain_replaced_secret(seen.actual)):
-        outcome = MatchKind.UNCLEAR if name == "notContains" else MatchKind.UNFIT
+        outcome = MatchOutcome.UNCLEAR if name == "notContains" else MatchOutcome.UNFIT
         return Match(outcome, "; ".join(filter(None, [found.message, hidden])))
     return found
 
@@ -301,20 +301,20 @@ def explain_replaced_secret(value: object) -> str:
     return "llmproxy replaced a secret here, so a match cannot be ruled out" if STANDS_IN.search(str(value)) else ""
 
 
-_UNDECIDED = (MatchKind.UNCLEAR, MatchKind.UNFIT, MatchKind.MISTYPED)
-_WORST_OF_ALL = (MatchKind.FAILS, *_UNDECIDED, MatchKind.HOLDS)
-_BEST_OF_ANY = (MatchKind.HOLDS, *_UNDECIDED, MatchKind.FAILS)
+_UNDECIDED = (MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED)
+_WORST_OF_ALL = (MatchOutcome.FAILS, *_UNDECIDED, MatchOutcome.HOLDS)
+_BEST_OF_ANY = (MatchOutcome.HOLDS, *_UNDECIDED, MatchOutcome.FAILS)
 
 
 def combine_required_matches(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _WORST_OF_ALL, "; ")
 
 
-def match_any(found: Iterable[Match]) -> Match:
+def match_alternatives(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine_by_outcome_order(each: list[Match], order: Sequence[MatchKind], glue: str) -> Match:
+def _combine_by_outcome_order(each: list[Match], order: Sequence[MatchOutcome], glue: str) -> Match:
     outcome = min((one.outcome for one in each), key=order.index)
     decisive = [one for one in each if one.outcome is outcome]
     messages = dict.fromkeys(one.message for one in decisive if one.message)

@@ -25,11 +25,11 @@ from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.match import (
     ABSENT,
     Match,
-    MatchKind,
+    MatchOutcome,
     ValueToMatch,
     are_equal,
+    get_type_name,
     matcher,
-    name_kind,
     parse_time,
     quote,
     to_json,
@@ -91,7 +91,7 @@ def _explain_invalid_search_texts(operand: object) -> str:
         if each == "":
             return ": an empty text is in every text, so it asserts nothing"
         if each is None or (isinstance(each, Mapping) and not isinstance(operand, list) and each.keys() != {"ref"}):
-            return f" takes a text, a number or a list of them, not {name_kind(each)}"
+            return f" takes a text, a number or a list of them, not {get_type_name(each)}"
     return ""
 
 
@@ -135,15 +135,16 @@ def _match_contained_values(name: str, operand: object, seen: ValueToMatch) -> M
         return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
-        said = f"`{name}` looks into a text, a list or an object, and the value is {name_kind(actual)}: {quote(actual)}"
-        return Match(MatchKind.UNFIT, said)
+        is_now = f"{get_type_name(actual)}: {quote(actual)}"
+        said = f"`{name}` looks into a text, a list or an object, and the value is {is_now}"
+        return Match(MatchOutcome.UNFIT, said)
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):
         has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignores_case)
         if has is None:
-            why = "an empty text is in every text" if word == "" else f"cannot look for {name_kind(word)} in a text"
-            return Match(MatchKind.UNCLEAR, f"`{name}`: {why}")
+            why = "an empty text is in every text" if word == "" else f"cannot look for {get_type_name(word)} in a text"
+            return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     hints = [_describe_near_text(actual, word, ignore_case=seen.ignores_case) for word in missing]
     told = ", ".join(f"{quote(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
@@ -197,7 +198,7 @@ def explain_bad_pattern(operand: object, flags: str = "") -> str:
         return ": an empty list asserts nothing"
     for each in _to_list(operand):
         if not isinstance(each, str):
-            return f" takes a pattern or a list of patterns, not {name_kind(each)}"
+            return f" takes a pattern or a list of patterns, not {get_type_name(each)}"
         if not each:
             return ": an empty pattern is found in every text, so it asserts nothing"
         try:
@@ -228,10 +229,10 @@ def match_regex(operand: object, seen: ValueToMatch) -> Match:
     actual = to_json(seen.actual)
     if missing_value := _describe_null_or_absent(seen):
         message = f"expected a text that matches {quote(operand)}, and there is {missing_value}"
-        return Match(MatchKind.FAILS, message)
+        return Match(MatchOutcome.FAILS, message)
     if isinstance(actual, (bool, list, Mapping)):
-        message = f"`regex` looks into a text, and the value is {name_kind(actual)}: {quote(actual)}"
-        return Match(MatchKind.UNFIT, message)
+        message = f"`regex` looks into a text, and the value is {get_type_name(actual)}: {quote(actual)}"
+        return Match(MatchOutcome.UNFIT, message)
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not is_pattern_found(pattern, text, flags)]
@@ -283,7 +284,7 @@ def _choose_validator(schema: Mapping[str, Any]) -> Any:
 
 def _explain_bad_schema(operand: object) -> str:
     if not isinstance(operand, dict):
-        return f" takes a JSON Schema, not {name_kind(operand)}"
+        return f" takes a JSON Schema, not {get_type_name(operand)}"
     import jsonschema
 
     if not isinstance(dialect := operand.get("$schema", ""), str):
@@ -422,9 +423,9 @@ def match_json_schema(operand: dict[str, Any], seen: ValueToMatch) -> Match:
     try:
         value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Match(MatchKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
     if value is ABSENT:
-        return Match(MatchKind.UNFIT, "expected JSON, and there is no value")
+        return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:
         if isinstance(instance, str) and not is_pattern_found(wanted, instance):

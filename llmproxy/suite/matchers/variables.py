@@ -62,13 +62,13 @@ class Reference:
         return not self.name and not self.env
 
 
-def find_text_references(text: str) -> Iterator[Reference]:
+def find_variable_references(text: str) -> Iterator[Reference]:
     for found in _TOKEN.finditer(text):
         if found[0] != "$$":
             yield _build_reference(found)
 
 
-def parse_ref(text: object) -> Reference | None:
+def parse_variable_ref(text: object) -> Reference | None:
     found = _TOKEN.fullmatch(text) if isinstance(text, str) else None
     return None if found is None or found[0] == "$$" else _build_reference(found)
 
@@ -173,7 +173,7 @@ class VariableScope:
 
     def lookup_value(self, reference: str | Reference) -> Any:
         """Return the typed value of a reference. Raises StepError: unknown, or without a value."""
-        found = parse_ref(reference) if isinstance(reference, str) else reference
+        found = parse_variable_ref(reference) if isinstance(reference, str) else reference
         if found is None or found.is_malformed:
             raise StepError(f"{reference!s} is no reference", hint="write $name, $name.field or ${name.field}")
         if found.env:
@@ -208,7 +208,7 @@ class VariableScope:
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
         """
         if isinstance(value, str):
-            reference = parse_ref(value)
+            reference = parse_variable_ref(value)
             if reference is not None and self.is_reference(reference):
                 return self.lookup_value(reference)
             return self.interpolate_text(value) if "$" in value else value

@@ -18,22 +18,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, RowError, name_rows, read_rows
+from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataFileError, name_data_cases, read_data_file_rows
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
-from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names, only_mappings
+from llmproxy.suite.reading.name_checks import ScenarioNameChecker, filter_mappings_in_list, list_capture_names
 from llmproxy.suite.reading.shared_parts import (
     apply_defaults,
     find_scenario_files,
     find_suite_files,
-    include_parts,
+    merge_included_suite_parts,
     show_path,
 )
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.suite.schema.base_nodes import report_validation_errors
 from llmproxy.suite.schema.suite import ABOUT_WIRE, Defaults, Scenario, Suite
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
@@ -71,14 +71,14 @@ def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
     matrix = raw.get("matrix")
     if matrix is None:
         return raw
-    at = place_of(raw, "matrix", key=True) or raw.place
+    at = get_yaml_place(raw, "matrix", key=True) or raw.place
     axes = _read_axes(matrix, problems)
     sets = raw.get("parametrize")
     known = [Map(at)] if sets is None else sets
     if not axes or not isinstance(known, list) or not known or not all(isinstance(each, Map) for each in known):
         return None  # the schema says why
     names = [_name_axis_values(values) for _, values in axes]
-    own = name_rows(known, _format_scalar_or_empty) if sets else [""]
+    own = name_data_cases(known, _format_scalar_or_empty) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > _MOST_CELLS:
         counts = " x ".join(str(len(values)) for values in names)
@@ -95,7 +95,7 @@ def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
         for chosen in itertools.product(*(range(len(values)) for values in names)):
             cell = given.copy_with_places()
             for (name, values), place in zip(axes, chosen, strict=True):
-                value_at = place_of(values, place) or given.place
+                value_at = get_yaml_place(values, place) or given.place
                 cell.put(name, values[place], value_at, value_at)
             words = [of[place] for of, place in zip(names, chosen, strict=True)]
             cell.put("id", ",".join([name_of_set, *words] if name_of_set else words), given.place, given.place)
@@ -119,7 +119,9 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
             found.append((name, values))
         else:
             text = quote(values[twice], 40)
-            problems.add(place_of(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell")
+            problems.add(
+                get_yaml_place(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell"
+            )
     return found if len(found) == len(matrix) else []
 
 
@@ -130,12 +132,12 @@ def _inline_parametrize_file(
     said = raw.get("parametrize")
     if not isinstance(said, str):
         return raw, None
-    at, file = place_of(raw, "parametrize") or raw.place, path.parent / said
+    at, file = get_yaml_place(raw, "parametrize") or raw.place, path.parent / said
     made, rows = raw.copy_with_places(), List(at)
     del made["parametrize"]
     try:
-        found = read_rows(file)
-    except RowError as error:
+        found = read_data_file_rows(file)
+    except DataFileError as error:
         place = YamlPlace(show_path(file), error.line, 1) if error.line else at
         problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
         return made, file
@@ -145,7 +147,7 @@ def _inline_parametrize_file(
         for name, value in each.values.items():
             row.put(name, value, line, line)
         rows.put(row, line)
-    made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
+    made.put("parametrize", rows, get_yaml_place(raw, "parametrize", key=True) or at, at)
     columns = dict.fromkeys((name for name in found[0].values if name != ID), YamlPlace(show_path(file), 1, 1))
     _warn_of_unused_names(made, columns, "column", variables, doubts)
     return made, file
@@ -179,29 +181,34 @@ def _get_value_shape(value: object) -> object:
     return type(value)
 
 
-def find_scenario_doubts(scenario: Map, doubts: Problems) -> None:
-    steps = only_mappings(scenario.get("steps"))
+def find_probable_scenario_mistakes(scenario: Map, doubts: Problems) -> None:
+    steps = filter_mappings_in_list(scenario.get("steps"))
     if steps and not any(_has_assertions(step) for step in steps) and "usage" not in scenario:
         doubts.add(
-            place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
+            get_yaml_place(scenario, "steps", key=True),
+            "nothing is asserted: the scenario passes whatever the agent answers",
         )
     text = repr(scenario)
     # Unused names in a setup are often for readers.
-    for item in (each for step in steps for each in [*only_mappings(step.get("created")), step.get("verify")]):
+    for item in (
+        each for step in steps for each in [*filter_mappings_in_list(step.get("created")), step.get("verify")]
+    ):
         if isinstance(item, Mapping) and isinstance(item.get("as"), str):
             bare = strip_dollar(item["as"])
             if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
-                doubts.add(place_of(item, "as"), f"${bare} is captured and never used")
+                doubts.add(get_yaml_place(item, "as"), f"${bare} is captured and never used")
     for step in steps:
         for name in step["tools"] if isinstance(step.get("tools"), Map) else ():
             if name in _NOT_TOOLS:
-                at = place_of(step["tools"], name, key=True)
+                at = get_yaml_place(step["tools"], name, key=True)
                 doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
     for node in _walk_maps(scenario):
         _warn_of_unsatisfiable_comparison(node, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
-        doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
+        doubts.add(
+            get_yaml_place(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names"
+        )
 
 
 def _has_assertions(step: Mapping[str, Any]) -> bool:
@@ -301,7 +308,7 @@ class LoadedSuites:
                 yield value
 
     def load_suite(self, document: Map, path: Path) -> None:
-        whole = include_parts(document, path, self.problems, self.files)
+        whole = merge_included_suite_parts(document, path, self.problems, self.files)
         defaults, variables = self.get_suite_defaults_if_valid(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
@@ -310,21 +317,24 @@ class LoadedSuites:
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, str):
                 taken.append(entry)
-                found = self.read_scenario_files(folder, entry, place_of(entries, i) or document.place, read)
+                found = self.read_scenario_files(folder, entry, get_yaml_place(entries, i) or document.place, read)
             else:
                 found = [(entry, path)] if isinstance(entry, Map) else []
                 if not found:
                     self.problems.add(
-                        place_of(entries, i), "a scenario is a mapping with `id` and `steps`, or the name of a file"
+                        get_yaml_place(entries, i),
+                        "a scenario is a mapping with `id` and `steps`, or the name of a file",
                     )
             for given, where in found:
                 before = len(self.problems)
                 raw, data = _inline_parametrize_file(given, where, variables, self.problems, self.warnings)
                 if data is not None:
                     self.files[data] = None
-                matrix, at = raw.get("matrix"), place_of(raw, "matrix")
+                matrix, at = raw.get("matrix"), get_yaml_place(raw, "matrix")
                 axes = (
-                    {name: place_of(matrix, name, key=True) or at for name in matrix} if isinstance(matrix, Map) else {}
+                    {name: get_yaml_place(matrix, name, key=True) or at for name in matrix}
+                    if isinstance(matrix, Map)
+                    else {}
                 )
                 _warn_of_unused_names(raw, axes, "axis", variables, self.warnings)
                 expanded = _convert_matrix_to_parametrize(raw, self.problems)
@@ -333,7 +343,7 @@ class LoadedSuites:
                 filled = apply_defaults(raw, defaults, whole.get("defaultTags"))
                 scenario = self.validate_scenario(filled, variables, known=known)
                 if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
-                    self.register_scenario_id(raw["id"], place_of(raw, "id"))
+                    self.register_scenario_id(raw["id"], get_yaml_place(raw, "id"))
                 if scenario is not None:
                     made.append((scenario, where, filled))
                     taken += [scenario] if isinstance(entry, Map) else []
@@ -391,7 +401,7 @@ class LoadedSuites:
             flow.of_data = bool(usable)
             flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.check_scenario(raw)
-        find_scenario_doubts(raw, self.warnings)
+        find_probable_scenario_mistakes(raw, self.warnings)
         return self.validate_model(Scenario, raw)
 
     def validate_model[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
@@ -409,7 +419,7 @@ class LoadedSuites:
         names = frozenset(list_capture_names(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize
-        suffixes = name_rows(sets) if sets else []
+        suffixes = name_data_cases(sets) if sets else []
         for i, parameters in enumerate(sets or ({},)):
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
             if sets:

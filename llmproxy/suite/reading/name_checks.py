@@ -14,30 +14,30 @@ from llmproxy.suite.matchers.variables import (
     BUILT_IN,
     Reference,
     StepError,
-    find_text_references,
+    find_variable_references,
     get_required_path_value,
-    parse_ref,
+    parse_variable_ref,
     strip_dollar,
 )
 from llmproxy.suite.schema.suite import ABOUT_WIRE, STEPS
-from llmproxy.yaml_reader import Problems, YamlPlace, place_of
+from llmproxy.yaml_reader import Problems, YamlPlace, get_yaml_place
 
 _TALKS = ("chat", "simulate")
 
 
 def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
-    items = only_mappings(scenario.get("setup"))
-    for step in only_mappings(scenario.get("steps")):
+    items = filter_mappings_in_list(scenario.get("setup"))
+    for step in filter_mappings_in_list(scenario.get("steps")):
         for several in (step.get("setup"), step.get("created"), [step.get("verify")]):
-            items += only_mappings(several)
+            items += filter_mappings_in_list(several)
     found: dict[str, YamlPlace | None] = {}
     for item in items:
         if isinstance(name := item.get("as"), str):
-            found.setdefault(strip_dollar(name), place_of(item, "as"))
+            found.setdefault(strip_dollar(name), get_yaml_place(item, "as"))
     return found
 
 
-def only_mappings(value: object) -> list[Mapping[str, Any]]:
+def filter_mappings_in_list(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
@@ -62,7 +62,7 @@ class ScenarioNameChecker:
 
     def add_variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
         """Add variables in order; each may reference earlier ones. `sure`: references are intended."""
-        self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
+        self.unread = {name: get_yaml_place(vars_, name, key=True) for name in vars_}
         for name, value in vars_.items():
             at = self.unread[name]
             if not name.isascii() or not name.isidentifier():
@@ -70,13 +70,15 @@ class ScenarioNameChecker:
             elif name in BUILT_IN:
                 self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
             self.check_text(
-                value, place_of(vars_, name), sure=sure and isinstance(value, str) and parse_ref(value) is not None
+                value,
+                get_yaml_place(vars_, name),
+                sure=sure and isinstance(value, str) and parse_variable_ref(value) is not None,
             )
             del self.unread[name]
             self.values[name] = value
 
     def add_capture(self, item: Mapping[str, Any]) -> None:
-        name, at = item.get("as"), place_of(item, "as")
+        name, at = item.get("as"), get_yaml_place(item, "as")
         if not isinstance(name, str):
             return
         bare = strip_dollar(name)
@@ -92,7 +94,7 @@ class ScenarioNameChecker:
     def check_field_matchers(self, fields: object) -> None:
         if isinstance(fields, Mapping):
             for column, value in fields.items():
-                self.check_matcher(value, place_of(fields, column))
+                self.check_matcher(value, get_yaml_place(fields, column))
 
     def check_matcher(self, value: object, at: YamlPlace | None) -> None:
         """Check a matcher; patterns and schemas hold no references. A name without a value is in no answer."""
@@ -100,12 +102,12 @@ class ScenarioNameChecker:
             self.check_text(value, at, sure=True)
             return
         for key, operand in value.items():
-            place = place_of(value, key) or at
+            place = get_yaml_place(value, key) or at
             if key == "not":
                 self.check_matcher(operand, place)
             elif key in {"anyOf", "allOf"} and isinstance(operand, list):
                 for i, each in enumerate(operand):
-                    self.check_matcher(each, place_of(operand, i) or place)
+                    self.check_matcher(each, get_yaml_place(operand, i) or place)
             elif key == "ref" or (key in REGISTRY and not REGISTRY[key].raw):
                 self.check_text(operand, place, sure=True)
 
@@ -113,41 +115,45 @@ class ScenarioNameChecker:
         if isinstance(value, Mapping):
             for key, each in value.items():
                 if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
-                    self.check_nested_references(each, place_of(value, key))
+                    self.check_nested_references(each, get_yaml_place(value, key))
         elif isinstance(value, list):
             for i, each in enumerate(value):
-                self.check_nested_references(each, place_of(value, i) or at)
+                self.check_nested_references(each, get_yaml_place(value, i) or at)
         else:
             self.check_text(value, at, sure=True)
 
     def require_literal_tool_names(self, given: object, at: YamlPlace | None) -> None:
         """Refuse references in place of a tool name, which would be taken for a tool that is never called."""
         for i, name in enumerate([*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []):
-            if isinstance(name, str) and parse_ref(name) is not None:
-                place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
+            if isinstance(name, str) and parse_variable_ref(name) is not None:
+                place = (
+                    get_yaml_place(given, name, key=True) if isinstance(given, Mapping) else get_yaml_place(given, i)
+                )
                 message = f"{name} stands where a tool is named, which no variable can be"
                 self.problems.add(place or at, message, "write the tool's name")
         for wanted in given.values() if isinstance(given, Mapping) else ():
             if isinstance(wanted, Mapping):
                 others = {key: wanted[key] for key in ("before", "after") if key in wanted}
-                self.require_literal_tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
+                self.require_literal_tool_names(
+                    [*others.values()], next((get_yaml_place(wanted, key) for key in others), at)
+                )
 
     def check_text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
         """Check all references in a YAML value; `sure`: a text that is one is intended."""
         if isinstance(value, str):
-            for reference in find_text_references(value):
+            for reference in find_variable_references(value):
                 self.check_variable_reference(reference, at, sure=sure or reference.is_unambiguous)
         elif isinstance(value, Mapping):
             for key, each in value.items():
                 only = key == "ref" and len(value) == 1
-                if only and parse_ref(each) is None:
+                if only and parse_variable_ref(each) is None:
                     self.problems.add(
-                        place_of(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
+                        get_yaml_place(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
                     )
-                self.check_text(each, place_of(value, key) or at, sure=sure or only)
+                self.check_text(each, get_yaml_place(value, key) or at, sure=sure or only)
         elif isinstance(value, list):
             for i, each in enumerate(value):
-                self.check_text(each, place_of(value, i) or at, sure=sure)
+                self.check_text(each, get_yaml_place(value, i) or at, sure=sure)
 
     # -- one reference
 
@@ -218,25 +224,25 @@ class ScenarioNameChecker:
     def check_scenario(self, scenario: Mapping[str, Any]) -> None:
         self.later = list_capture_names(scenario)
         # `mock` counts before anything is captured.
-        self.check_text(scenario.get("mock"), place_of(scenario, "mock"), sure=True)
-        self.check_nested_references(scenario.get("usage"), place_of(scenario, "usage"))
-        for item in only_mappings(scenario.get("setup")):
+        self.check_text(scenario.get("mock"), get_yaml_place(scenario, "mock"), sure=True)
+        self.check_nested_references(scenario.get("usage"), get_yaml_place(scenario, "usage"))
+        for item in filter_mappings_in_list(scenario.get("setup")):
             self.check_setup_references(item)
         labels: dict[str, YamlPlace | None] = {}
-        for step in only_mappings(scenario.get("steps")):
-            label, at = step.get("label"), place_of(step, "label")
+        for step in filter_mappings_in_list(scenario.get("steps")):
+            label, at = step.get("label"), get_yaml_place(step, "label")
             if isinstance(label, str) and label in labels:
                 message = f"the label `{label}` stands here twice, first at {labels[label]}"
                 self.problems.add(at, message, "labels name one step")
             elif isinstance(label, str):
                 labels[label] = at
             self.check_step(step, scenario.get("observe"))
-        for item in only_mappings(scenario.get("teardown")):
-            self.check_text(item.get("id"), place_of(item, "id"), sure=True)
+        for item in filter_mappings_in_list(scenario.get("teardown")):
+            self.check_text(item.get("id"), get_yaml_place(item, "id"), sure=True)
             self.check_field_matchers(item.get("filters"))
 
     def check_setup_references(self, item: Mapping[str, Any]) -> None:
-        self.check_text(item.get("data"), place_of(item, "data"))
+        self.check_text(item.get("data"), get_yaml_place(item, "data"))
         self.add_capture(item)
 
     def check_step(self, step: Mapping[str, Any], observe: object = None) -> None:
@@ -244,56 +250,60 @@ class ScenarioNameChecker:
         if kind in _TALKS:
             self.check_talk(step, kind, observe)
         elif kind == "setup":
-            for item in only_mappings(step["setup"]):
+            for item in filter_mappings_in_list(step["setup"]):
                 self.check_setup_references(item)
         elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
             look = step[kind]
-            self.check_text(look.get("id"), place_of(look, "id"), sure=True)
+            self.check_text(look.get("id"), get_yaml_place(look, "id"), sure=True)
             for key in ("filters", "fields", "until"):
                 self.check_field_matchers(look.get(key))
-            self.check_text(look.get("count"), place_of(look, "count"))
+            self.check_text(look.get("count"), get_yaml_place(look, "count"))
             self.add_capture(look)
         elif kind == "judge":
-            self.check_text(step["judge"], place_of(step, "judge"), sure=True)
+            self.check_text(step["judge"], get_yaml_place(step, "judge"), sure=True)
             self.require_conversation(step)
 
     def require_conversation(self, step: Mapping[str, Any]) -> None:
         name = step.get("conversation")
         if not self.talked:
-            self.problems.add(place_of(step), "there is nothing to judge: no step before has talked with the agent")
+            self.problems.add(
+                get_yaml_place(step), "there is nothing to judge: no step before has talked with the agent"
+            )
         elif isinstance(name, str) and name not in self.conversations:
             hint = suggest_name(name, self.conversations)
-            self.problems.add(place_of(step, "conversation"), f"no step before has the conversation `{name}`", hint)
+            self.problems.add(
+                get_yaml_place(step, "conversation"), f"no step before has the conversation `{name}`", hint
+            )
 
     # -- talking
 
     def check_talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
         said = step[kind]
         for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
-            at = place_of(said, key) if key else None
-            self.check_text(value, at or place_of(step, kind), sure=key == "criteria")
+            at = get_yaml_place(said, key) if key else None
+            self.check_text(value, at or get_yaml_place(step, kind), sure=key == "criteria")
         self.check_continued_conversation(step)
         self.talked = True
         if step.get("observe", observe) == "none":
             for key in ABOUT_WIRE:
                 if key in step:
                     said = f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen"
-                    self.problems.add(place_of(step, key, key=True), said, "remove it, or `observe: none`")
+                    self.problems.add(get_yaml_place(step, key, key=True), said, "remove it, or `observe: none`")
         for key in ("tools", "serverTools", "toolOrder"):
-            self.require_literal_tool_names(step.get(key), place_of(step, key))
+            self.require_literal_tool_names(step.get(key), get_yaml_place(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
-            self.check_nested_references(step.get(key), place_of(step, key))
+            self.check_nested_references(step.get(key), get_yaml_place(step, key))
         self.check_response(step.get("response"))
-        rows = only_mappings(step.get("created"))
+        rows = filter_mappings_in_list(step.get("created"))
         for created in rows:
             self.check_field_matchers(created.get("fields"))
-            self.check_text(created.get("count"), place_of(created, "count"))
+            self.check_text(created.get("count"), get_yaml_place(created, "count"))
         for created in rows:  # a step binds its names when all of it has been judged
             self.add_capture(created)
 
     def check_continued_conversation(self, step: Mapping[str, Any]) -> None:
         name, goes_on = step.get("conversation"), step.get("continueConversation") is True
-        at = place_of(step, "continueConversation", key=True)
+        at = get_yaml_place(step, "continueConversation", key=True)
         if goes_on and not self.talked:
             message = "there is no conversation to continue: this is the first step that talks"
             self.problems.add(at, message, "remove it")
@@ -314,10 +324,10 @@ class ScenarioNameChecker:
     def check_response(self, response: object) -> None:
         if not isinstance(response, Mapping):
             return
-        self.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
+        self.check_text(response.get("judge"), get_yaml_place(response, "judge"), sure=True)
         self.answers = True
         self.check_field_matchers(response.get("json"))
         for key, value in response.items():
             if key not in {"json", "judge"}:
-                self.check_matcher({key: value}, place_of(response, key))
+                self.check_matcher({key: value}, get_yaml_place(response, key))
         self.answers = False

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import LLMProxyError, SettingsError, SuiteError, ensure_prefix
-from llmproxy.settings import find_project_tables
+from llmproxy.errors import LLMProxyError, SettingsError, SuiteError, ensure_program_prefix
+from llmproxy.settings import find_pyproject_tables
 from llmproxy.yaml_reader import Problems, read_documents
 
 KEYS = ("agent", "store")
@@ -66,10 +66,10 @@ class SuiteCommandOptions:
         return f"{self.command} {self.only} {shlex.quote(case)}" if self.only else self.command
 
 
-def read_project_table(cwd: Path) -> tuple[dict[str, Any], Path]:
+def read_suite_pyproject_table(cwd: Path) -> tuple[dict[str, Any], Path]:
     """Return our table of the nearest pyproject.toml, empty if none, and its folder. Raises SuiteError."""
     try:
-        for table, folder in find_project_tables(cwd):
+        for table, folder in find_pyproject_tables(cwd):
             if "suite" in table:
                 return _check_toml_table(table["suite"], folder / "pyproject.toml"), folder
     except SettingsError as error:
@@ -118,7 +118,7 @@ def _agent_flag_to_mapping(text: str) -> Mapping[str, Any]:
         raise SuiteError(f"{text!r} is no command that a shell could read: {error}.") from error
 
 
-def read_change_times(paths: Sequence[str]) -> Seen:
+def read_file_modification_times(paths: Sequence[str]) -> Seen:
     found: Seen = {}
     for folder in sorted({Path(path) if Path(path).is_dir() else Path(path).parent for path in paths}):
         for root, names, files in os.walk(folder):
@@ -144,12 +144,12 @@ def rerun_on_change(
 ) -> int:
     """Run, wait for a change, run again. An error of a suite does not end it; Ctrl-C does (KeyboardInterrupt)."""
     while True:
-        before = read_change_times(paths)
+        before = read_file_modification_times(paths)
         try:
             run()
         except LLMProxyError as error:
-            say(ensure_prefix(error))
+            say(ensure_program_prefix(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
-        while not (found := diff_file_snapshots(before, read_change_times(paths))):
+        while not (found := diff_file_snapshots(before, read_file_modification_times(paths))):
             sleep(PAUSE)
         say(f"llmproxy: {found[0]} changed" + (f", and {len(found) - 1} more" if len(found) > 1 else ""))

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.schema.base_nodes import report_validation_errors
 from llmproxy.suite.schema.suite import Part
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_file
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
@@ -80,7 +80,7 @@ def _suggest_file(path: Path) -> str:
     return suggest_name(path.name, others, listing=False)
 
 
-def include_parts(
+def merge_included_suite_parts(
     suite: Map, path: Path, problems: Problems, files: dict[Path, None], chain: tuple[Path, ...] = ()
 ) -> Map:
     """Return the suite with its included parts; its own content takes precedence, then the last included file.
@@ -90,7 +90,7 @@ def include_parts(
     names = suite.get("include")
     made = suite.copy_with_places()
     for i, name in reversed([*enumerate(names if isinstance(names, list) else [names])]):
-        at = place_of(names, i) or place_of(suite, "include")
+        at = get_yaml_place(names, i) or get_yaml_place(suite, "include")
         if not isinstance(name, str) or not name:
             continue  # the schema says what is wrong
         other = path.parent / name
@@ -100,7 +100,7 @@ def include_parts(
         if (part := _read_part(other, at, problems)) is None:
             continue
         files[other] = None
-        _merge_part_into_suite(made, include_parts(part, other, problems, files, (*chain, path)))
+        _merge_part_into_suite(made, merge_included_suite_parts(part, other, problems, files, (*chain, path)))
     return made
 
 

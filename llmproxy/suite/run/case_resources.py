@@ -22,7 +22,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.agent_caller import Caller, gather_agent_run_variables
-from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionToOpen
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.rows import (
     RowCheckContext,
@@ -35,16 +35,21 @@ from llmproxy.suite.checks.rows import (
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.run_context import (
-    RecordedAgent,
-    RecordedCallsSession,
-    ReportedRuns,
+    RejudgingSession,
+    ReplayingAgentAdapter,
     RunContext,
+    RunsFromJsonReport,
     list_scenario_entity_names,
 )
-from llmproxy.suite.run.step_context import StepContext, StepConversations, model_upstreams, parse_faults
+from llmproxy.suite.run.step_context import (
+    RunConversationRegistry,
+    StepContext,
+    find_judge_and_user_upstreams,
+    parse_faults,
+)
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
-from llmproxy.suite.stores.config import load_attribute
+from llmproxy.suite.stores.config import import_module_attribute
 
 _TAIL = 1000
 
@@ -65,7 +70,7 @@ async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], 
 
 
 async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], name: str) -> None:
-    found: Any = load_attribute(target, folder, name)
+    found: Any = import_module_attribute(target, folder, name)
     if not callable(found):
         raise SuiteError(f"{name}: {target} is no function.")
     given: tuple[dict[str, str], ...] = ()
@@ -143,18 +148,18 @@ class CaseResources:
         assert self.context is not None  # noqa: S101 - for who reads types
         return self.context
 
-    async def build_session_request(self) -> SessionRequest | None:
+    async def build_session_request(self) -> SessionToOpen | None:
         """Return the session that the run wants. Raises SuiteError for what takes a proxy where there is none."""
         run_context, case = self.run_context, self.case
         self.scope = scope = case.scope(run=self.sample, user=self.user)
         mode, token = run_context.options.mode, run_context.token
-        upstreams = model_upstreams(case) if run_context.proxy else {}
+        upstreams = find_judge_and_user_upstreams(case) if run_context.proxy else {}
         how: dict[str, Any] = {"mode": mode, "token": token, "upstreams": upstreams}
         if run_context.recorded is not None:  # judged again, with a session for judges
             run_context.recorded.get_judgeable_run(case.id, self.sample)
             if not run_context.proxy:
                 raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
-            return SessionRequest(run_context.proxy, self.cassette, self.sample, how, kind=RecordedCallsSession)
+            return SessionToOpen(run_context.proxy, self.cassette, self.sample, how, kind=RejudgingSession)
         mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
         faults = parse_faults(case.scenario.faults, case.folder)
         if not run_context.proxy:
@@ -162,7 +167,7 @@ class CaseResources:
                 raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
             return None
         how |= {"faults": run_context.faults or faults, "mocks": mocks}
-        return SessionRequest(
+        return SessionToOpen(
             run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
         )
 
@@ -207,10 +212,14 @@ class CaseResources:
         await agent.open(session)
         self.context = context
 
-    async def _open_for_rejudging(self, recorded: ReportedRuns, session: RunSession | None, caller: Caller) -> None:
-        assert isinstance(session, RecordedCallsSession)  # noqa: S101 - it was asked for
+    async def _open_for_rejudging(
+        self, recorded: RunsFromJsonReport, session: RunSession | None, caller: Caller
+    ) -> None:
+        assert isinstance(session, RejudgingSession)  # noqa: S101 - it was asked for
         run = recorded.get_judgeable_run(self.case.id, self.sample)
-        agent = RecordedAgent(run, session, await run_in_thread_to_end(recorded.list_run_calls, run, session.control))
+        agent = ReplayingAgentAdapter(
+            run, session, await run_in_thread_to_end(recorded.list_run_calls, run, session.control)
+        )
         run_context = self.run_context
         looking = RowCheckContext(
             adapter=None, scope=self.scope, user=self.user, clock=run_context.clock, sleep=run_context.sleep
@@ -230,7 +239,9 @@ class CaseResources:
         )  # fmt: skip
         # An agent that lives longer than a run may remember earlier conversations.
         fresh = run_context.recorded is None and not agent.in_process and not isinstance(agent, CommandAgent)
-        context.conversations = StepConversations(self.cassette, self.sample, context.create_conversation, fresh=fresh)
+        context.conversations = RunConversationRegistry(
+            self.cassette, self.sample, context.create_conversation, fresh=fresh
+        )
         return context
 
     async def close_all(self) -> list[str]:

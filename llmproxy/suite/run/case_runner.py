@@ -20,20 +20,25 @@ from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
-from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
 from llmproxy.suite.checks.chat_steps import (
     TrafficWindowStart,
     check_response,
     check_usage,
-    evaluate_traffic,
+    evaluate_step_traffic_assertions,
     explain_unseen_traffic,
     find_uncounted_hosted_tools,
 )
-from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
+from llmproxy.suite.checks.row_checks import (
+    check_created_rows,
+    check_verify_step,
+    take_row_snapshot_before_step,
+    wait_until_rows_match,
+)
 from llmproxy.suite.checks.tools import find_never_offered_tools
-from llmproxy.suite.matchers.apply import all_hold, build_unclear, worst_status
+from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
@@ -58,7 +63,12 @@ from llmproxy.suite.schema.suite import (
     VerifyStep,
     WaitStep,
 )
-from llmproxy.suite.selection import RunNotRecorded, build_no_recording_error, cassette_name, list_steps_until
+from llmproxy.suite.selection import (
+    RunNotRecorded,
+    build_case_cassette_name,
+    build_no_recording_error,
+    list_steps_until,
+)
 from llmproxy.trace.observing.agent_activity import AgentActivity, find_first_recorded_time, sum_recorded_latency
 from llmproxy.trace.observing.tool_calls import find_call_mismatches
 from llmproxy.yaml_reader import YamlPlace
@@ -97,11 +107,11 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
         case VerifyStep() | WaitStep() if judges_again:
             return StepResult(rest=[build_unjudged_assertion(step.kind)])
         case VerifyStep():
-            return StepResult(rest=await asyncio.to_thread(check_verify, rows, "verify", step.verify))
+            return StepResult(rest=await asyncio.to_thread(check_verify_step, rows, "verify", step.verify))
         case WaitStep(wait=WaitFor() as wanted):
             if context.run_context.options.fast_waits:
                 wanted = wanted.model_copy(update={"poll_interval": _FAST})
-            return StepResult(rest=await asyncio.to_thread(check_wait, rows, "wait", wanted))
+            return StepResult(rest=await asyncio.to_thread(wait_until_rows_match, rows, "wait", wanted))
         case SetupStep():
             if not judges_again:
                 await _insert_setup_rows(context, step.setup)
@@ -116,7 +126,7 @@ async def _run_talk_step(
     if context.recorded is not None:
         context.recorded.begin_step(context.index, step.kind)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
-    before = await asyncio.to_thread(take_baseline, context.rows, entities) if entities else None
+    before = await asyncio.to_thread(take_row_snapshot_before_step, context.rows, entities) if entities else None
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
     window = TrafficWindowStart(context.traffic.seen, continues=conversation.has_begun, index=context.index)
     done = StepResult()
@@ -129,7 +139,10 @@ async def _run_talk_step(
     measured, strays = context.wire.build_step(window.after), 0
     if step.traffic_assertion_keys and not measured.request_count and context.session is not None:
         strays = await context.session.count_unattributed()  # calls of this process outside any turn
-    done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*judged, *done.rest]
+    done.again, done.rest = (
+        lambda: evaluate_step_traffic_assertions(context, step, window, strays),
+        [*judged, *done.rest],
+    )
     done.recheck_traffic()
     labels = _list_traffic_remarks(context, step, window, measured)
     if _DONE.search(answer) and any(
@@ -144,7 +157,7 @@ async def _run_talk_step(
     if context.recorded is not None:
         done.rest += [build_unjudged_assertion(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
-        done.rest += await asyncio.to_thread(check_created, context.rows, before, step.created or ())
+        done.rest += await asyncio.to_thread(check_created_rows, context.rows, before, step.created or ())
     return done
 
 
@@ -204,7 +217,7 @@ def build_emitter(
     about = Started(
         run_id=make_run_id(), scenario=case.id, name=case.title or case.id, description=case.description,
         suite=case.suite.name, set_id=case.suite.name, sample=sample, runs=runs, tags=tuple(case.scenario.tags),
-        cassette=cassette_name(case.suite.name, case.id), rerun=rerun, place=place,
+        cassette=build_case_cassette_name(case.suite.name, case.id), rerun=rerun, place=place,
     )  # fmt: skip
     return EventEmitter(about, run_context.handlers, run_context.now)
 
@@ -242,7 +255,7 @@ class _CaseRun:
 
     # -- begin and end
 
-    async def choose_session(self) -> SessionRequest | None:
+    async def choose_session(self) -> SessionToOpen | None:
         return await self.opening.build_session_request()
 
     async def open(self, session: RunSession | None) -> None:
@@ -326,7 +339,7 @@ class _CaseRun:
             self._pending.append((describe_step(), done))
         else:
             self._emit_step(describe_step(), done)
-        return all_hold(done.assertions)
+        return all_assertions_hold(done.assertions)
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
         about, place = self.emitter.about, _format_place(step.place)

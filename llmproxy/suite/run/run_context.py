@@ -26,7 +26,7 @@ from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
-from llmproxy.scenario.values.messages import get_text
+from llmproxy.scenario.values.messages import get_message_text
 from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots
 from llmproxy.suite.matchers.apply import build_unclear
 from llmproxy.suite.reading.load import SuiteCase
@@ -73,7 +73,7 @@ class _TalkStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRun:
+class RunFromJsonReport:
     case: str
     sample: int
     run_id: str
@@ -85,16 +85,16 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedRuns:
+class RunsFromJsonReport:
     path: Path
-    runs: Mapping[tuple[str, int], RecordedRun]
+    runs: Mapping[tuple[str, int], RunFromJsonReport]
     store: Path
 
     def count_samples(self, case: str) -> int:
         """Return the number of a case's runs to judge; at least one, which may be missing."""
         return max((sample for name, sample in self.runs if name == case), default=1)
 
-    def get_judgeable_run(self, case: str, sample: int) -> RecordedRun:
+    def get_judgeable_run(self, case: str, sample: int) -> RunFromJsonReport:
         """Return a run. Raises Unjudgeable: missing, or it says nothing about the agent."""
         run = self.runs.get((case, sample))
         if run is None:
@@ -106,7 +106,7 @@ class ReportedRuns:
             )
         return run
 
-    def list_run_calls(self, run: RecordedRun, control: Control) -> dict[str, Call]:
+    def list_run_calls(self, run: RunFromJsonReport, control: Control) -> dict[str, Call]:
         """Return a run's calls by their names in reports. Raises Unjudgeable if some are gone."""
         wanted = {
             name
@@ -133,7 +133,7 @@ class ReportedRuns:
         return found
 
 
-def read_report(path: Path, cases: Iterable[str] | None, store: Path) -> ReportedRuns:
+def load_runs_to_rejudge(path: Path, cases: Iterable[str] | None, store: Path) -> RunsFromJsonReport:
     """Read a JSON report of `cases` (None: any). Raises SettingsError: invalid, or without these cases."""
     try:
         found = {(run.case, run.sample): run for run in (_events_to_run(*entry) for entry in read_report_runs(path))}
@@ -145,14 +145,14 @@ def read_report(path: Path, cases: Iterable[str] | None, store: Path) -> Reporte
     if cases is not None and not {case for case, _ in found} & set(cases):
         there = ", ".join(dict.fromkeys(case for case, _ in found)) or "nothing"
         raise SettingsError(f"--rejudge {path} is of other suites: it has {there}, and none of what is selected.")
-    return ReportedRuns(path, found, store)
+    return RunsFromJsonReport(path, found, store)
 
 
 def _events_to_run(
     started: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], finished: Mapping[str, Any] | None
-) -> RecordedRun:
+) -> RunFromJsonReport:
     end = finished or {"status": Status.ENVIRONMENT_ERROR.value, "error": "it did not end"}
-    return RecordedRun(
+    return RunFromJsonReport(
         case=str(started["scenario"]),
         sample=int(started["sample"]),
         run_id=str(started["run_id"]),
@@ -171,7 +171,7 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
         if part["event"] == "message":
             message = part["message"]
             if part.get("author") != "agent":
-                turns.append(_TurnToRejudge(get_text(message)))
+                turns.append(_TurnToRejudge(get_message_text(message)))
             else:
                 turns[-1].answers.append(message)
                 turns[-1].recordings += part["recordings"]
@@ -190,7 +190,7 @@ def _recording_to_call(line: Mapping[str, Any]) -> Call:
     return Call.from_json(given | {"miss": False, "recording": line})
 
 
-class RecordedCallsSession(RunSession):
+class RejudgingSession(RunSession):
     @classmethod
     async def open(cls, proxy: str, *, cassette: str, **how: Any) -> Self:
         """Open the judges' own cassette; in a replay, the run's one if nothing is recorded in theirs."""
@@ -223,12 +223,12 @@ class RecordedCallsSession(RunSession):
         return 0
 
 
-class RecordedAgent(AgentAdapter):
+class ReplayingAgentAdapter(AgentAdapter):
     uses_session: ClassVar[bool] = True
     in_process: ClassVar[bool] = False
     who = "the recorded agent"
 
-    def __init__(self, run: RecordedRun, session: RecordedCallsSession, calls: Mapping[str, Call]) -> None:
+    def __init__(self, run: RunFromJsonReport, session: RejudgingSession, calls: Mapping[str, Call]) -> None:
         self.run = run
         self._session, self._calls = session, calls
         self._turns: list[_TurnToRejudge] = []
@@ -249,7 +249,7 @@ class RecordedAgent(AgentAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
         """Return the recorded answer, after its traffic. Raises Unjudgeable: another user message."""
-        said = get_text(input.messages[-1])
+        said = get_message_text(input.messages[-1])
         turn = self._turns.pop(0) if self._turns else None
         if turn is None or turn.said != said:
             then = "nothing" if turn is None else repr(turn.said)
@@ -264,7 +264,7 @@ class RecordedAgent(AgentAdapter):
 
 
 @contextmanager
-def reraise_with_place(place: YamlPlace | None) -> Iterator[None]:
+def add_yaml_place_to_errors(place: YamlPlace | None) -> Iterator[None]:
     try:
         yield
     except SuiteError as error:
@@ -313,7 +313,7 @@ class RunContext:
     """Whether calls are kept after a run, for a sweep."""
     files: tuple[Path, Path] | None = None
     """The store and the cassette folder; None if unknown."""
-    recorded: ReportedRuns | None = None
+    recorded: RunsFromJsonReport | None = None
     """Runs to judge again; None if agents are run."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
@@ -352,7 +352,7 @@ class RunContext:
                 )
             from llmproxy.scenario.agents.config import build_agent
 
-            with reraise_with_place(None if self.agent is not None else case.suite.at("agent")):
+            with add_yaml_place_to_errors(None if self.agent is not None else case.suite.at("agent")):
                 known = self._agents[id(case.suite)] = build_agent(mapping, folder)
         return known.clone()
 
@@ -360,7 +360,7 @@ class RunContext:
         """Return a suite's store, shared by all runs, with its reset policy; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
             mapping, folder = self._find_agent_or_store_config("store", case)
-            with reraise_with_place(None if self.store is not None else case.suite.at("store")):
+            with add_yaml_place_to_errors(None if self.store is not None else case.suite.at("store")):
                 made = None if mapping is None else (build_store(mapping, folder), parse_reset_policy(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]

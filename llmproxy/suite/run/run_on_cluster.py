@@ -16,15 +16,22 @@ from typing import Any
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status, notify_handlers
-from llmproxy.scenario.cluster.remote_runner import RemoteRunner
+from llmproxy.scenario.cluster.remote_runner import RayClusterRunner
 from llmproxy.scenario.cluster.transfer_files import (
-    collect_variables,
+    collect_node_env_variables,
     driver_cassette_folder,
     glob_files,
     read_cassette_files,
     read_files_to_send,
 )
-from llmproxy.scenario.cluster.worker_node import EventLog, NodeReply, NodeSetup, Take, WorkerNode, make_error_picklable
+from llmproxy.scenario.cluster.worker_node import (
+    NodeRunResult,
+    NodeSetup,
+    RunEventCollector,
+    Take,
+    WorkerNode,
+    make_error_picklable,
+)
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import Loaded
@@ -33,7 +40,7 @@ from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.selection import cassette_name
+from llmproxy.suite.selection import build_case_cassette_name
 
 _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 
@@ -51,7 +58,9 @@ class SuiteParcel(NodeSetup):
         return _SuiteNode(self, folder, take)
 
 
-def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
+def list_files_named_by_agents(
+    cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()
+) -> list[Path]:
     described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
     found: dict[Path, None] = {}
     for mapping, folder in (*described, *more):
@@ -75,15 +84,15 @@ def pack_suites(
     """Collect the data for these cases. Raises SuiteError: a file is outside, or gone; SettingsError: an unset name."""
     root = Path.cwd()
     suites = load_suites(paths).files
-    agents = agent_files(
+    agents = list_files_named_by_agents(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
     snapshots = [path for path in dict.fromkeys(locate_snapshots(case.path) for case in cases) if path.is_file()]
     packed = read_files_to_send([*suites, *agents, *snapshots, *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
-    said = collect_variables(variables, env, live=live, flag="--send-env")
+    said = collect_node_env_variables(variables, env, live=live, flag="--send-env")
     server = find_server_of_copy(settings.settings.store)
-    wanted = {cassette_name(case.suite.name, case.id) for case in cases}
+    wanted = {build_case_cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
         cassettes={} if server else read_cassette_files(driver_cassette_folder(settings), wanted),
@@ -102,9 +111,9 @@ def _make_relative(path: str | Path, root: Path) -> str:
     return found.relative_to(root).as_posix() if found.is_absolute() and found.is_relative_to(root) else str(path)
 
 
-class RemoteSuites:
+class RemoteCaseRunner:
     def __init__(
-        self, runner: RemoteRunner, parcel: SuiteParcel, told: Callable[[Sequence[Event]], Sequence[Event]] = list
+        self, runner: RayClusterRunner, parcel: SuiteParcel, told: Callable[[Sequence[Event]], Sequence[Event]] = list
     ) -> None:
         self._runner, self._parcel, self._sent, self._told = runner, parcel, runner.put_parcel(parcel), told
 
@@ -114,7 +123,7 @@ class RemoteSuites:
         """Run a case on a node, and emit its events to `run_context`. Raises only on cancellation."""
         resources = case.scenario.resources
         try:
-            back: NodeReply[CaseResult] = await self._runner.run(
+            back: NodeRunResult[CaseResult] = await self._runner.run(
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
         except LLMProxyError as error:  # no node could execute it
@@ -138,18 +147,18 @@ class _SuiteNode(WorkerNode):
         )  # fmt: skip
         self.open.callback(self._run_context.close)
 
-    def run(self, *arguments: Any) -> NodeReply[CaseResult]:
+    def run(self, *arguments: Any) -> NodeRunResult[CaseResult]:
         """Run a case once. Raises on cancellation, and LLMProxyError for a case unknown here."""
         case, sample, runs, alone = arguments
         if case not in self._cases:
             raise MachineError(
                 f"{case} is not among the scenarios that were sent.", hint="Send what its suite reads: --send FILE"
             )
-        heard = EventLog()
+        heard = RunEventCollector()
         ran = asyncio.run(
             run_case_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
         )
-        return NodeReply(
+        return NodeRunResult(
             replace(ran, error=make_error_picklable(ran.error)), heard.events, self.read_changed_cassette_files()
         )
 

@@ -22,14 +22,20 @@ from typing import Any
 
 from llmproxy.amount_formatting import format_count, format_seconds, mean_if_all_known, name_some
 from llmproxy.client.child_env import in_ci
-from llmproxy.client.fault_sweep_judging import SweepRun, TrialFinding, find_failure_message, judge_trial, plan_trials
-from llmproxy.client.session_reports import sum_reports
+from llmproxy.client.fault_sweep_judging import (
+    FaultSweepOutcome,
+    TrialFinding,
+    find_failure_in_output,
+    judge_fault_trial,
+    plan_fault_trials,
+)
+from llmproxy.client.session_reports import sum_session_reports
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Mode
 from llmproxy.proxy_calls import describe_served_failures, find_carried_or_stale_exit
-from llmproxy.report.events import Completed, Event, Selected, Status, to_handlers
-from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
+from llmproxy.report.events import Completed, Event, Selected, Status, convert_to_event_handlers
+from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.suite.checks.rows import add_run_number_suffix
@@ -48,15 +54,15 @@ _WHOLE = ("truncate", "copy", "hook", "http")
 _OWN = ("$userId", "${userId}")
 
 
-def get_matrix_position(case: SuiteCase) -> dict[str, Any]:
+def get_matrix_axis_values(case: SuiteCase) -> dict[str, Any]:
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
 
 
-def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
-    found = VerdictCounts.from_statuses([each.status for each in ran])
+def build_scenario_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
+    found = RunStatusCounts.from_statuses([each.status for each in ran])
     counted = found.counted_runs
-    made = found.to_row(scenario, decide_verdict(found, least).value)
+    made = found.to_row(scenario, decide_repeated_run_status(found, least).value)
     made["pass_all"] = found.passed == counted if counted else None
     made["min_pass_rate"] = least
     judged = [each for each in ran if each.status in COUNTED]
@@ -236,15 +242,15 @@ async def run_cases(
         batch.advise_on_missing_recordings([case.id for case in cases])
         done = [case for case in cases if batch.ran.get(case.id)]
         rows = [
-            build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | get_matrix_position(case)
+            build_scenario_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | get_matrix_axis_values(case)
             for case in done
         ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else choose_exit_code(rows, every, trouble=batch.trouble)
-        if unfiled := describe_replayed_but_unfiled(run_context.files, every):
+        if unfiled := describe_hits_missing_from_folder(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
-        totals = sum_reports(each.wire for each in every if each.wire)
+        totals = sum_session_reports(each.wire for each in every if each.wire)
         if failures := describe_served_failures(totals, f"{asked.mode_flag} auto"):
             batch.notes.append(failures)
         forbidden = find_carried_or_stale_exit(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
@@ -263,18 +269,18 @@ async def run_cases(
     return SuiteResult(code, batch.ran)
 
 
-def describe_replayed_but_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
+def describe_hits_missing_from_folder(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
     served: dict[str, set[int | None]] = {}
     for each in ran:
         if each.wire is not None and each.wire.mode in OFFLINE:
             served.setdefault(each.wire.cassette, set()).update(each.served)
     if files is None or not served:
         return ""
-    from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled_hits
+    from llmproxy.core.cassettes.folder import CassetteDir, describe_hits_missing_from_files
 
     store, folder = files
     asked = {cassette: partial(iter, ids) for cassette, ids in served.items()}
-    return describe_unfiled_hits(store, CassetteDir(folder, now=time.time), asked)
+    return describe_hits_missing_from_files(store, CassetteDir(folder, now=time.time), asked)
 
 
 class _CaseBatch:
@@ -364,7 +370,7 @@ class _CaseBatch:
         held: list[Event] = []
         again = False
         try:
-            tentative = replace(self.run_context, handlers=to_handlers([held.append]))
+            tentative = replace(self.run_context, handlers=convert_to_event_handlers([held.append]))
             ran = await self._run_case(job, tentative, alone=False)
             again = isinstance(ran.error, MissError) and not isinstance(ran.error, RunNotRecorded)
         finally:
@@ -449,7 +455,7 @@ async def sweep_faults_of_case(
         raise SweepNotPossible(
             f"{case.id}: {message}: {why.splitlines()[0]}", hint=run_context.options.build_rerun_command(case.id)
         )
-    trials = plan_trials(baseline.calls, kinds)
+    trials = plan_fault_trials(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
         f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; without faults:"
@@ -459,13 +465,13 @@ async def sweep_faults_of_case(
         for number, trial in enumerate(trials, 1):
             run_context.faults = {"faults": [trial.rule]}
             went, _ = await _run_case_once(run_context, case)
-            found.append(judge_trial(trial, went, [baseline]))
+            found.append(judge_fault_trial(trial, went, [baseline]))
             said(f"\r{number}/{len(trials)}")
     finally:
         run_context.faults = None
 
 
-async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[SweepRun, CaseResult]:
+async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[FaultSweepOutcome, CaseResult]:
     """Run a case; also in the form of a sweep: a crashed agent gave up, a failed scenario is wrong though it ended."""
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
@@ -474,8 +480,8 @@ async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Swee
     if ran.status is Status.FAILED:
         wrong = ran.reasoning.partition("\n")[0]
     elif ran.status is not Status.PASSED and isinstance(error, LLMProxyError) and error.stderr:
-        failed, crashed = find_failure_message("", error.stderr, 1)
+        failed, crashed = find_failure_in_output("", error.stderr, 1)
     elif ran.status is not Status.PASSED:
         said = ran.reasoning if error is None else describe_error(error)
         failed = said.partition("\n")[0] or ran.status.value
-    return SweepRun(calls=ran.calls, seconds=seconds, failed=failed, wrong=wrong, crashed=crashed), ran
+    return FaultSweepOutcome(calls=ran.calls, seconds=seconds, failed=failed, wrong=wrong, crashed=crashed), ran

@@ -37,7 +37,7 @@ from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, CriterionResult, Message, ScenarioResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
-from llmproxy.scenario.values.messages import Farewell, format_value, get_text, list_messages
+from llmproxy.scenario.values.messages import Farewell, format_value, get_message_text, list_messages
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots
 from llmproxy.suite.checks.rows import RowCheckContext
@@ -45,11 +45,11 @@ from llmproxy.suite.matchers.apply import assertion, build_unclear, worst_status
 from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.run_context import RecordedAgent, RunContext, build_unjudged_assertion
+from llmproxy.suite.run.run_context import ReplayingAgentAdapter, RunContext, build_unjudged_assertion
 from llmproxy.suite.schema.assertions import Judging
 from llmproxy.suite.schema.suite import JudgeStep, SimulateStep, Simulation, Talk
 from llmproxy.suite.selection import explain_unrecorded_request
-from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
+from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
@@ -61,7 +61,7 @@ _STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
-class UserForAgent:
+class UserIdForAgent:
     user_id: str
 
 
@@ -72,7 +72,7 @@ class SuiteConversation:
     adds_user_farewell = False
 
     def __init__(
-        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, player: UserForAgent, listener: StepContext
+        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, player: UserIdForAgent, listener: StepContext
     ) -> None:
         self.name, self.thread_id = name, thread
         self.answer = ""
@@ -130,7 +130,7 @@ class SuiteConversation:
         """Do nothing: a judge's verdict is emitted with its model, after its traffic was read."""
 
 
-class StepConversations:
+class RunConversationRegistry:
     def __init__(
         self, cassette: str, sample: int, make: Callable[[str, str], SuiteConversation], *, fresh: bool = False
     ) -> None:
@@ -173,7 +173,7 @@ class SuiteAgentCaller:
         """Call an adapter; simulated users and judges have no time limit."""
         if agent.role is not AgentRole.AGENT:
             return await agent.call(given)
-        self._said, name = get_text(given.messages[-1]), _name_agent(agent)
+        self._said, name = get_message_text(given.messages[-1]), _name_agent(agent)
 
         def too_long(limit: float) -> AgentError:
             more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
@@ -208,7 +208,7 @@ class SuiteAgentCaller:
 
 
 def _get_last_answer_text(messages: list[Message]) -> str:
-    spoken = (get_text(message).strip() for message in reversed(messages) if message["role"] == "assistant")
+    spoken = (get_message_text(message).strip() for message in reversed(messages) if message["role"] == "assistant")
     return next(filter(None, spoken), "")
 
 
@@ -255,8 +255,8 @@ class StepContext:
     snapshots: StoredAnswerSnapshots
     user: str
     """Owner of the rows, passed to the agent."""
-    conversations: StepConversations = field(init=False)
-    recorded: RecordedAgent | None = None
+    conversations: RunConversationRegistry = field(init=False)
+    recorded: ReplayingAgentAdapter | None = None
     """The agent of a recorded run that is judged again; None if one is run."""
     turn: int = 0
     index: int = 0
@@ -283,7 +283,7 @@ class StepContext:
         return self.caller.traffic
 
     @property
-    def wire(self) -> WireObserver:
+    def wire(self) -> ModelCallObserver:
         return self.traffic.wire_observer
 
     async def read_new_calls(self) -> int:
@@ -330,11 +330,11 @@ class StepContext:
     # -- the agent
 
     def create_conversation(self, name: str, thread: str) -> SuiteConversation:
-        return SuiteConversation(name, thread, self.agent, self.caller, player=UserForAgent(self.user), listener=self)
+        return SuiteConversation(name, thread, self.agent, self.caller, player=UserIdForAgent(self.user), listener=self)
 
     def on_user_message(self, conversation: SuiteConversation, message: Message) -> None:
         self.turn += 1
-        self.spoken.append(get_text(message))
+        self.spoken.append(get_message_text(message))
         self._start = self.traffic.seen
         self.emitter.emit_message(message, turn=self.turn, conversation=conversation.name)
 
@@ -391,7 +391,7 @@ async def inject_step_faults(context: StepContext, value: object, done: StepResu
         done.rest += [build_unclear("faults", text) for text in find_unused_faults(met)]
 
 
-def model_upstreams(case: SuiteCase) -> dict[str, str]:
+def find_judge_and_user_upstreams(case: SuiteCase) -> dict[str, str]:
     """Return the upstreams of simulated users and judges with an `api_base`. Raises SettingsError: two clash."""
     asked: list[tuple[str, str | None]] = []
     judge_model = case.suite.defaults.judge_model if case.suite.defaults else None
@@ -500,7 +500,7 @@ def _judge_goal_by_farewell(said: Simulation, farewell: Farewell | None) -> Asse
             "judge decide"
         )
         return build_unclear(name, unclear, expected=expected)
-    words = f": {quote(get_text(farewell[-1]), 200)}" if farewell else ""
+    words = f": {quote(get_message_text(farewell[-1]), 200)}" if farewell else ""
     message = f"the simulated user gave up, the goal was not reached{words}"
     return assertion(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
 

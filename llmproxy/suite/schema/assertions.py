@@ -18,15 +18,15 @@ from llmproxy.suite.matchers.apply import (
     COMPARISONS,
     NOTHING_ASSERTED,
     WRONG_KIND,
-    allows_zero,
+    is_zero_count_allowed,
     validate_expected_count,
     validate_matcher,
 )
 from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.match import MODIFIERS, explain_bad_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
-from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value, describe_value
-from llmproxy.yaml_reader import Map, Problems, place_of
+from llmproxy.suite.schema.base_nodes import Node, add_problem, build_type_error, build_value_error, describe_value
+from llmproxy.yaml_reader import Map, Problems, get_yaml_place
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -39,17 +39,17 @@ Value = Annotated[Any, WithJsonSchema({"$comment": "Json"})]
 def _read_text(value: object) -> object:
     if isinstance(value, str):
         if not value.strip():
-            raise bad_kind("takes a text that is not empty")
+            raise build_type_error("takes a text that is not empty")
         return value
     hint = "put it in quotes" if isinstance(value, (bool, int, float)) else ""
-    raise bad_kind(f"takes a text, not {describe_value(value)}", hint)
+    raise build_type_error(f"takes a text, not {describe_value(value)}", hint)
 
 
 def _read_flag(value: object) -> object:
     if isinstance(value, bool):
         return value
     hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
-    raise bad_kind(f"takes true or false, not {describe_value(value)}", hint)
+    raise build_type_error(f"takes true or false, not {describe_value(value)}", hint)
 
 
 def _read_flag_or_reason(value: object) -> object:
@@ -57,7 +57,7 @@ def _read_flag_or_reason(value: object) -> object:
         return value
     if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
         hint = "only true and false are booleans in YAML 1.2"
-        raise bad_kind(f"takes true, false or a reason, not {quote(value)}", hint)
+        raise build_type_error(f"takes true, false or a reason, not {quote(value)}", hint)
     return _read_text(value)
 
 
@@ -65,14 +65,14 @@ def _parse_repeat_count(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
-    raise bad_kind(f"takes a whole number from 1, not {describe_value(value)}", hint)
+    raise build_type_error(f"takes a whole number from 1, not {describe_value(value)}", hint)
 
 
 def _parse_share(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
     hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
-    raise bad_kind(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
+    raise build_type_error(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
 
 
 def _build_duration_reader(least: float) -> Callable[[object], object]:
@@ -85,7 +85,7 @@ def _build_duration_reader(least: float) -> Callable[[object], object]:
         if made is None or not least <= made <= _LONGEST:
             more = "more than 0" if least else "0 or more"
             wanted = f'milliseconds ({more}) or a text such as "30s", "500ms", "2m"'
-            raise bad_kind(f"takes {wanted}; not {describe_value(value)}")
+            raise build_type_error(f"takes {wanted}; not {describe_value(value)}")
         return made
 
     return read
@@ -93,9 +93,9 @@ def _build_duration_reader(least: float) -> Callable[[object], object]:
 
 def _read_capture_name(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
-        raise bad_kind(f"takes a name such as $task, not {quote(value, 60)}")
+        raise build_type_error(f"takes a name such as $task, not {quote(value, 60)}")
     if strip_dollar(value) in BUILT_IN:
-        raise bad_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[strip_dollar(value)]}")
+        raise build_type_error(f"takes a name of your own; {value} is built in: {BUILT_IN[strip_dollar(value)]}")
     return strip_dollar(value)
 
 
@@ -113,14 +113,14 @@ def _report_problems(value: object, info: ValidationInfo, look: Callable[[object
     look(value, found, None)
     for problem in found:
         if problem.place is None:
-            raise (bad_kind if problem.code == WRONG_KIND else bad_value)(problem.message, problem.hint)
+            raise (build_type_error if problem.code == WRONG_KIND else build_value_error)(problem.message, problem.hint)
         add_problem(info, problem.place, problem.message, problem.hint)
     return value
 
 
 def _refuse_empty_mapping(value: object) -> object:
     if isinstance(value, Mapping) and not value:
-        raise bad_value("asserts nothing: it is empty")
+        raise build_value_error("asserts nothing: it is empty")
     return value
 
 
@@ -128,7 +128,7 @@ def _check_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping):
         for path in value:
             if objection := explain_bad_path(str(path)):
-                at = place_of(value, path, key=True)
+                at = get_yaml_place(value, path, key=True)
                 add_problem(info, at, objection, "it is like task.tags[0].name; $ is the whole")
     return _refuse_empty_mapping(value)
 
@@ -137,7 +137,7 @@ def _read_path_matchers(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
-        raise bad_kind(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
+        raise build_type_error(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
     for each in cast("Mapping[str, object]", _check_paths(value, info)).values():
         _read_matcher(each, info)
     return value
@@ -151,7 +151,7 @@ def _validate_faults(value: object) -> object:
         try:
             parse_session_faults(value)
         except BadFaults as error:
-            raise bad_value(error.message, error.hint) from error
+            raise build_value_error(error.message, error.hint) from error
     return value
 
 
@@ -159,7 +159,7 @@ def _validate_mock(value: object) -> object:
     try:
         parse_mocks(value)
     except InvalidMock as error:
-        raise bad_value(error.inner, error.hint) from error
+        raise build_value_error(error.inner, error.hint) from error
     return value
 
 
@@ -260,7 +260,7 @@ class Verify(RowSelection):
     def _require_selection(self, info: ValidationInfo) -> Verify:
         if not self.given & {"id", "filters", "count", "exists"}:
             add_problem(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
-        if self.fields and self.count is not None and allows_zero(self.count):
+        if self.fields and self.count is not None and is_zero_count_allowed(self.count):
             message = "`count` may be 0, and then `fields` would hold for no row at all"
             hint = "select by `filters`, or let `count` be at least 1: {gte: 1, lte: 3}"
             add_problem(info, self.at("fields"), message, hint)
@@ -391,7 +391,9 @@ class ToolExpect(NonEmptyAssertions):
         if not isinstance(data, Mapping):
             quoted = isinstance(data, str) and data.isdecimal()
             hint = "mind the quotes" if quoted else "write 1, or {gte: 1}, or {input: {...}}"
-            raise bad_kind(f"takes how often the tool is called, or {{count, input, ...}}; not {quote(data, 60)}", hint)
+            raise build_type_error(
+                f"takes how often the tool is called, or {{count, input, ...}}; not {quote(data, 60)}", hint
+            )
         return super().prepare_value(data, info)
 
     @classmethod

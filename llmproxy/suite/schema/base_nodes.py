@@ -22,16 +22,16 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.match import name_kind, quote
-from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate_path, place_of
+from llmproxy.suite.matchers.match import get_type_name, quote
+from llmproxy.yaml_reader import Map, Problems, YamlPlace, find_yaml_place_of_path, get_yaml_place
 
 
-def bad_value(message: str, hint: str = "") -> PydanticCustomError:
+def build_value_error(message: str, hint: str = "") -> PydanticCustomError:
     """Return a validator's error with our message, at the place that pydantic adds."""
     return PydanticCustomError("suite", "{message}", {"message": message, "hint": hint})
 
 
-def bad_kind(message: str, hint: str = "") -> PydanticCustomError:
+def build_type_error(message: str, hint: str = "") -> PydanticCustomError:
     """Return a validator's error for a wrong kind; `message` follows the key's name: ``takes a text``."""
     return PydanticCustomError("suite_kind", "{message}", {"message": message, "hint": hint})
 
@@ -39,7 +39,7 @@ def bad_kind(message: str, hint: str = "") -> PydanticCustomError:
 def add_problem(info: ValidationInfo, place: YamlPlace | None, message: str, hint: str = "") -> None:
     """Add a problem and continue; without a collector, raise."""
     if not isinstance(info.context, Problems):
-        raise bad_value(message, hint)
+        raise build_value_error(message, hint)
     info.context.add(place, message, hint)
 
 
@@ -69,16 +69,18 @@ class Node(BaseModel):
             return data
         taken = cls.prepare_value(data, info)
         if not isinstance(taken, Mapping):
-            raise bad_kind(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
+            raise build_type_error(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
         known = cls.known_keys()
         unknown = [key for key in taken if key not in known]
         for key in unknown:
             hint = cls.hints.get(str(key)) or suggest_name(str(key), known)
-            add_problem(info, place_of(taken, key, key=True), f"unknown key `{key}`", hint)
+            add_problem(info, get_yaml_place(taken, key, key=True), f"unknown key `{key}`", hint)
         fields = {field.alias or name: field for name, field in cls.model_fields.items()}
         empty = [key for key in known if key in taken and taken[key] is None and key not in cls.nullable]
         for key in [key for key in empty if not fields[key].is_required()]:
-            add_problem(info, place_of(taken, key, key=True), f"`{key}` has no value", "give it one, or remove the key")
+            add_problem(
+                info, get_yaml_place(taken, key, key=True), f"`{key}` has no value", "give it one, or remove the key"
+            )
             unknown.append(key)
         made = handler({key: value for key, value in taken.items() if key not in unknown})
         if isinstance(data, Map):
@@ -87,10 +89,10 @@ class Node(BaseModel):
 
     @property
     def place(self) -> YamlPlace | None:
-        return place_of(self._source)
+        return get_yaml_place(self._source)
 
     def at(self, *path: object) -> YamlPlace | None:
-        return locate_path(self._source, path) if self._source is not None else None
+        return find_yaml_place_of_path(self._source, path) if self._source is not None else None
 
     @property
     def given_values(self) -> dict[str, Any]:
@@ -103,7 +105,7 @@ class Node(BaseModel):
 
 
 def describe_value(value: object) -> str:
-    return name_kind(value) if value is None else f"{name_kind(value)} {quote(value, 60)}"
+    return get_type_name(value) if value is None else f"{get_type_name(value)} {quote(value, 60)}"
 
 
 def report_validation_errors(
@@ -113,7 +115,7 @@ def report_validation_errors(
     for each in error.errors(include_url=False):
         if each["type"] == "too_short" and len(each["input"]) >= each["ctx"]["min_length"]:
             continue  # pydantic counts the items that are right; what is wrong with the others is told
-        place = locate_path(root, each["loc"]) or at
+        place = find_yaml_place_of_path(root, each["loc"]) or at
         message, hint = _describe_refusal(each)
         problems.add(place, message, hint)
 

@@ -23,13 +23,13 @@ SCHEMA_COMMENT = f"# yaml-language-server: $schema={NAME}"
 def write_schema_beside(suite: Path) -> Path | None:
     """Write the schema next to a suite; returns its path, None if it exists. Raises OSError."""
     path = suite.parent / NAME
-    if path.is_file() and path.read_text("utf-8") == schema_text():
+    if path.is_file() and path.read_text("utf-8") == format_suite_schema_json():
         return None
-    path.write_text(schema_text(), encoding="utf-8")
+    path.write_text(format_suite_schema_json(), encoding="utf-8")
     return path
 
 
-def schema_text() -> str:
+def format_suite_schema_json() -> str:
     return json.dumps(build_suite_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 

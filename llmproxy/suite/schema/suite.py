@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.match import name_kind, quote
+from llmproxy.suite.matchers.match import get_type_name, quote
 from llmproxy.suite.schema.assertions import (
     Count,
     Created,
@@ -40,7 +40,7 @@ from llmproxy.suite.schema.assertions import (
     Verify,
     WaitFor,
 )
-from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value
+from llmproxy.suite.schema.base_nodes import Node, add_problem, build_type_error, build_value_error
 
 Observe = Literal["wire", "none"]
 """Whether the agent's LLM traffic passes the proxy; with `none` it cannot be asserted."""
@@ -59,7 +59,7 @@ REFUSED = {
 def _validate_snapshot_mode(value: object) -> object:
     if isinstance(value, bool) or value in ("names", "arguments"):
         return value
-    raise bad_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
+    raise build_type_error(f"takes true, `names` or `arguments`, not {get_type_name(value)} {quote(value, 60)}")
 
 
 Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_validate_snapshot_mode)]
@@ -235,7 +235,7 @@ STEPS: dict[str, type[StepBase]] = {
 """Key -> model of the step."""
 
 
-def step_kind(value: object) -> str:
+def get_step_discriminator(value: object) -> str:
     if isinstance(value, StepBase):
         return f"({value.kind})"
     if not isinstance(value, Mapping):
@@ -250,19 +250,19 @@ class NoStep(StepBase):
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
         if not isinstance(data, Mapping):
-            raise bad_value(
-                f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {quote(data, 60)}"
+            raise build_value_error(
+                f"a step is a mapping with one of {', '.join(STEPS)}; not {get_type_name(data)} {quote(data, 60)}"
             )
         found = [key for key in data if key in STEPS]
         if found:
-            raise bad_value(
+            raise build_value_error(
                 f"a step is one thing, and this is {' and '.join(f'`{key}`' for key in found)}", "make it several steps"
             )
         for key in data:
             if key in REFUSED:
-                raise bad_value(REFUSED[key])
+                raise build_value_error(REFUSED[key])
         hint = next(filter(None, (suggest_name(str(key), STEPS, listing=False) for key in data)), "")
-        raise bad_value(
+        raise build_value_error(
             f"a step has one of {', '.join(STEPS)}, and this has {', '.join(map(str, data)) or 'nothing'}", hint
         )
 
@@ -275,7 +275,7 @@ Step = Annotated[
     | Annotated[WaitStep, Tag("(wait)")]
     | Annotated[SetupStep, Tag("(setup)")]
     | Annotated[NoStep, Tag("(?)")],
-    Discriminator(step_kind),
+    Discriminator(get_step_discriminator),
 ]
 """One step; its key names the kind."""
 

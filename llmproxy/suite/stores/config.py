@@ -34,10 +34,10 @@ from llmproxy.suite.stores.protocol import (
     StoreAdapter,
     StoreBase,
     StoreRefused,
-    pick_rows,
+    build_unknown_entity_error,
+    filter_and_sort_rows,
     read_entity_shape,
     to_plain,
-    unknown_entity,
 )
 
 
@@ -58,7 +58,7 @@ class MemoryStore(StoreBase):
 
     def describe(self, entity: str) -> EntityInfo:
         if not self._open and entity not in self._shapes:
-            raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
+            raise build_unknown_entity_error(entity, self._shapes, f"Declare it: store.entities.{entity}")
         table = self._tables.get(entity)
         return self._shapes.get(entity, EntityShape()).describe(entity, table.seen if table else ())
 
@@ -107,7 +107,7 @@ class MemoryStore(StoreBase):
         with self._lock:
             table = self._tables.get(entity)
             rows = list(table.rows.values()) if table else []
-            return copy.deepcopy(pick_rows(rows, filters or {}, info.key, limit))
+            return copy.deepcopy(filter_and_sort_rows(rows, filters or {}, info.key, limit))
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - suites' word
         self.describe(entity)
@@ -144,7 +144,7 @@ Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 
 def build_plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
-    made = load_attribute(reference, folder, "store.python")
+    made = import_module_attribute(reference, folder, "store.python")
     if isinstance(made, type) or not all(hasattr(made, name) for name in METHODS):
         if not callable(made):
             raise SuiteError(f"store.python: {reference} is no store: it lacks {_missing_methods(made)}")
@@ -168,7 +168,7 @@ def _missing_methods(made: object) -> str:
     return ", ".join(name for name in METHODS if not callable(getattr(made, name, None)))
 
 
-def load_attribute(reference: str, folder: Path, where: str) -> Any:
+def import_module_attribute(reference: str, folder: Path, where: str) -> Any:
     """Import ``module:attr``, also from modules next to the suite; `where` is the place for errors."""
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
@@ -218,20 +218,22 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         try:
-            from llmproxy.suite.stores.sql import SqlStore, read_owner_column, read_table_maps
+            from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings, read_owner_column
         except ImportError:
             said = "the store is a database, and SQLAlchemy is not installed"
             raise MachineError(said, hint=install_command("runner")) from None
         user = read_owner_column(given, "store", None)
-        maps = read_table_maps(entities, user)
-        return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
+        maps = parse_entity_table_mappings(entities, user)
+        return SqlEntityStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
-        from llmproxy.suite.stores.http import HttpStore, read_http_entity, read_reset_request
+        from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints, parse_store_reset_request
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
-        spoken = {name: read_http_entity(name, value) for name, value in entities.items()}
-        again = read_reset_request(policy.target) if policy.reset == "http" else None
-        return HttpStore(_require_text(given, kind), spoken, headers=headers, timeout=_read_timeout(given), reset=again)
+        spoken = {name: parse_entity_http_endpoints(name, value) for name, value in entities.items()}
+        again = parse_store_reset_request(policy.target) if policy.reset == "http" else None
+        return HttpEntityStore(
+            _require_text(given, kind), spoken, headers=headers, timeout=_read_timeout(given), reset=again
+        )
     if kind == "python":
         return build_plugin_store(_require_text(given, kind), folder, _require_mapping(given, "options"))
     if given["memory"] not in ({}, None, True):

@@ -27,10 +27,10 @@ from llmproxy.suite.stores.protocol import (
     StoreError,
     StoreLost,
     StoreRefused,
-    fold_name,
-    pick_rows,
+    build_unknown_entity_error,
+    filter_and_sort_rows,
+    fold_name_case,
     read_entity_shape,
-    unknown_entity,
 )
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
@@ -71,7 +71,7 @@ PAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequestLine:
+class HttpRequestTemplate:
     """A method and an address with ``$id`` and ``$user`` as placeholders."""
 
     method: str
@@ -86,19 +86,19 @@ class HttpRequestLine:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpEntity:
+class EntityHttpEndpoints:
     shape: EntityShape
-    list: HttpRequestLine
-    get: HttpRequestLine | None
-    create: HttpRequestLine | None
-    delete: HttpRequestLine | None
+    list: HttpRequestTemplate
+    get: HttpRequestTemplate | None
+    create: HttpRequestTemplate | None
+    delete: HttpRequestTemplate | None
     body: Any
     rows: ValuePath
     row: ValuePath
     next: ValuePath | None
 
 
-def read_http_entity(name: str, given: object) -> HttpEntity:
+def parse_entity_http_endpoints(name: str, given: object) -> EntityHttpEndpoints:
     at = f"store.entities.{name}"
     base = given if isinstance(given, str) else f"/{name}"
     given = {"list": f"GET {given}"} if isinstance(given, str) else given or {}
@@ -108,7 +108,7 @@ def read_http_entity(name: str, given: object) -> HttpEntity:
     listing = _read_template(given, at, "list", f"GET {base}", ("user",))
     if listing is None:
         raise SuiteError(f"{at}.list: rows must be listed somehow")
-    return HttpEntity(
+    return EntityHttpEndpoints(
         shape,
         listing,
         _read_template(given, at, "get", f"GET {base}/$id", ("id",)),
@@ -123,7 +123,7 @@ def read_http_entity(name: str, given: object) -> HttpEntity:
 
 def _read_template(
     given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]
-) -> HttpRequestLine | None:
+) -> HttpRequestTemplate | None:
     text = given.get(member, default)
     if text is None:
         return None
@@ -136,27 +136,27 @@ def _read_template(
             raise SuiteError(f"{at}.{member}: ${name} has no value here (there is {allowed})")
     if member != "list" and names and f"${names[0]}" not in address:
         raise SuiteError(f"{at}.{member}: {address!r} does not say where ${names[0]} goes")
-    return HttpRequestLine(method.upper(), address.strip())
+    return HttpRequestTemplate(method.upper(), address.strip())
 
 
 def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
     return None if given.get(member) is None else parse_value_path(str(given[member]), f"{at}.{member}")
 
 
-def read_reset_request(text: str) -> HttpRequestLine:
+def parse_store_reset_request(text: str) -> HttpRequestTemplate:
     method, _, address = text.partition(" ")
     if not address.startswith("/"):
         raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
-    return HttpRequestLine(method.upper(), address)
+    return HttpRequestTemplate(method.upper(), address)
 
 
-def fill_body(template: Any, data: Mapping[str, Any]) -> Any:
+def fill_body_template(template: Any, data: Mapping[str, Any]) -> Any:
     if template == "$data":
         return data
     if isinstance(template, Mapping):
-        return {name: fill_body(value, data) for name, value in template.items()}
+        return {name: fill_body_template(value, data) for name, value in template.items()}
     if isinstance(template, list):
-        return [fill_body(value, data) for value in template]
+        return [fill_body_template(value, data) for value in template]
     return template
 
 
@@ -189,7 +189,7 @@ def find_evidence_of_more_rows(
 
 
 def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:
-    members = [(path, fold_name(name), found) for path, name, found in _walk_members(value)]
+    members = [(path, fold_name_case(name), found) for path, name, found in _walk_members(value)]
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
@@ -218,19 +218,19 @@ def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
         return
     for name, found in value.items():
         yield f"$.{name}", str(name), found
-        if isinstance(found, Mapping) and fold_name(str(name)) in map(fold_name, _HOLDERS):
+        if isinstance(found, Mapping) and fold_name_case(str(name)) in map(fold_name_case, _HOLDERS):
             yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _walk_members(found))
 
 
-class HttpStore(StoreBase):
+class HttpEntityStore(StoreBase):
     def __init__(
         self,
         base: str,
-        entities: Mapping[str, HttpEntity],
+        entities: Mapping[str, EntityHttpEndpoints],
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = 10,
-        reset: HttpRequestLine | None = None,
+        reset: HttpRequestTemplate | None = None,
         client: httpx.Client | None = None,
     ) -> None:
         """Prepare, unconnected. `timeout`: seconds; `reset`: the reset request; `client` replaces the default one."""
@@ -247,9 +247,11 @@ class HttpStore(StoreBase):
     def describe(self, entity: str) -> EntityInfo:
         return self._find_entity(entity).shape.describe(entity, self._seen.get(entity, ()))
 
-    def _find_entity(self, name: str) -> HttpEntity:
+    def _find_entity(self, name: str) -> EntityHttpEndpoints:
         if name not in self._entities:
-            raise unknown_entity(name, self._entities, f"Say how it is listed: store.entities: {{{name}: /{name}}}")
+            raise build_unknown_entity_error(
+                name, self._entities, f"Say how it is listed: store.entities: {{{name}: /{name}}}"
+            )
         return self._entities[name]
 
     # -- reading
@@ -299,9 +301,9 @@ class HttpStore(StoreBase):
                     f" page hold them all: store.entities.{entity}.list: {spoken.list.method} "
                     f"{spoken.list.address.partition('?')[0]}?limit=1000",
                 )
-        return pick_rows(rows, filters or {}, info.key, limit)
+        return filter_and_sort_rows(rows, filters or {}, info.key, limit)
 
-    def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:
+    def _pick_rows(self, entity: str, spoken: EntityHttpEndpoints, value: Any, answer: httpx.Response) -> Rows:
         rows, what = value, ""
         try:
             rows = get_value_at_path(spoken.rows, value)
@@ -317,7 +319,7 @@ class HttpStore(StoreBase):
             self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
         return rows
 
-    def _find_next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:
+    def _find_next_page(self, spoken: EntityHttpEndpoints, value: Any, answer: httpx.Response) -> str | None:
         here = str(answer.url)
         try:
             found = get_value_at_path(spoken.next, value) if spoken.next is not None else None
@@ -352,7 +354,7 @@ class HttpStore(StoreBase):
         if spoken.create is None:
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
         url = self._base + spoken.create.fill_address()
-        answer = self._send_request(spoken.create.method, url, fill_body(spoken.body, dict(data)))
+        answer = self._send_request(spoken.create.method, url, fill_body_template(spoken.body, dict(data)))
         row = self._require_row(entity, spoken.row, self._parse_json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:

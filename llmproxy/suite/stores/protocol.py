@@ -107,7 +107,7 @@ class EntityInfo:
         """Refuse unknown columns; `where` names their place (``filters``). Raises UnknownColumn."""
         for name in names:
             if self.closed and name not in self.columns:
-                raise unknown_column(self, name, where)
+                raise build_unknown_column_error(self, name, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +163,16 @@ class Restorable(Protocol):
         """Restore counters, never below a key in use."""
 
 
-def unknown_entity(name: str, known: Iterable[str], hint: str = "") -> UnknownEntity:
+def build_unknown_entity_error(name: str, known: Iterable[str], hint: str = "") -> UnknownEntity:
     names = sorted(known)
     there = f"It has {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}." if names else "It has none."
     return UnknownEntity(f"the store has no entity {name!r}{_suggest(name, names)}\n{there}", hint=hint)
 
 
-def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
+def build_unknown_column_error(info: EntityInfo, name: str, where: str) -> UnknownColumn:
     names = list(info.columns)
     hint = ""
-    alike = [each for each in names if fold_name(each) == fold_name(name) and each != name]
+    alike = [each for each in names if fold_name_case(each) == fold_name_case(name) and each != name]
     if alike:
         hint = f"Write {alike[0]!r}, or map the name: store.entities.{info.name}.columns: {{{name}: {alike[0]}}}"
     return UnknownColumn(
@@ -181,11 +181,15 @@ def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
 
 
 def _suggest(name: str, names: Sequence[str]) -> str:
-    folded = {fold_name(each): each for each in names}
-    return f"; did you mean {folded[fold_name(name)]!r}?" if fold_name(name) in folded else did_you_mean(name, names)
+    folded = {fold_name_case(each): each for each in names}
+    return (
+        f"; did you mean {folded[fold_name_case(name)]!r}?"
+        if fold_name_case(name) in folded
+        else did_you_mean(name, names)
+    )
 
 
-def fold_name(name: str) -> str:
+def fold_name_case(name: str) -> str:
     """Normalise a name: dueDate, due_date and DUE_DATE are equal."""
     return name.replace("_", "").replace("-", "").casefold()
 
@@ -302,7 +306,7 @@ def _to_plain_by_python_type(value: Any, kind: Kind) -> Any:
             return str(value)
 
 
-def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
+def to_driver_value(value: Any, kind: Kind, *, zone: bool = True) -> Any:
     """Return a driver's value for JSON; `zone`: dates with time keep theirs, else UTC. Raises ValueError."""
     if value is None:
         return None
@@ -327,7 +331,7 @@ def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
     return value
 
 
-def parse_key(value: Any, kind: Kind) -> Any:
+def to_key_column_type(value: Any, kind: Kind) -> Any:
     """Convert a key to its column's type: keys are often texts after passing through a prompt or a URL."""
     if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
@@ -342,7 +346,7 @@ def is_same_plain_value(one: object, other: object) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def pick_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
+def filter_and_sort_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
     found = (row for row in rows if all(is_same_plain_value(row.get(name), value) for name, value in filters.items()))
     return sort_rows(found, key)[:limit]
 

@@ -42,13 +42,13 @@ from llmproxy.suite.stores.protocol import (
     StoreError,
     StoreLost,
     StoreRefused,
-    from_plain,
+    build_unknown_column_error,
+    build_unknown_entity_error,
     key_order,
-    parse_key,
     sort_rows,
+    to_driver_value,
+    to_key_column_type,
     to_plain,
-    unknown_column,
-    unknown_entity,
 )
 
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
@@ -69,7 +69,7 @@ _BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class TableMap:
+class EntityTableMapping:
     table: str = ""
     schema: str | None = None
     key: str | None = None
@@ -94,9 +94,9 @@ class MappedEntity:
         return self.table.c[self.info.columns[self.info.key].source]
 
 
-def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, TableMap]:
+def parse_entity_table_mappings(entities: Mapping[str, Any], user: str | None) -> dict[str, EntityTableMapping]:
     """Parse `store.entities`; `user` is the owner column of the whole store, None if not given."""
-    maps: dict[str, TableMap] = {}
+    maps: dict[str, EntityTableMapping] = {}
     for name, value in entities.items():
         at = f"store.entities.{name}"
         given = {"table": value} if isinstance(value, str) else value or {}
@@ -114,7 +114,9 @@ def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, 
         if reuses is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
         owner = read_owner_column(given, at, user)
-        maps[name] = TableMap(given.get("table", name), given.get("schema"), given.get("id"), owner, renamed, reuses)
+        maps[name] = EntityTableMapping(
+            given.get("table", name), given.get("schema"), given.get("id"), owner, renamed, reuses
+        )
     return maps
 
 
@@ -127,15 +129,15 @@ def read_owner_column(given: Mapping[str, Any], at: str, default: str | None) ->
     return given["user"] or ""
 
 
-def map_entity(
-    inspector: sa.Inspector, name: str, declared: TableMap | None, user: str | None, names: list[str]
+def map_entity_to_table(
+    inspector: sa.Inspector, name: str, declared: EntityTableMapping | None, user: str | None, names: list[str]
 ) -> MappedEntity:
     """Map an entity to the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
-    mapping = declared or TableMap(name, user=user)
+    mapping = declared or EntityTableMapping(name, user=user)
     tables = [*inspector.get_table_names(mapping.schema), *inspector.get_view_names(mapping.schema)]
     if mapping.table not in tables:
         what = f"is mapped to the table {mapping.table!r}" if declared and mapping.table != name else "has no table"
-        raise unknown_entity(
+        raise build_unknown_entity_error(
             name, {*names, *tables} - {name}, f"{name!r} {what}, map it: store.entities.{name}: {{table: NAME}}"
         )
     reflected = {str(each["name"]): each for each in inspector.get_columns(mapping.table, mapping.schema)}
@@ -163,13 +165,15 @@ def map_entity(
     return MappedEntity(info, untyped, zones, serial)
 
 
-def _map_columns_to_suite_names(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
+def _map_columns_to_suite_names(name: str, mapping: EntityTableMapping, reflected: Mapping[str, Any]) -> dict[str, str]:
     back = {each: each for each in reflected}
     known = EntityInfo(name, columns={each: Column(each) for each in reflected})
     for suite, source in (mapping.columns or {}).items():
         if source not in reflected:
             near = did_you_mean(suite, RESERVED)
-            raise unknown_column(known, source, f"store.entities.{name}.{suite}" + (f" ({near[2:]})" if near else ""))
+            raise build_unknown_column_error(
+                known, source, f"store.entities.{name}.{suite}" + (f" ({near[2:]})" if near else "")
+            )
         back[source] = suite
     doubled = [suite for suite in back.values() if list(back.values()).count(suite) > 1]
     if doubled:
@@ -189,7 +193,11 @@ def get_column_kind(type_: Any) -> Kind:
 
 
 def _find_key(
-    inspector: sa.Inspector, name: str, mapping: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
+    inspector: sa.Inspector,
+    name: str,
+    mapping: EntityTableMapping,
+    back: Mapping[str, str],
+    columns: Mapping[str, Column],
 ) -> str:
     if mapping.key is not None:
         return _get_suite_column_name(mapping.key, back, EntityInfo(name, columns=columns), "id")
@@ -210,11 +218,11 @@ def _get_suite_column_name(said: str, back: Mapping[str, str], info: EntityInfo,
     if said in info.columns:
         return said
     if said not in back:
-        raise unknown_column(info, said, f"store.entities.{info.name}.{key}")
+        raise build_unknown_column_error(info, said, f"store.entities.{info.name}.{key}")
     return back[said]
 
 
-def _has_reused_keys(inspector: sa.Inspector, mapping: TableMap, key: Column) -> bool:
+def _has_reused_keys(inspector: sa.Inspector, mapping: EntityTableMapping, key: Column) -> bool:
     """Return whether numbers may be reused: SQLite does, unless the table has AUTOINCREMENT."""
     if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
         return False
@@ -229,7 +237,7 @@ def build_untyped_parameter(value: Any) -> sa.ColumnElement[Any]:
     return sa.literal(value, sa.types.NullType())
 
 
-def url_for(text: str, folder: Path) -> sa.URL:
+def parse_database_url(text: str, folder: Path) -> sa.URL:
     """Parse a database URL and choose its driver. Raises SuiteError: invalid, or private; MachineError: no driver."""
     try:
         url = sa.make_url(text)
@@ -359,12 +367,12 @@ type Conditions = list[sa.ColumnElement[bool]]
 """A name, since `list` is a method of stores."""
 
 
-class SqlStore(StoreBase):
+class SqlEntityStore(StoreBase):
     def __init__(
         self,
         url: str,
         folder: Path,
-        entities: Mapping[str, TableMap] | None = None,
+        entities: Mapping[str, EntityTableMapping] | None = None,
         *,
         user: str | None = None,
         reset: str = "",
@@ -372,7 +380,7 @@ class SqlStore(StoreBase):
         """Prepare, unconnected. `user`: of unmapped entities; `reset`: `truncate` entities, `copy` from `mark`, or
         nothing.
         """
-        self.url = url_for(url, folder)
+        self.url = parse_database_url(url, folder)
         self._maps = dict(entities or {})
         self._user = user
         self._engine: sa.Engine = open_engine(self.url)
@@ -389,7 +397,7 @@ class SqlStore(StoreBase):
             if entity not in self._known:
 
                 def look(connection: sa.Connection) -> MappedEntity:
-                    return map_entity(
+                    return map_entity_to_table(
                         sa.inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps)
                     )
 
@@ -453,7 +461,7 @@ class SqlStore(StoreBase):
                 where.append(clause.is_(None))
                 continue
             if name == mapped.info.key:
-                value = parse_key(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
+                value = to_key_column_type(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
             try:
                 where.append(clause == build_untyped_parameter(self._to_native(mapped, column, value)))
             except ValueError:
@@ -465,7 +473,7 @@ class SqlStore(StoreBase):
         kind = column.kind
         if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
             kind = Kind.UNKNOWN
-        return from_plain(value, kind, zone=column.source in mapped.zones)
+        return to_driver_value(value, kind, zone=column.source in mapped.zones)
 
     # -- writing
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from llmproxy.amount_formatting import sum_if_all_known
 from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.dialects.usage_and_cost import compute_cost
-from llmproxy.core.providers.provider_table import get_service_kind
+from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.core.traffic.json_diff import clip, dump_for_comparison, list_differences
@@ -72,7 +72,7 @@ class BehaviorChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BehaviorRun:
+class AgentRunBehavior:
     calls: tuple[ComparedToolCall, ...] = ()
     answer: str = ""
     requests: int = 0
@@ -97,12 +97,12 @@ class BehaviorRun:
         }
 
 
-def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
+def extract_run_behavior(interactions: Iterable[Interaction]) -> AgentRunBehavior:
     calls: list[ComparedToolCall] = []
     counted: list[Interaction] = []
     answer, ended = "", False
     for one in interactions:
-        if one.party != AGENT or get_service_kind(one.provider, one.operation) is not Channel.LLM:
+        if one.party != AGENT or get_call_channel(one.provider, one.operation) is not Channel.LLM:
             continue
         if one.response.status >= _FAILED:
             ended = False
@@ -114,7 +114,7 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
         calls += [ComparedToolCall(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
         answer = said.text or answer
-    return BehaviorRun(
+    return AgentRunBehavior(
         calls=tuple(calls),
         answer=answer,
         requests=len(counted),
@@ -126,7 +126,7 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
     )
 
 
-def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChange, ...]:
+def compare_behaviors(old: AgentRunBehavior, new: AgentRunBehavior) -> tuple[BehaviorChange, ...]:
     """Return the differences of the new run, sorted; tokens and cost are compared over all runs elsewhere."""
     pairs, gone, added = _pair_calls(old.calls, new.calls)
     found = [BehaviorChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
@@ -170,7 +170,7 @@ def _take_all_equal_pairs(left: dict[int, object], right: dict[int, object]) -> 
     return pairs
 
 
-def count_tools(calls: Iterable[ComparedToolCall]) -> Counter[str]:
+def count_calls_per_tool(calls: Iterable[ComparedToolCall]) -> Counter[str]:
     return Counter(call.tool for call in calls)
 
 

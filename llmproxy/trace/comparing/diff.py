@@ -92,7 +92,7 @@ def _format_value(value: object) -> str:
     return "(missing)" if value is MISSING else clip_json(value, _SHOWN)
 
 
-def pair_calls_by_number(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
+def pair_nth_calls_per_tool(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
     later: dict[str, list[Span]] = defaultdict(list)
     for span in new:
         later[span.tool_name or ""].append(span)
@@ -110,7 +110,7 @@ def find_tool_call_changes(
     """Return the differences of paired calls; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
-    for tool, n, before, after in pair_calls_by_number(old, new):
+    for tool, n, before, after in pair_nth_calls_per_tool(old, new):
         places = list(
             _find_json_differences(
                 "arguments", get_span_arguments_or_text(before), get_span_arguments_or_text(after), 0
@@ -123,7 +123,7 @@ def find_tool_call_changes(
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
                 continue
-            looks = classify_incidental(left, right)
+            looks = classify_incidental_difference(left, right)
             harmless = looks is not None or path.startswith("result")
             found.append(ToolFieldChange(tool, n, path, left, right, INFO if harmless else CONTRACT, looks))
     return found
@@ -133,7 +133,7 @@ def _read_result(value: Any) -> Any:
     return parse_json_or_text(value) if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") else value
 
 
-def classify_incidental(old: object, new: object) -> str | None:
+def classify_incidental_difference(old: object, new: object) -> str | None:
     if isinstance(old, str) and isinstance(new, str):
         return next((name for name, pattern in _INCIDENTAL if pattern.fullmatch(old) and pattern.fullmatch(new)), None)
     return None

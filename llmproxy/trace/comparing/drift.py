@@ -18,7 +18,7 @@ from itertools import combinations, islice
 from math import comb, log2, prod, sqrt
 from statistics import fmean
 
-from llmproxy.core.dialects.streams import detect_framing, list_events
+from llmproxy.core.dialects.streams import detect_framing, list_stream_events
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
 
@@ -60,7 +60,7 @@ _MOST_ARRANGEMENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerContract:
+class AnswerProperties:
     status: int
     refusal: str
     """Reason why the provider refuses the request; empty if it does not, or for other reasons."""
@@ -88,7 +88,7 @@ class AnswerContract:
         return self.kinds, self.finish
 
 
-def extract_answer_properties(interaction: Interaction) -> AnswerContract:
+def extract_answer_properties(interaction: Interaction) -> AnswerProperties:
     """Return the properties of an answer. Never raises."""
     response, opened = interaction.response, decode_exchange(interaction, RequestMessageCache())
     kind = response.mime_type
@@ -97,11 +97,13 @@ def extract_answer_properties(interaction: Interaction) -> AnswerContract:
     whole = response.ending is Ending.COMPLETE
     text = said.text if said else ""
     kinds = (bool(text), bool(said and said.reasoning), bool(said and said.tool_calls))
-    return AnswerContract(
+    return AnswerProperties(
         status=response.status,
         refusal=opened.error or f"HTTP {response.status}: {response.reason}" if refused else "",
         framing=detect_framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
-        members=frozenset(each for event in list_events(kind, response.body) for each in _walk_member_types(event)),
+        members=frozenset(
+            each for event in list_stream_events(kind, response.body) for each in _walk_member_types(event)
+        ),
         legible=any(kinds) and not (said and said.unknown),
         kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
         finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_language(text),
@@ -135,11 +137,11 @@ def detect_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def list_new_refusals(new: Sequence[AnswerContract]) -> list[str]:
+def list_new_refusals(new: Sequence[AnswerProperties]) -> list[str]:
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
 
-def compare_shapes(old: Sequence[AnswerContract], new: Sequence[AnswerContract]) -> list[str]:
+def compare_answer_formats(old: Sequence[AnswerProperties], new: Sequence[AnswerProperties]) -> list[str]:
     new = [each for each in new if each.is_success]
     old = [each for each in old if each.is_success]
     if not old or not new:
@@ -158,7 +160,7 @@ def compare_shapes(old: Sequence[AnswerContract], new: Sequence[AnswerContract])
     )]  # fmt: skip
 
 
-def _describe_lost_members(old: Sequence[AnswerContract], new: Sequence[AnswerContract]) -> Iterator[str]:
+def _describe_lost_members(old: Sequence[AnswerProperties], new: Sequence[AnswerProperties]) -> Iterator[str]:
     if not new:
         return
     always = frozenset.intersection(*(each.members for each in old))
@@ -173,7 +175,7 @@ def _describe_lost_members(old: Sequence[AnswerContract], new: Sequence[AnswerCo
         yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
 
 
-def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float:
+def measure_answer_distance(one: AnswerProperties, other: AnswerProperties) -> float:
     """Return the distance of two answers' behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
@@ -181,7 +183,7 @@ def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float
     return (one.tools != other.tools) + (one.finish != other.finish) + language + length
 
 
-def describe_answer_behavior(one: AnswerContract) -> str:
+def describe_answer_behavior(one: AnswerProperties) -> str:
     parts = [f"calls {', '.join(one.tools)}" if one.tools else "", f"{len(one.text)} characters" if one.text else ""]
     parts[1] += f" ({one.language})" if one.language else ""
     return "; ".join(filter(None, (*parts, ", ".join(one.finish)))) or f"status {one.status}"

@@ -23,7 +23,7 @@ from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import build_difference, list_differences, show_json
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
-from llmproxy.trace.trace_file import from_interactions
+from llmproxy.trace.trace_file import build_trace_from_interactions
 
 What = Literal["same", "changed", "added", "removed"]
 _ARGUMENTS = 5
@@ -118,12 +118,12 @@ class CassetteDiff:
 
 def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
     """Compare two cassettes, each in the order of its requests. Never raises on invalid bodies."""
-    a, b = [*map(read_compared_turn, old)], [*map(read_compared_turn, new)]
+    a, b = [*map(summarize_recorded_call, old)], [*map(summarize_recorded_call, new)]
     pairs = tuple(_align_turns_by_key([each.key for each in old], [each.key for each in new], a, b))
     return CassetteDiff(_sum_turns(a), _sum_turns(b), pairs)
 
 
-def read_compared_turn(one: Interaction) -> CallSummary:
+def summarize_recorded_call(one: Interaction) -> CallSummary:
     call = read_call(one) if is_tool_call(one.operation) else None
     answer = read_interaction_message(one)
     if call is not None:
@@ -241,7 +241,9 @@ class RunAndAllRequestsDiff:
         cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
     ) -> RunAndAllRequestsDiff:
         """Compare two recordings, each in the order of its requests. Never raises on invalid bodies."""
-        before, after = (from_interactions(side, name) for side, name in zip((old, new), names, strict=True))
+        before, after = (
+            build_trace_from_interactions(side, name) for side, name in zip((old, new), names, strict=True)
+        )
         return cls(ReplayDiff.compute(before, after), compare_cassettes(old, new))
 
     @property

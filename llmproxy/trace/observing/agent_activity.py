@@ -28,15 +28,15 @@ from llmproxy.protocol import AGENT, Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.tool_calls import (
     ExchangeTimes,
-    ServedToolCalls,
+    SeenModelCall,
+    ServerSideToolCalls,
     ToolUse,
     UsageSum,
-    WireCall,
     find_call_mismatches,
-    read_served_tool_calls,
+    read_server_side_tool_calls,
     sum_usage,
 )
-from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlace
+from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
 from llmproxy.trace.reading.recording_spans import read_call_recording
 
@@ -54,9 +54,9 @@ _MS = 1000
 CHARACTERS = 4  # of a token, as an estimate
 
 
-def mark_calls_replaced_by_retries(asked: Iterable[WireCall]) -> None:
+def mark_calls_replaced_by_retries(asked: Iterable[SeenModelCall]) -> None:
     """Set which requests to models are `replaced`, since a later one repeats them, and where that is `unclear`."""
-    questions: dict[str | None, list[WireCall]] = defaultdict(list)
+    questions: dict[str | None, list[SeenModelCall]] = defaultdict(list)
     for each in asked:
         each.replaced = each.unclear = False
         questions[each.call.key].append(each)
@@ -65,7 +65,7 @@ def mark_calls_replaced_by_retries(asked: Iterable[WireCall]) -> None:
         _mark_retries_in_group(group)
 
 
-def _mark_retries_in_group(group: Sequence[WireCall]) -> None:
+def _mark_retries_in_group(group: Sequence[SeenModelCall]) -> None:
     """Find the calls that equal requests repeat.
 
     First requests that name their attempt: they repeat one with one attempt less, preferably a failed and unused one.
@@ -154,7 +154,7 @@ def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class AgentActivity:
-    seen: Sequence[WireCall] = ()
+    seen: Sequence[SeenModelCall] = ()
     tools: Sequence[ToolUse] = ()
     """Tool calls that count, in the order in which models asked for them."""
     usage: Mapping[str, UsageSum] = field(default_factory=dict)
@@ -166,11 +166,11 @@ class AgentActivity:
         return len(self.seen)
 
     @property
-    def unreadable(self) -> tuple[WireCall, ...]:
+    def unreadable(self) -> tuple[SeenModelCall, ...]:
         return tuple(each for each in self.seen if each.unread_reason)
 
     @property
-    def unrecorded_answers(self) -> tuple[WireCall, ...]:
+    def unrecorded_answers(self) -> tuple[SeenModelCall, ...]:
         """Answers whose content was not recorded (mode passthrough)."""
         return tuple(each for each in self.seen if each.exchange is None and each.has_counted_answer)
 
@@ -185,7 +185,7 @@ class AgentActivity:
         return tuple(each.call.interaction for each in self.seen if each.call.interaction is not None)
 
 
-class WireObserver:
+class ModelCallObserver:
     """All model calls of a party in a run; feed it in order of arrival."""
 
     def __init__(self, party: str | None = AGENT) -> None:
@@ -194,7 +194,7 @@ class WireObserver:
         self._fed: list[tuple[Call, Interaction | None]] = []
         self._of_tools: list[tuple[Call, Interaction | None]] = []
         """Messages to MCP servers."""
-        self._opened: list[WireCall] = []
+        self._opened: list[SeenModelCall] = []
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
         self._waiting = UnansweredToolCalls()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
@@ -218,12 +218,12 @@ class WireObserver:
                 self._fed.append((call, interaction))
 
     @property
-    def calls(self) -> Sequence[WireCall]:
+    def calls(self) -> Sequence[SeenModelCall]:
         """All exchanges so far. Raises CassetteCorrupt for an invalid recording."""
         for call, interaction in self._fed[len(self._opened) :]:
             made = interaction or read_call_recording(call)
             exchange = None if made is None else decode_exchange(made, self._history)
-            seen = WireCall(call, exchange)
+            seen = SeenModelCall(call, exchange)
             if exchange is not None and seen.is_chat:
                 place = self._conversations.place_exchange(exchange)
                 self._attach_results(seen, exchange, place)
@@ -243,25 +243,25 @@ class WireObserver:
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_tool_server_calls(self, after: int = 0) -> ServedToolCalls:
+    def read_tool_server_calls(self, after: int = 0) -> ServerSideToolCalls:
         """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
                 self._of_tools[number] = call, read_call_recording(call)
-        return read_served_tool_calls(self._of_tools, after)
+        return read_server_side_tool_calls(self._of_tools, after)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
         return [tool for each in self._list_calls_marking_retries() for tool in _list_counted_tool_uses(each)]
 
-    def _list_calls_marking_retries(self) -> Sequence[WireCall]:
+    def _list_calls_marking_retries(self) -> Sequence[SeenModelCall]:
         calls = self.calls
         mark_calls_replaced_by_retries(each for each in calls if each.is_chat)
         return calls
 
     # -- one exchange
 
-    def _attach_results(self, seen: WireCall, exchange: DecodedExchange, place: RequestPlace) -> None:
+    def _attach_results(self, seen: SeenModelCall, exchange: DecodedExchange, place: PlaceInConversation) -> None:
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))
             if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:
@@ -286,7 +286,7 @@ class WireObserver:
                 tool.heard = seen.call.seq
 
     def _add_answer_tool_calls(
-        self, seen: WireCall, exchange: DecodedExchange, conversation: RecordedConversation
+        self, seen: SeenModelCall, exchange: DecodedExchange, conversation: RecordedConversation
     ) -> None:
         answer = exchange.answer
         if answer is None:
@@ -316,7 +316,7 @@ class WireObserver:
         self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _list_counted_tool_uses(seen: WireCall) -> Iterable[ToolUse]:
+def _list_counted_tool_uses(seen: SeenModelCall) -> Iterable[ToolUse]:
     """Return the tool calls of an answer that count; of a cut answer, those that were run anyway."""
     if not seen.has_counted_answer:
         return ()
@@ -331,9 +331,9 @@ def build_portable_recording_name(recording: Mapping[str, Any]) -> str:
     return f"{known['key']}#{known['occurrence']}@{digest}"
 
 
-def compare_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
+def compare_tool_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
     """List mismatches of models' and servers' tool calls in a cassette; none if a model's answer cannot be read."""
-    wire = WireObserver()
+    wire = ModelCallObserver()
     wire.add_calls((_interaction_to_call(number, each), each) for number, each in enumerate(made, 1))
     served = wire.read_tool_server_calls()
     if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:

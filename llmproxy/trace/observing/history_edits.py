@@ -19,7 +19,7 @@ from typing import Any
 
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
-from llmproxy.core.dialects.streams import list_events
+from llmproxy.core.dialects.streams import list_stream_events
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.thread_diff import (
     History,
@@ -27,13 +27,13 @@ from llmproxy.trace.observing.thread_diff import (
     HistoryGap,
     HistoryItem,
     compare_histories,
-    count_common_ends,
+    count_common_head_and_tail,
     join_system_text,
     list_dialogue_items,
 )
-from llmproxy.trace.observing.tool_calls import WireCall
+from llmproxy.trace.observing.tool_calls import SeenModelCall
 from llmproxy.trace.reading.conversations import remove_whitespace
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_ids_of_continued_state
 
 _ALIKE = 0.8
 """Least common share of two versions of one system prompt."""
@@ -44,7 +44,7 @@ EVIDENCE = ("unobservable", "inferred", "proven", "declared")
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderEdit:
+class ProviderHistoryEdit:
     processor: str
     reason: str
     values: Mapping[str, int | None] = field(default_factory=dict)
@@ -52,11 +52,11 @@ class ProviderEdit:
     """None: there is one, but it is encrypted."""
 
 
-def read_provider_edits_from_answer(exchange: DecodedExchange) -> Iterator[ProviderEdit]:
+def read_provider_edits_from_answer(exchange: DecodedExchange) -> Iterator[ProviderHistoryEdit]:
     response = exchange.interaction.response
     kind = response.mime_type
     compactions: dict[int, str] = {}
-    for event in list_events(kind, response.body):
+    for event in list_stream_events(kind, response.body):
         value = as_dict(event)
         for place in (value, as_dict(value.get("message")), as_dict(value.get("delta"))):
             for edit in as_list(as_dict(place.get("context_management")).get("applied_edits")):
@@ -71,16 +71,18 @@ def read_provider_edits_from_answer(exchange: DecodedExchange) -> Iterator[Provi
             compactions[at] = compactions.get(at, "") + as_str(delta.get("content"))
     for text in compactions.values():
         unknown: dict[str, int | None] = {"condensedMessages": None, "recentMessages": None, "totalMessages": None}
-        yield ProviderEdit("condenser", "the provider compacted the conversation", unknown, [text] if text else None)
+        yield ProviderHistoryEdit(
+            "condenser", "the provider compacted the conversation", unknown, [text] if text else None
+        )
 
 
-def _read_applied_edit(edit: dict[str, Any]) -> Iterator[ProviderEdit]:
+def _read_applied_edit(edit: dict[str, Any]) -> Iterator[ProviderHistoryEdit]:
     kind = as_str(edit.get("type"))
     for prefix, member in (("clear_tool_uses", "cleared_tool_uses"), ("clear_thinking", "cleared_thinking_turns")):
         if kind.startswith(prefix):
             count = edit.get(member)
             parts = count if isinstance(count, int) and not isinstance(count, bool) else None
-            yield ProviderEdit("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
+            yield ProviderHistoryEdit("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
 
 
 def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -94,7 +96,7 @@ def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, 
 
 
 def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
-    if list_earlier_ids(exchange.tree):
+    if list_ids_of_continued_state(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
     if exchange.tree.get("truncation") == "auto":
         return "truncation: auto lets the provider drop messages without saying so"
@@ -102,7 +104,7 @@ def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
 
 
 @dataclass(slots=True)
-class ProcessorFinding:
+class HistoryEditFinding:
     activated: bool | None
     """None: unknown."""
     evidence: str
@@ -115,18 +117,18 @@ class ProcessorFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessorFindings:
-    condenser: ProcessorFinding
-    pruner: ProcessorFinding
-    tokenLimiter: ProcessorFinding  # noqa: N815 - the name that suites use
+class HistoryEditFindings:
+    condenser: HistoryEditFinding
+    pruner: HistoryEditFinding
+    tokenLimiter: HistoryEditFinding  # noqa: N815 - the name that suites use
 
 
 def find_history_edits(
-    step: AgentActivity, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
-) -> ProcessorFindings:
+    step: AgentActivity, before: Sequence[SeenModelCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
+) -> HistoryEditFindings:
     """Find edits in a step after the exchanges `before`; `spoken`: the users' texts in the run, empty if unknown."""
     all_seen = [*before, *step.seen]
-    found: dict[str, list[ProcessorFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    found: dict[str, list[HistoryEditFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
     for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_exchange(each)):
         if seen.exchange is None:
@@ -138,7 +140,7 @@ def find_history_edits(
         if reason := explain_history_kept_by_provider(seen.exchange):
             doubts.append(f"{seen.label}: {reason}")
             continue
-        link = find_parent(seen, all_seen, continues=continues, spoken=spoken)
+        link = find_continued_request(seen, all_seen, continues=continues, spoken=spoken)
         later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
         doubtful = isinstance(link, str) or (link is not None and link.lacks_only_latest)
         if doubtful and is_answer_quoted_later(seen.exchange, later):
@@ -150,15 +152,15 @@ def find_history_edits(
                 found[name].append(finding)
     if not step.seen:
         doubts.append("the agent sent no request in this step")
-    return ProcessorFindings(**{name: _combine_findings(name, each, doubts) for name, each in found.items()})
+    return HistoryEditFindings(**{name: _combine_findings(name, each, doubts) for name, each in found.items()})
 
 
-def _is_failed_exchange(seen: WireCall) -> bool:
+def _is_failed_exchange(seen: SeenModelCall) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.has_counted_answer
 
 
-def _find_shown_edits(link: HistoryLink) -> list[tuple[str, ProcessorFinding]]:
-    told: list[tuple[str, ProcessorFinding]] = []
+def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, HistoryEditFinding]]:
+    told: list[tuple[str, HistoryEditFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
         texts = [item.text for item in gap.inserted] or find_summary_in_system(link.change, proof=link.proof)
@@ -182,7 +184,7 @@ def _find_shown_edits(link: HistoryLink) -> list[tuple[str, ProcessorFinding]]:
     return told
 
 
-def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> ProcessorFinding:
+def _build_condenser_finding(link: ParentRequestLink, gap: HistoryGap, texts: list[str]) -> HistoryEditFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,
@@ -197,16 +199,16 @@ def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str
 
 
 def _build_activated_finding(
-    evidence: str, reason: str, seen: WireCall, values: dict[str, int | None], texts: list[str] | None
-) -> ProcessorFinding:
-    return ProcessorFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
+    evidence: str, reason: str, seen: SeenModelCall, values: dict[str, int | None], texts: list[str] | None
+) -> HistoryEditFinding:
+    return HistoryEditFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _build_unobservable_finding(reason: str, where: str = "") -> ProcessorFinding:
-    return ProcessorFinding(None, "unobservable", reason, where)
+def _build_unobservable_finding(reason: str, where: str = "") -> HistoryEditFinding:
+    return HistoryEditFinding(None, "unobservable", reason, where)
 
 
-def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequence[str]) -> ProcessorFinding:
+def _combine_findings(name: str, found: Sequence[HistoryEditFinding], doubts: Sequence[str]) -> HistoryEditFinding:
     """Combine the findings of a step's exchanges: the strongest evidence wins, summaries are concatenated."""
     if found:
         best = max(found, key=lambda each: EVIDENCE.index(each.evidence))
@@ -216,12 +218,12 @@ def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequ
         return best
     if doubts:
         return _build_unobservable_finding(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
-    return ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+    return HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryLink:
-    seen: WireCall
+class ParentRequestLink:
+    seen: SeenModelCall
     change: HistoryChange
     proof: bool
     """Whether an inserted text is the output of an earlier call."""
@@ -231,9 +233,9 @@ class HistoryLink:
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
 
-def find_parent(
-    seen: WireCall, all_seen: Sequence[WireCall], *, continues: bool, spoken: Sequence[str] = ()
-) -> HistoryLink | str | None:
+def find_continued_request(
+    seen: SeenModelCall, all_seen: Sequence[SeenModelCall], *, continues: bool, spoken: Sequence[str] = ()
+) -> ParentRequestLink | str | None:
     """Find the request that this continues; None: first of its thread; a text: reason of failure."""
     exchange = seen.exchange
     if exchange is None:
@@ -272,7 +274,7 @@ def find_parent(
     lost = any(not gap.inserted and not all(map(has_only_tools, gap.missing)) for gap in change.gaps)
     if lost and not find_summary_in_system(change, proof=proof) and not _sends_whole_history(family.values()):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
-    return HistoryLink(seen, change, proof)
+    return ParentRequestLink(seen, change, proof)
 
 
 def _choose_parent(
@@ -282,7 +284,7 @@ def _choose_parent(
     known: dict[int, tuple[int, bool, bool]] = {}
     for n, each in family.items():
         items, text = list_dialogue_items(each.messages), join_system_text(each.messages)
-        common = sum(count_common_ends(_build_expected_history(each), sent[:-1] or sent))
+        common = sum(count_common_head_and_tail(_build_expected_history(each), sent[:-1] or sent))
         known[n] = common, all(_is_answer_quoted(writer, items, text) for writer in writers), text == system
     top = max(known.values(), default=None)
     best = [n for n, one in known.items() if one == top]

@@ -92,7 +92,7 @@ def list_dialogue_items(messages: Sequence[Message]) -> list[HistoryItem]:
     return items
 
 
-def count_common_ends(one: History, other: History) -> tuple[int, int]:
+def count_common_head_and_tail(one: History, other: History) -> tuple[int, int]:
     most = min(len(one), len(other))
     head = next((n for n in range(most) if one[n].key != other[n].key), most)
     tail = next((n for n in range(most - head) if one[-1 - n].key != other[-1 - n].key), most - head)
@@ -133,7 +133,7 @@ def compare_histories(
 
 def _compute_opcodes(one: History, other: History) -> list[tuple[str, int, int, int, int]]:
     """Return edit steps that keep both ends: else, among equal messages, a summary would precede what it replaces."""
-    head, tail = count_common_ends(one, other)
+    head, tail = count_common_head_and_tail(one, other)
     keys, other_keys = ([item.key for item in side[head : len(side) - tail]] for side in (one, other))
     middle = SequenceMatcher(None, keys, other_keys, autojunk=False)
     steps = [("equal", 0, head, 0, head)] if head else []

@@ -149,7 +149,7 @@ def format_interaction_label(interaction: int | None, seq: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedToolCalls:
+class ServerSideToolCalls:
     tools: Sequence[ToolUse] = ()
     """Each received call, in order of arrival; `output` is the returned result, None unless complete."""
     names: frozenset[str] = frozenset()
@@ -167,7 +167,7 @@ class ServedToolCalls:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_served_tool_calls(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServedToolCalls:
+def read_server_side_tool_calls(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServerSideToolCalls:
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True
@@ -186,7 +186,7 @@ def read_served_tool_calls(calls: Iterable[tuple[Call, Interaction | None]], aft
             unread.append(format_interaction_label(call.interaction, call.seq))
         else:
             tools.append(use)
-    return ServedToolCalls(tools, frozenset(called | listed), frozenset(listed), seen, unread)
+    return ServerSideToolCalls(tools, frozenset(called | listed), frozenset(listed), seen, unread)
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
@@ -199,7 +199,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     )  # fmt: skip
 
 
-def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> list[str]:
+def find_call_mismatches(asked: Sequence[ToolUse], served: ServerSideToolCalls) -> list[str]:
     """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
@@ -242,7 +242,7 @@ def may_contain_tool_calls(operation: str, body: bytes | None) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class WireCall:
+class SeenModelCall:
     call: Call
     exchange: DecodedExchange | None
     """None if not recorded: passed through, refused, lost."""
@@ -327,7 +327,7 @@ class UsageSum:
         return self.known if self.complete else None
 
 
-def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
+def sum_usage(chosen: Sequence[SeenModelCall]) -> dict[str, UsageSum]:
     counted = [each for each in chosen if _is_successful_model_call(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     tokens = [build_token_usage(each) for each in usages]
@@ -349,13 +349,13 @@ def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
     }
 
 
-def _is_unreadable_answer(seen: WireCall) -> bool:
+def _is_unreadable_answer(seen: SeenModelCall) -> bool:
     """Return whether an answer exists that is not readable as a model's."""
     exchange = seen.exchange
     return seen.has_counted_answer and exchange is not None and exchange.answer is None and bool(seen.unread_reason)
 
 
-def _is_successful_model_call(seen: WireCall) -> bool:
+def _is_successful_model_call(seen: SeenModelCall) -> bool:
     """Return whether an exchange is a successful model call: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
         return seen.has_counted_answer
@@ -363,7 +363,7 @@ def _is_successful_model_call(seen: WireCall) -> bool:
     return exchange is not None and not exchange.failed and exchange.interaction.usage != Usage()
 
 
-def _read_chunk_ms(seen: WireCall, which: int) -> int | None:
+def _read_chunk_ms(seen: SeenModelCall, which: int) -> int | None:
     """Return when a chunk of the answer came, in milliseconds, as recorded: a replay's pace does not matter."""
     chunks = () if seen.exchange is None else seen.exchange.interaction.response.chunks
     return round(chunks[which].offset / 1000) if chunks else None

@@ -22,7 +22,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.canonical_json import sort_json_members
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_ids_of_continued_state
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")
@@ -55,7 +55,7 @@ class RecordedConversation:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestPlace:
+class PlaceInConversation:
     conversation: RecordedConversation
     known: int
     """Number of the request's messages that were sent before."""
@@ -72,35 +72,40 @@ class RecordedConversations:
         self._ids: dict[str, tuple[RecordedConversation, Digest]] = {}
         self._waiting: dict[str, RecordedConversation] = {}
 
-    def place_exchange(self, exchange: DecodedExchange) -> RequestPlace:
-        messages, known = exchange.messages, (self._ids.get(name) for name in list_earlier_ids(exchange.tree))
+    def place_exchange(self, exchange: DecodedExchange) -> PlaceInConversation:
+        messages, known = (
+            exchange.messages,
+            (self._ids.get(name) for name in list_ids_of_continued_state(exchange.tree)),
+        )
         found, start = next(filter(None, known), (None, _START))
-        marks = list(chain_digests(start, messages))
+        marks = list(digest_message_prefixes(start, messages))
         digest = marks[-1][0] if marks else start
         failed = self._failed.get(exchange.interaction.key)
         if failed is not None:
-            return RequestPlace(failed, len(messages), digest, retry=True)
+            return PlaceInConversation(failed, len(messages), digest, retry=True)
         if found is not None:
-            return RequestPlace(found, 0, digest)
+            return PlaceInConversation(found, 0, digest)
         if (longest := next((each for each in reversed(marks) if each[0] in self._answered), None)) is not None:
             mark, count = longest
             # Of equal ones: not continued yet, then with the same tools, then the first.
             best = min(self._answered[mark], key=lambda each: (each.last != mark, each.tools != exchange.tools))
-            return RequestPlace(best, count, digest)
+            return PlaceInConversation(best, count, digest)
         answered = next((n for n in range(len(messages), 0, -1) if messages[n - 1].role == "assistant"), 0)
         results = (message.tool_call_id for message in reversed(messages[answered:]) if message.role == "tool")
         waiting = next((self._waiting[call_id] for call_id in results if call_id in self._waiting), None)
         if waiting is not None:
-            return RequestPlace(waiting, answered, digest)
+            return PlaceInConversation(waiting, answered, digest)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
             if earlier is not None and (not earlier.tools or not exchange.tools or earlier.tools & exchange.tools):
-                return RequestPlace(earlier, max(count, answered), digest)
-        system = next(iter(chain_digests(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
+                return PlaceInConversation(earlier, max(count, answered), digest)
+        system = next(iter(digest_message_prefixes(_START, [m for m in messages if m.role == "system"])), (_START, 0))[
+            0
+        ]
         self._count += 1
-        return RequestPlace(RecordedConversation(str(self._count), exchange.tools, system), answered, digest)
+        return PlaceInConversation(RecordedConversation(str(self._count), exchange.tools, system), answered, digest)
 
-    def add_turn(self, exchange: DecodedExchange, place: RequestPlace) -> None:
+    def add_turn(self, exchange: DecodedExchange, place: PlaceInConversation) -> None:
         key, conversation = exchange.interaction.key, place.conversation
         self._failed.pop(key, None)
         if exchange.failed:
@@ -109,7 +114,7 @@ class RecordedConversations:
         conversation.tools = exchange.tools or conversation.tools
         after = place.digest
         if exchange.answer is not None and not exchange.failed:
-            for after, _ in chain_digests(place.digest, [exchange.answer]):  # noqa: B007 - the last one stays
+            for after, _ in digest_message_prefixes(place.digest, [exchange.answer]):  # noqa: B007 - the last one stays
                 pass
             self._answered.setdefault(after, []).append(conversation)
         conversation.last = after
@@ -136,7 +141,7 @@ class RecordedConversations:
         return found
 
 
-def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:
+def digest_message_prefixes(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:
     """Yield (digest, number of messages so far) after each message with content; answers in pieces are one."""
     digest, n = start, 0
     said: list[str] = []

@@ -16,8 +16,17 @@ from typing import Any
 
 from llmproxy.core.dialects.codecs import get_codec_or_default
 from llmproxy.core.dialects.conversation import read_request_messages
-from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
-from llmproxy.core.dialects.streams import SSEParser, list_events
+from llmproxy.core.dialects.messages import (
+    SCHEMAS,
+    Draft,
+    Message,
+    ToolCall,
+    as_dict,
+    as_list,
+    convert_entry_to_messages,
+    to_text,
+)
+from llmproxy.core.dialects.streams import SSEParser, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -141,10 +150,10 @@ class RequestMessageCache:
                 break  # the request before this one of the same conversation
         if source is not None:
             del self._recent[source]  # what goes on with it takes its place
-        return best + [entry_messages(entry) for entry in entries[len(best) :]]
+        return best + [convert_entry_to_messages(entry) for entry in entries[len(best) :]]
 
 
-def to_plain_message(message: Message) -> dict[str, Any]:
+def convert_message_to_dict(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
         plain["tool_calls"] = [
@@ -204,7 +213,7 @@ class DecodedExchange:
 def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> DecodedExchange:
     response = interaction.response
     kind = response.mime_type
-    events = [value for value in list_events(kind, response.body) if isinstance(value, dict)]
+    events = [value for value in list_stream_events(kind, response.body) if isinstance(value, dict)]
     tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
@@ -234,7 +243,7 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
         if sse:
             values = [parse_json(event.data) for event in parser.parse_bytes(chunk.data)]
         else:  # what other framings have so far is read anew with each chunk; the first words come soon
-            values = list_events(kind, data)[seen:]
+            values = list_stream_events(kind, data)[seen:]
             seen += len(values)
         for value in values:
             if isinstance(value, dict):
@@ -303,7 +312,7 @@ def read_model_parameters(tree: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def list_earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
+def list_ids_of_continued_state(tree: dict[str, Any]) -> tuple[str, ...]:
     """Return ids of server-side state that a request continues: an answer, a conversation."""
     conversation = tree.get("conversation")
     candidates = (tree.get("previous_response_id"), as_dict(conversation).get("id") or conversation)

@@ -35,12 +35,13 @@ from llmproxy.core.mcp_answer_replay import list_messages, parse_message, read_c
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
-from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlace
+from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.decoded_exchange import (
     CLIENT_ERROR,
     DecodedExchange,
     RequestMessageCache,
     build_token_usage,
+    convert_message_to_dict,
     decode_exchange,
     find_tool_name,
     get_otel_provider,
@@ -49,7 +50,6 @@ from llmproxy.trace.reading.decoded_exchange import (
     parse_result_json_or_text,
     read_model_parameters,
     set_span_arguments,
-    to_plain_message,
 )
 from llmproxy.trace.spans import UNREAD, Span, SpanKind
 
@@ -165,7 +165,9 @@ class SpanBuilder:
     def __init__(self) -> None:
         self._line = IncompleteSpanQueue()
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
-        self._to_plain = lru_cache(_PLAIN)(to_plain_message)  # equal ones share an object: long histories are cheap
+        self._to_plain = lru_cache(_PLAIN)(
+            convert_message_to_dict
+        )  # equal ones share an object: long histories are cheap
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
         """Model tool calls, by span id, that a message to a server carries out."""
@@ -241,7 +243,7 @@ class SpanBuilder:
                 return conversation.pending[0].kept.span, "time"
         return None
 
-    def _add_new_message_spans(self, exchange: DecodedExchange, place: RequestPlace) -> None:
+    def _add_new_message_spans(self, exchange: DecodedExchange, place: PlaceInConversation) -> None:
         new, conversation = exchange.messages[place.known :], place.conversation
         # Up to the last answer it is history that the wire has not seen.
         old = next((n for n in range(len(new), 0, -1) if new[n - 1].role == "assistant"), 0)

@@ -11,10 +11,10 @@ from typer.main import get_command
 
 from llmproxy.cli import load_command, main
 from llmproxy.cli.parts.options import (
-    FreePortCommand,
+    CommandWithFreePortProxy,
+    CommandWithSettingsFlags,
     RunArguments,
     RunOptions,
-    SettingsCommand,
     get_given_flag_values,
     list_run_options,
 )
@@ -33,7 +33,7 @@ def run(seen: dict[str, object], *typed: str) -> None:
         """Take everything."""
         seen.update(get_given_flag_values(ctx), own=own)
 
-    app.command(cls=SettingsCommand)(command)
+    app.command(cls=CommandWithSettingsFlags)(command)
     get_command(app)(args=list(typed), standalone_mode=False)
 
 
@@ -54,10 +54,13 @@ def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [(SettingsCommand, "default 8080]"), (FreePortCommand, "[any free one unless given; for agents at a `url` 8080]")],
+    [
+        (CommandWithSettingsFlags, "default 8080]"),
+        (CommandWithFreePortProxy, "[any free one unless given; for agents at a `url` 8080]"),
+    ],
 )
 def test_help_says_where_the_command_listens(
-    kind: type[SettingsCommand], says: str, capsys: pytest.CaptureFixture[str]
+    kind: type[CommandWithSettingsFlags], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`start` on its port; a proxy for the length of a command where there is room."""
     app = typer.Typer(rich_markup_mode=None)

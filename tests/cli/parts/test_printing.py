@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.printing import body_text, escape_lines, format_size, format_table_lines, to_line, wrap_text
-from llmproxy.report.proxy_console import count_cells
+from llmproxy.cli.parts.printing import (
+    escape_lines,
+    format_body_for_reading,
+    format_size,
+    format_table_lines,
+    to_safe_line,
+    wrap_text,
+)
+from llmproxy.report.proxy_console import count_terminal_cells
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])
 def test_nothing_recorded_drives_the_terminal(text: str) -> None:
     """Escape sequences, direction marks and lone surrogates come out as escapes."""
-    assert to_line(text).isprintable()
+    assert to_safe_line(text).isprintable()
     assert escape_lines(f"{text}\n{text}").replace("\n", "").isprintable()
-    assert body_text(text.encode("utf-8", "surrogatepass")).replace("\n", "").isprintable()
+    assert format_body_for_reading(text.encode("utf-8", "surrogatepass")).replace("\n", "").isprintable()
 
 
 def test_a_line_stays_one_line() -> None:
     """Line breaks and runs of space become one space; paragraphs keep their breaks."""
-    assert to_line(" a\n\t b ") == "a b"
+    assert to_safe_line(" a\n\t b ") == "a b"
     assert escape_lines("a\r\n\tb") == "a\n    b"
 
 
 def test_bodies_read_as_what_they_are() -> None:
     """JSON is indented, text stays text, binary is told by size."""
-    assert body_text(b'{"a":1}') == '{\n  "a": 1\n}'
-    assert body_text(b"data: x") == "data: x"
-    assert body_text(b"\xff" * 40) == f"(40 bytes of binary: {bytes([255]) * 32!r}...)"
-    assert body_text(b"[" * 100_000).startswith("[[[")
+    assert format_body_for_reading(b'{"a":1}') == '{\n  "a": 1\n}'
+    assert format_body_for_reading(b"data: x") == "data: x"
+    assert format_body_for_reading(b"\xff" * 40) == f"(40 bytes of binary: {bytes([255]) * 32!r}...)"
+    assert format_body_for_reading(b"[" * 100_000).startswith("[[[")
 
 
 def test_a_table_in_a_pipe_is_whole() -> None:
@@ -57,14 +64,14 @@ def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room:
     text = "\n".join(lines)
     assert all(cells in text for row in ROWS for cells in (row[1], row[3])) or room == 40
     assert "How are you" in text
-    assert max(map(count_cells, lines)) <= room
+    assert max(map(count_terminal_cells, lines)) <= room
     assert ("ms" in lines[0], "party" in lines[0]) == (room >= 76, room >= 83)
 
 
 def test_a_long_name_goes_on_below_itself() -> None:
     name = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain-and-in-the-snow]"
     lines = list(format_table_lines(("cassette", "live", "state"), [(name, "12", "complete")], 60))
-    assert max(map(count_cells, lines)) <= 60
+    assert max(map(count_terminal_cells, lines)) <= 60
     first, live, state = lines[1].split()
     assert (first + "".join(row.strip() for row in lines[2:]), live, state) == (name, "12", "complete")
 
@@ -81,7 +88,7 @@ def test_a_text_is_broken_between_words() -> None:
     rows = list(wrap_text(text, 40, 10))
     assert rows[:3] == ["It rains in Bergen, so take", "an umbrella with you.", ""]
     assert rows[3:5] == ["x" * 30, "x" * 20]
-    assert max(map(count_cells, rows)) == 30
+    assert max(map(count_terminal_cells, rows)) == 30
     assert list(wrap_text(text, None)) == text.split("\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from llmproxy.cli.parts.run_ending import LOOKED_AT, LiveTestComparer, RunEnding, explain_no_recording_used
+from llmproxy.cli.parts.run_ending import LOOKED_AT, LiveTestComparer, RunFinisher, explain_no_recording_used
 from llmproxy.client.child_env import EnvironmentPlan
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
@@ -34,7 +34,7 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
             return Report(name, name, hits=29_999, refused=1)
 
     url = "http://127.0.0.1:9"
-    ending = RunEnding(ProxyHandle(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
+    ending = RunFinisher(ProxyHandle(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
     ending.close_session()
     assert asked == [30_000 - LOOKED_AT]
     assert (ending.trouble, ending.refused) == ("", ())

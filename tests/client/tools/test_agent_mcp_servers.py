@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.agent_mcp_servers import (
-    FoundTools,
-    build_config_from_servers,
+    FoundMcpServers,
+    build_mcp_config_from_servers,
     find_agent_mcp_servers,
-    insert_config,
-    parse_tools_config,
+    insert_mcp_config,
+    parse_mcp_config,
     rewrite,
-    write_config_copy,
+    write_mcp_config_copy,
 )
 from llmproxy.errors import SettingsError
 
@@ -30,7 +30,7 @@ def write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def placed(found: FoundTools | None, folder: Path) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
+def placed(found: FoundMcpServers | None, folder: Path) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
     """Return the command, the configuration that it names, and what is said."""
     assert found is not None
     made, told = rewrite(found.config, "http://127.0.0.1:5", "s", ["llmproxy"])
@@ -39,7 +39,7 @@ def placed(found: FoundTools | None, folder: Path) -> tuple[tuple[str, ...], dic
     return command, copies[0]["mcpServers"] if copies else {}, [*told, *found.notes]
 
 
-def find(command: str, home: Path, cwd: Path, asked: str | None = None) -> FoundTools | None:
+def find(command: str, home: Path, cwd: Path, asked: str | None = None) -> FoundMcpServers | None:
     return find_agent_mcp_servers(asked, command.split(), {"HOME": str(home)}, cwd)
 
 
@@ -164,7 +164,7 @@ def test_what_nobody_can_read_is_left_to_the_agent(tmp_path: Path) -> None:
 def test_a_copy_holds_what_the_file_held(tmp_path: Path) -> None:
     """Also half a pair of a surrogate, which no UTF-8 can say."""
     made = {"mcpServers": {"\ud800 \u00e9": {"command": "x"}}}
-    assert json.loads(Path(write_config_copy(made, tmp_path)).read_text(encoding="utf-8")) == made
+    assert json.loads(Path(write_mcp_config_copy(made, tmp_path)).read_text(encoding="utf-8")) == made
 
 
 def test_a_named_file_goes_before_and_none_leaves_all(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ CONFIG: dict[str, Any] = {
 def test_each_server_gets_what_stands_before_it() -> None:
     """Names, environments and headers stay; what cannot be placed stays as it is, and is said; the original is not touched."""
     before = json.dumps(CONFIG)
-    config = parse_tools_config(before, "x.json")
+    config = parse_mcp_config(before, "x.json")
     made, told = rewrite(config, "http://127.0.0.1:5/", "a b", ["python", "-m", "llmproxy"])
     assert config.upstreams == {"mcp.docs-site": "https://docs.example.com"}
     shim = ["-m", "llmproxy", "mcp", "--proxy", "http://127.0.0.1:5", "--session"]
@@ -213,7 +213,7 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
     """Names that differ by case, by marks or by letters of other scripts: who shared a name would get the other's answers, or its requests."""
     names = ("a b", "a-b", "A-B", "工具", "数据")
     servers = {name: {"url": f"https://{n}.example.com/mcp"} for n, name in enumerate(names)}
-    config = parse_tools_config(json.dumps({"mcpServers": servers}), "x.json")
+    config = parse_mcp_config(json.dumps({"mcpServers": servers}), "x.json")
     assert len(set(config.names.values())) == 5
     assert config.names["a-b"] == "mcp.a-b"
     made, _ = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
@@ -221,7 +221,7 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
         upstream = made["mcpServers"][name]["url"].split("/")[5]
         assert f"{config.upstreams[upstream]}/mcp" == each["url"]
     alone = [
-        parse_tools_config(json.dumps({"mcpServers": {name: {"command": "x"}}}), "x.json") for name in ("工具", "数据")
+        parse_mcp_config(json.dumps({"mcpServers": {name: {"command": "x"}}}), "x.json") for name in ("工具", "数据")
     ]
     assert alone[0].names["工具"] != alone[1].names["数据"]
 
@@ -239,7 +239,7 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
 )
 def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str) -> None:
     """It runs for real in every replay: who reads that wants to know what to change."""
-    config = parse_tools_config(json.dumps({"mcpServers": {"a": server}}), "x.json")
+    config = parse_mcp_config(json.dumps({"mcpServers": {"a": server}}), "x.json")
     made, (told,) = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
     assert (made["mcpServers"]["a"], told.startswith("a: LEFT AS IT IS"), why in told) == (server, True, True), told
 
@@ -247,17 +247,17 @@ def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str)
 def test_servers_of_either_table_are_found() -> None:
     """An empty one hides none of the other; of two full ones nobody knows which the agent reads."""
     server = {"command": "npx", "args": []}
-    config = parse_tools_config(json.dumps({"mcpServers": {}, "servers": {"a": server}}), "x.json")
+    config = parse_mcp_config(json.dumps({"mcpServers": {}, "servers": {"a": server}}), "x.json")
     assert (config.table, list(config.servers)) == ("servers", ["a"])
     with pytest.raises(SettingsError, match="twice, in mcpServers and in servers"):
-        parse_tools_config(json.dumps({"mcpServers": {"a": server}, "servers": {"a": server}}), "x.json")
+        parse_mcp_config(json.dumps({"mcpServers": {"a": server}, "servers": {"a": server}}), "x.json")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"mcpServers": []}'])
 def test_what_is_no_configuration_is_said(text: str) -> None:
     """With its name, and what one looks like."""
     with pytest.raises(SettingsError, match=r"--mcp-config x\.json") as error:
-        parse_tools_config(text, "x.json")
+        parse_mcp_config(text, "x.json")
     assert "mcpServers" in str(error.value)
 
 
@@ -271,13 +271,13 @@ def test_what_is_no_configuration_is_said(text: str) -> None:
 )
 def test_the_command_gets_the_copy(command: list[str], made: tuple[str, ...]) -> None:
     """Where it named the file; Claude Code takes it by an option of its own."""
-    assert insert_config(command, "x.json", "/tmp/c") == made
+    assert insert_mcp_config(command, "x.json", "/tmp/c") == made
 
 
 def test_a_command_that_does_not_name_the_file_is_refused() -> None:
     """Its servers would run for real, and nobody would know."""
     with pytest.raises(SettingsError, match="does not name this file"):
-        insert_config(["agent"], "x.json", "/tmp/c")
+        insert_mcp_config(["agent"], "x.json", "/tmp/c")
 
 
 def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
@@ -286,7 +286,7 @@ def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
         "old": {"type": "http", "url": "http://localhost:8080/everything/mcp"},
         "new": {"type": "http", "url": "http://127.0.0.1:9000/mcp"},
     }
-    config = build_config_from_servers(servers)
+    config = build_mcp_config_from_servers(servers)
     made, told = rewrite(config, "http://127.0.0.1:8080", "x", ["llmproxy"])
     assert made["mcpServers"]["old"] == servers["old"]
     assert made["mcpServers"]["new"]["url"] == "http://127.0.0.1:8080/s/x/mcp.new/mcp"

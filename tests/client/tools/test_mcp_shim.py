@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import load_command
-from llmproxy.client.tools.mcp_shim import ProxyShimBackend, ShimOptions, choose_server_name, parse_shim_words
+from llmproxy.client.tools.mcp_shim import (
+    McpShimOptions,
+    RunningProxyBackend,
+    choose_mcp_server_name,
+    parse_mcp_shim_arguments,
+)
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
@@ -22,18 +27,18 @@ from tests.test_architecture import HEAVY, imported
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
-        ("-- npx -y x", ShimOptions(("npx", "-y", "x"))),
-        ("--mode record --store=a.db -- x -- y", ShimOptions(("x", "--", "y"), mode="record", store="a.db")),
+        ("-- npx -y x", McpShimOptions(("npx", "-y", "x"))),
+        ("--mode record --store=a.db -- x -- y", McpShimOptions(("x", "--", "y"), mode="record", store="a.db")),
         (
             "--proxy http://x:1 --session s --name n --cassette c -- x",
-            ShimOptions(("x",), "n", "http://x:1", "s", None, "c"),
+            McpShimOptions(("x",), "n", "http://x:1", "s", None, "c"),
         ),
-        ("--store=-a -- x", ShimOptions(("x",), store="-a")),
+        ("--store=-a -- x", McpShimOptions(("x",), store="-a")),
     ],
 )
-def test_plain_words_are_read(words: str, asked: ShimOptions) -> None:
+def test_plain_words_are_read(words: str, asked: McpShimOptions) -> None:
     """Options with a value, two dashes, the server's command."""
-    assert parse_shim_words(words.split()) == asked
+    assert parse_mcp_shim_arguments(words.split()) == asked
 
 
 @pytest.mark.parametrize(
@@ -41,13 +46,13 @@ def test_plain_words_are_read(words: str, asked: ShimOptions) -> None:
 )
 def test_what_is_not_plain_is_the_command_line_s(words: str) -> None:
     """It has the help, and says what is wrong."""
-    assert parse_shim_words(words.split()) is None
+    assert parse_mcp_shim_arguments(words.split()) is None
 
 
 def test_both_readers_know_the_same_options() -> None:
     """What the command line offers is read here too."""
     options = {each for one in load_command("mcp").params for each in getattr(one, "opts", ())} - {"--help"}
-    assert options == {f"--{name}" for name in ShimOptions._fields[1:]}
+    assert options == {f"--{name}" for name in McpShimOptions._fields[1:]}
 
 
 def test_nothing_heavy_is_imported_before_a_proxy() -> None:
@@ -88,17 +93,17 @@ PLACES = {"cwd": "/home/kim/a", "home": "/home/kim", "tmp": "/tmp"}
     ],
 )
 def test_a_server_is_called_after_its_program(command: str, name: str) -> None:
-    assert choose_server_name(command.split(), PLACES).rpartition("-")[0] == name
+    assert choose_mcp_server_name(command.split(), PLACES).rpartition("-")[0] == name
 
 
 def test_a_server_has_one_name_in_every_folder() -> None:
     """The run's own folders are no difference, other arguments are."""
-    here = choose_server_name(["npx", "files", "/home/kim/a/docs"], PLACES)
-    assert here == choose_server_name(
+    here = choose_mcp_server_name(["npx", "files", "/home/kim/a/docs"], PLACES)
+    assert here == choose_mcp_server_name(
         ["npx", "files", "/srv/ci/docs"], {"cwd": "/srv/ci", "home": "/root", "tmp": "/tmp"}
     )
-    assert choose_server_name(["npx", "files", "/home/kim/a/other"], PLACES) != here
-    assert choose_server_name(["npx", "files", "/home/kim/a/docs"], {"cwd": "/x"}) != here
+    assert choose_mcp_server_name(["npx", "files", "/home/kim/a/other"], PLACES) != here
+    assert choose_mcp_server_name(["npx", "files", "/home/kim/a/docs"], {"cwd": "/x"}) != here
 
 
 def receive(client: socket.socket) -> None:
@@ -137,8 +142,8 @@ def answer(body: bytes = HEARD, status: str = "200 OK", more: str = "") -> bytes
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
 
 
-def host(*connections: Sequence[bytes]) -> ProxyShimBackend:
-    return ProxyShimBackend(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
+def host(*connections: Sequence[bytes]) -> RunningProxyBackend:
+    return RunningProxyBackend(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
 
 
 def test_answers_are_put_together_and_the_connection_stays() -> None:

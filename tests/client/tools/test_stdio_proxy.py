@@ -18,7 +18,7 @@ import pytest
 from llmproxy.client.tools.mcp_shim import EngineShimBackend
 from llmproxy.client.tools.stdio_proxy import StdioProxy, make_client_line_writer, read_lines, split_notification_runs
 from llmproxy.errors import Exit, MachineError
-from llmproxy.protocol import Mode, ToolLineReply
+from llmproxy.protocol import McpStdioLineOutcome, Mode
 from llmproxy.settings import Settings
 from tests.support.process import lives, until
 
@@ -33,16 +33,16 @@ class Forwarding:
         self.unasked: list[tuple[int, bytes]] = []
         self.ended = False
         self.gone = False
-        self.faults: list[ToolLineReply] = []
+        self.faults: list[McpStdioLineOutcome] = []
         self._number = 0
 
-    def on_line(self, line: bytes) -> ToolLineReply:
+    def on_line(self, line: bytes) -> McpStdioLineOutcome:
         if self.gone:
             raise MachineError("the proxy at http://x does not answer: gone")
         if self.faults:
             return self.faults.pop(0)
         self._number += 1
-        return ToolLineReply(b"", self._number)
+        return McpStdioLineOutcome(b"", self._number)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self.kept[number] = [line for _, line in lines]
@@ -348,7 +348,7 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     client = Client(shell(f"echo $$ > {pid}; cat > /dev/null"), Forwarding())
     client.say(id=1, method="tools/list")
     until(lambda: pid.exists() and pid.read_text(), 60)
-    client.host.faults = [ToolLineReply(b"", None, gone=True)]
+    client.host.faults = [McpStdioLineOutcome(b"", None, gone=True)]
     client.say(id=2, method="tools/call", params={"name": "x"})
     client._thread.join(60)
     assert (client.code, client.host.ended, client.written) == (Exit.FAILED, True, [])
@@ -376,13 +376,13 @@ def test_a_client_that_leaves_while_an_answer_waits_for_its_turn_hears_all() -> 
     asked_again = threading.Event()
     written: list[bytes] = []
     outcomes = [
-        ToolLineReply(b"1\n", None, again=0.001),
-        ToolLineReply(b"2\n", None, again=0.2),
-        ToolLineReply(b"3\n", None),
+        McpStdioLineOutcome(b"1\n", None, again=0.001),
+        McpStdioLineOutcome(b"2\n", None, again=0.2),
+        McpStdioLineOutcome(b"3\n", None),
     ]
 
     class Waiting(Forwarding):
-        def on_line(self, line: bytes) -> ToolLineReply:
+        def on_line(self, line: bytes) -> McpStdioLineOutcome:
             if not line:
                 asked_again.set()
                 time.sleep(0.1)  # the client's end looks meanwhile for what it has to wait for
@@ -403,9 +403,9 @@ def test_a_late_answer_lets_others_pass() -> None:
     client = Client(shell("exit 7"), Forwarding())
     answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
     client.host.faults = [
-        ToolLineReply(answers[0], None, 3600),
-        ToolLineReply(answers[1], None, 0.01),
-        ToolLineReply(answers[2], None),
+        McpStdioLineOutcome(answers[0], None, 3600),
+        McpStdioLineOutcome(answers[1], None, 0.01),
+        McpStdioLineOutcome(answers[2], None),
     ]
     for id_ in (8, 9, 1):
         client.say(id=id_, method="tools/call", params={"name": "x"})

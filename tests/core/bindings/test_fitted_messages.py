@@ -18,10 +18,10 @@ from llmproxy.core.bindings import (
     Mismatch,
     MismatchKind,
     RunVariable,
-    fit_request,
-    rewrite_recorded,
+    match_request_values,
+    rewrite_recorded_request,
 )
-from llmproxy.core.bindings.leaf_pairs import pair_all_leaves
+from llmproxy.core.bindings.leaf_pairs import pair_request_leaves
 from llmproxy.core.bindings.request_comparison import rewrite_recorded_message
 from llmproxy.core.misses.nearest_recording import find_messages_member
 from tests.core.bindings import test_near_duplicates as near
@@ -48,9 +48,9 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
         for known in (None, _some_ids(rng, before)):
             for _ in range(3):
                 for each in presents:
-                    wanted = fit_request(bindings, before, each, known)
-                    assert fit_request(bindings, before, each, known, fitted) == wanted, seed
-        settled += any(pair.texts for each in presents for pair in pair_all_leaves(before, each, fitted).messages)
+                    wanted = match_request_values(bindings, before, each, known)
+                    assert match_request_values(bindings, before, each, known, fitted) == wanted, seed
+        settled += any(pair.texts for each in presents for pair in pair_request_leaves(before, each, fitted).messages)
     assert settled > len(SEEDS) // 4
 
 
@@ -79,10 +79,10 @@ def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
         FittedMessageCache(),
     )
     for _ in range(3):
-        assert isinstance(fit_request(bindings, recorded, near._present(), None, fitted), Fit)
+        assert isinstance(match_request_values(bindings, recorded, near._present(), None, fitted), Fit)
     present = near.plant(name)
-    result = narrow(Mismatch, fit_request(bindings, recorded, present, None, fitted))
-    assert result == fit_request(bindings, recorded, present)
+    result = narrow(Mismatch, match_request_values(bindings, recorded, present, None, fitted))
+    assert result == match_request_values(bindings, recorded, present)
 
 
 def _chat(*messages: Json) -> Json:
@@ -109,7 +109,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
         fitted = FittedMessageCache()
         for expected in fits * 2:
             asked = copy.deepcopy(before) if expected else now
-            assert isinstance(fit_request(bindings, before, asked, None, fitted), Fit) is expected
+            assert isinstance(match_request_values(bindings, before, asked, None, fitted), Fit) is expected
 
 
 def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
@@ -117,9 +117,9 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
     bindings, fitted = Bindings(A, B), FittedMessageCache()
     before, now = (_chat(user("in " + cwd), *used("run", "{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b"))
     for _ in range(3):
-        assert isinstance(fit_request(bindings, before, now, None, fitted), Fit)
+        assert isinstance(match_request_values(bindings, before, now, None, fitted), Fit)
     known = IdPairs([IdPair("made", "hex", "c0ffee12", "beefbeef")])
-    assert narrow(Mismatch, fit_request(bindings, before, now, known, fitted)).why is MismatchKind.LEAKED
+    assert narrow(Mismatch, match_request_values(bindings, before, now, known, fitted)).why is MismatchKind.LEAKED
 
 
 def test_a_message_after_another_call_is_that_tools_result() -> None:
@@ -131,8 +131,8 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
     now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
     fitted = FittedMessageCache()
     for _ in range(3):
-        assert isinstance(fit_request(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch)
-        assert isinstance(fit_request(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit)
+        assert isinstance(match_request_values(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch)
+        assert isinstance(match_request_values(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit)
 
 
 def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
@@ -141,7 +141,7 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     before, now = (_chat(*used("run", json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
     fitted = FittedMessageCache()
     for _ in range(3):
-        fit = narrow(Fit, fit_request(bindings, before, now, None, fitted))
+        fit = narrow(Fit, match_request_values(bindings, before, now, None, fitted))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
 
 
@@ -156,7 +156,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         run, _, recorded, _, bindings = make_worlds(random.Random(seed))
         tree = REQUESTS[operation](run, recorded)
         member, messages = find_messages_member(tree)
-        whole = rewrite_recorded(bindings, tree)
+        whole = rewrite_recorded_request(bindings, tree)
         assert isinstance(whole, dict)
         assert [rewrite_recorded_message(bindings, member, each) for each in messages] == whole[member]
         told += whole[member] != messages
@@ -166,11 +166,11 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
 def test_a_wrapped_body_is_told_in_its_wrapper_and_in_its_order() -> None:
     """Code Assist wraps requests; one may be empty, and JSON may name a member by nothing."""
     said = {"z": 1, "contents": [{"role": "user", "parts": [{"text": "in /tmp/a/x"}]}]}
-    told = rewrite_recorded(Bindings(A, B), {"project": "p", "request": said})
+    told = rewrite_recorded_request(Bindings(A, B), {"project": "p", "request": said})
     now = {**said, "contents": [{"role": "user", "parts": [{"text": "in /srv/b/x"}]}]}
     assert json.dumps(told) == json.dumps({"project": "p", "request": now})
-    assert rewrite_recorded(Bindings(A, B), {"request": {}}) == {"request": {}}
+    assert rewrite_recorded_request(Bindings(A, B), {"request": {}}) == {"request": {}}
     for name in ("", "request.x", "y"):
         for tree in ({name: "in /tmp/a/x", "a": 2}, {"request": {name: "in /tmp/a/x", "b": "y"}}):
-            told = rewrite_recorded(Bindings(A, B), tree)
+            told = rewrite_recorded_request(Bindings(A, B), tree)
             assert json.dumps(told) == json.dumps(tree).replace("/tmp/a", "/srv/b")

@@ -22,7 +22,7 @@ from llmproxy.core.bindings import (
     ValueKind,
     VolatileField,
     build_value_independent_key,
-    fit_request,
+    match_request_values,
     parse_run_variable,
     rewrite_answer,
 )
@@ -39,7 +39,7 @@ from tests.support.narrowing import known, narrow
 
 def _fits(recorded: str, present: str, before: list[RunVariable], now: list[RunVariable], role: str = "user") -> bool:
     one, other = ({"messages": [{"role": role, "content": text}]} for text in (recorded, present))
-    return isinstance(fit_request(Bindings(before, now), one, other), Fit)
+    return isinstance(match_request_values(Bindings(before, now), one, other), Fit)
 
 
 def _paths(**values: str) -> list[RunVariable]:
@@ -233,9 +233,11 @@ def test_the_scope_leaves_less() -> None:
     """``paths``: cwd, home, tmp; ``none``: nothing but equal requests."""
     before, now = [*A, RunVariable("date", "2026-11-22")], [*B, RunVariable("date", "2026-11-23")]
     bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
-    assert isinstance(fit_request(Bindings(before, now), bodies[0], bodies[1]), Fit)
-    assert isinstance(fit_request(Bindings(before, now, scope=BindScope.PATHS), bodies[0], bodies[1]), Mismatch)
-    assert isinstance(fit_request(Bindings(before, now, scope=BindScope.NONE), bodies[0], bodies[0]), Fit)
+    assert isinstance(match_request_values(Bindings(before, now), bodies[0], bodies[1]), Fit)
+    assert isinstance(
+        match_request_values(Bindings(before, now, scope=BindScope.PATHS), bodies[0], bodies[1]), Mismatch
+    )
+    assert isinstance(match_request_values(Bindings(before, now, scope=BindScope.NONE), bodies[0], bodies[0]), Fit)
     assert not Bindings(before, now, scope=BindScope.NONE)
 
 
@@ -278,7 +280,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
             for text in form.present:
                 for around in AROUND:
                     one, other = around.format(form.recorded), around.format(text)
-                    if isinstance(fit_request(bindings, _asked(one), _asked(other)), Fit):
+                    if isinstance(match_request_values(bindings, _asked(one), _asked(other)), Fit):
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
                         typed = known(read_last_user_text(_canonical(other)))
@@ -373,7 +375,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
             sides = [parse_run_variable(name, value)], [parse_run_variable(name, other)]
             bindings = Bindings(*sides)
             text = f"in {value} and {value}/x, {OTHERS}"
-            fit = fit_request(bindings, asked(text), asked(text))
+            fit = match_request_values(bindings, asked(text), asked(text))
             assert isinstance(fit, Fit), fit
             rewrite_answer(bindings, fit, answer(text))
             without = answer(OTHERS)
@@ -399,7 +401,7 @@ def test_a_variable_that_is_the_folder_s_name_may_stand_in_a_member_and_in_a_pat
     before, now = (
         {"messages": [*used("open", {"project": it}), *used("ls", {"path": f"../{it}/x"})]} for it in ("alpha", "beta")
     )
-    assert isinstance(fit_request(Bindings(recorded, present), before, now), Fit)
+    assert isinstance(match_request_values(Bindings(recorded, present), before, now), Fit)
 
 
 def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
@@ -415,8 +417,8 @@ def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
             ]
         }
 
-    assert isinstance(fit_request(bindings, calls(7, 7), calls(9, 7)), Fit)
-    assert narrow(Mismatch, fit_request(bindings, calls("7", "7"), calls("9", "7"))).why is MismatchKind.LEAKED
+    assert isinstance(match_request_values(bindings, calls(7, 7), calls(9, 7)), Fit)
+    assert narrow(Mismatch, match_request_values(bindings, calls("7", "7"), calls("9", "7"))).why is MismatchKind.LEAKED
 
 
 @pytest.mark.parametrize("blank", [" ", "\n", "\t"])

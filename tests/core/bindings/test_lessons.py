@@ -15,20 +15,20 @@ from llmproxy.core.bindings import (
     MismatchKind,
     RunVariable,
     VolatileField,
-    fit_request,
+    match_request_values,
     parse_run_variable,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import (
     LearnedField,
-    RestatedRecording,
-    find_pair_kind,
-    find_value_pair,
+    RewrittenRecordedRequest,
+    find_differing_volatile_value,
     generalize_fields_over_commands,
+    infer_volatile_value_kind,
     is_result_from_other_machine,
     learn_volatile_fields,
     name_volatile_field,
-    restate_recording,
+    rewrite_recorded_request_for_miss,
 )
 from llmproxy.core.traffic.json_diff import list_differences
 from tests.support.messages import used, user
@@ -101,7 +101,7 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     ]
     assert found[0].field.tool == "sh"
     assert found[0].field.arguments == '{"cmd":"ls {cwd}"}'
-    assert isinstance(fit_request(Bindings(A, B, [found[0].field]), old, new), Fit)
+    assert isinstance(match_request_values(Bindings(A, B, [found[0].field]), old, new), Fit)
 
 
 def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
@@ -112,7 +112,7 @@ def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
     )
     found = taught(old, new)
     assert [(each.field.kind, each.field.before) for each in found] == [("time", ""), ("uuid", "")]
-    assert isinstance(fit_request(Bindings(A, B, [each.field for each in found]), old, new), Fit)
+    assert isinstance(match_request_values(Bindings(A, B, [each.field for each in found]), old, new), Fit)
 
 
 def test_json_is_learned_by_its_path() -> None:
@@ -175,7 +175,7 @@ def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
 
     def fits(role: str, *texts: str) -> bool:
         old, new = ({"messages": [{"role": role, "content": text}]} for text in texts)
-        return isinstance(fit_request(table, old, new), Fit)
+        return isinstance(match_request_values(table, old, new), Fit)
 
     assert fits("system", "Git user: ann", "Git user: bob")
     assert not fits("user", "Git user: ann", "Git user: bob")
@@ -204,16 +204,16 @@ def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
 ])  # fmt: skip
 def test_kinds_of_whole_values(recorded: str, present: str, kind: str | None) -> None:
     """What a leaf of JSON may be; two of different kinds, or two words, are none; equal requests teach nothing."""
-    assert find_pair_kind(recorded, present) == kind
+    assert infer_volatile_value_kind(recorded, present) == kind
     assert learn(asked("ok"), asked("ok", cwd="/srv/of-today")) == ()
 
 
 def test_a_difference_at_the_end_of_a_text_is_found() -> None:
     """A value that is longer now than it was."""
-    found = find_value_pair("took 5 ms", 6, "took 51 ms", 6)
+    found = find_differing_volatile_value("took 5 ms", 6, "took 51 ms", 6)
     assert found is not None
     assert (found.kind, found.recorded, found.present) == ("duration", "5 ms", "51 ms")
-    assert find_value_pair("abc", 3, "abcd", 3) is None
+    assert find_differing_volatile_value("abc", 3, "abcd", 3) is None
 
 
 def test_slots_that_stand_behind_every_command_become_one() -> None:
@@ -240,7 +240,7 @@ def test_times_of_a_listing_are_one_slot() -> None:
     assert [(each.field.name, each.field.before, each.is_bulk_acceptable) for each in merged] == [
         ("file_time", "{:row} ", True)
     ]
-    assert isinstance(fit_request(Bindings(A, B, [merged[0].field]), before, now), Fit)
+    assert isinstance(match_request_values(Bindings(A, B, [merged[0].field]), before, now), Fit)
     assert parse_volatile_field(merged[0].field.to_dict()) == merged[0].field
     assert [each.field.before for each in generalize_fields_over_commands(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
@@ -253,7 +253,7 @@ def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     assert isinstance(found, tuple), found
     assert [(each.field.name, each.field.before) for each in found] == [("commit", "[{git_branch} ")]
     there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
-    fitted = narrow(Fit, fit_request(Bindings(A, B, [found[0].field]), old, there))
+    fitted = narrow(Fit, match_request_values(Bindings(A, B, [found[0].field]), old, there))
     assert [each.present for each in fitted.identities] == ["abcdef1"]
 
 
@@ -391,9 +391,9 @@ def asked_restating(cwd: str, result: str, question: str, command: str = "run") 
     return {"messages": [system, *used("sh", {"cmd": command}, result), user(question)]}
 
 
-def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRecording, list[tuple[str, str, str]]]:
+def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RewrittenRecordedRequest, list[tuple[str, str, str]]]:
     """Return the recorded one in this run's words, and what is left different."""
-    made = restate_recording(Bindings(A_RESTATING, B_RESTATING, slots), old, new)
+    made = rewrite_recorded_request_for_miss(Bindings(A_RESTATING, B_RESTATING, slots), old, new)
     return made, [(each.path, each.old, each.new) for each in list_differences(made.tree, new)]
 
 

@@ -9,11 +9,11 @@ from llmproxy.core.bindings import (
     Fit,
     Mismatch,
     RunVariable,
-    fit_request,
+    match_request_values,
     parse_run_variable,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_field_matching import OUTSIDE, SYSTEM, list_builtin
+from llmproxy.core.bindings.volatile_field_matching import OUTSIDE, SYSTEM, list_builtin_fields
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 
@@ -38,7 +38,7 @@ def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", 
         {"messages": used("sh", {"cmd": f"ls -la {cwd}"}, listed)}
         for listed, cwd in ((recorded, "/tmp/a/project"), (present, folder))
     )
-    return fit_request(bindings, before, now)
+    return match_request_values(bindings, before, now)
 
 
 def test_a_parent_elsewhere_moves_all_columns_and_is_no_difference() -> None:
@@ -117,7 +117,7 @@ def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mis
     """Hold two system texts of Claude Code against each other."""
     before, now = ([parse_run_variable("git_status", each)] for each in declared)
     mine, theirs = ({"system": f"Status:\n{each}\n\nRecent commits:\n1a2b3c4 Begin"} for each in (recorded, present))
-    return fit_request(Bindings(before, now), mine, theirs)
+    return match_request_values(Bindings(before, now), mine, theirs)
 
 
 @pytest.mark.parametrize(("recorded", "present", "declared"), [
@@ -149,7 +149,7 @@ def fit_git_lines(recorded: str, present: str, *, kept: bool = True) -> Fit | Mi
     recorded_by, present_by = ([RunVariable(*each) for each in run.items()] for run in (mine, now))
     asked = user("Who is Ann Smith <ann@example.com> on main?")
     before, after = ({"messages": [asked, *used("sh", {"cmd": "git log"}, log)]} for log in (recorded, present))
-    return fit_request(Bindings(recorded_by, present_by), before, after)
+    return match_request_values(Bindings(recorded_by, present_by), before, after)
 
 
 @pytest.mark.parametrize(("recorded", "present", "fits"), [
@@ -240,13 +240,15 @@ def test_what_claude_code_and_qwen_code_note_of_their_sub_agents_varies(
     result: str, said: str, changed: dict[str, str], *, fits: bool
 ) -> None:
     """Ids, tokens and milliseconds, where the agent writes them; nothing that an agent or a user said."""
-    found = fit_request(Bindings((), (), list_builtin()), ask(result, said, THEN), ask(result, said, NOW | changed))
+    found = match_request_values(
+        Bindings((), (), list_builtin_fields()), ask(result, said, THEN), ask(result, said, NOW | changed)
+    )
     assert isinstance(found, Fit) is fits, found
 
 
 def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:
     """None may vary something of an agent that nobody looked at: each has a text before it, or stands in its own tool's."""
-    slots = list_builtin()
+    slots = list_builtin_fields()
     assert {slot.name for slot in slots} >= {"chunk_id", "git_user"}
     loose = [slot for slot in slots if len(slot.before) < len("Chunk ID") or slot.arguments]
     assert [slot for slot in loose if slot.tool != "multi_agent_v1__spawn_agent" or not slot.at.startswith("$.")] == []
@@ -274,7 +276,7 @@ def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
     def said(values: dict[str, str]) -> dict[str, object]:
         return {"messages": used(tool, "{}", result.format(**values))}
 
-    found = fit_request(Bindings((), (), list_builtin()), said(CARVER), said(HUME | changed))
+    found = match_request_values(Bindings((), (), list_builtin_fields()), said(CARVER), said(HUME | changed))
     assert isinstance(found, Fit) is fits, found
 
 
@@ -298,11 +300,11 @@ def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -
         return {"messages": [{"role": "system", "content": system}, user(typed)]}
 
     homes = [RunVariable("home", "/home/ann")], [RunVariable("home", "/srv/kim")]
-    found = fit_request(Bindings(*homes, list_builtin()), said(then), said(now))
+    found = match_request_values(Bindings(*homes, list_builtin_fields()), said(then), said(now))
     assert isinstance(found, Fit) is fits, found
 
 
 def test_outside_of_results_ours_are_of_system_text() -> None:
     """Claude Code names git's user there, Copilot its session; nothing else that ships stands outside."""
-    assert [slot.before for slot in list_builtin() if slot.tool in (OUTSIDE, SYSTEM)] == ["Git user: ", SESSION]
-    assert [slot for slot in list_builtin() if slot.tool == OUTSIDE] == []
+    assert [slot.before for slot in list_builtin_fields() if slot.tool in (OUTSIDE, SYSTEM)] == ["Git user: ", SESSION]
+    assert [slot for slot in list_builtin_fields() if slot.tool == OUTSIDE] == []

@@ -17,7 +17,7 @@ from llmproxy.core.bindings import (
     MismatchKind,
     RunVariable,
     VolatileField,
-    fit_request,
+    match_request_values,
     rewrite_answer,
     rewrite_exact_hit_answer,
 )
@@ -68,7 +68,7 @@ def _use(tool: str, **arguments: Json) -> Json:
 
 
 def _fitted(bindings: Bindings, recorded: str, present: str) -> Fit:
-    return narrow(Fit, fit_request(bindings, {"system": recorded}, {"system": present}))
+    return narrow(Fit, match_request_values(bindings, {"system": recorded}, {"system": present}))
 
 
 SPACE = _bound({"cwd": "/tmp/a"}, {"cwd": "/srv/my work"})
@@ -234,11 +234,11 @@ def test_what_this_run_made_leaks_nothing(text: str) -> None:
 def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     """The request names the recorded folder and this one: which does the answer mean?"""
     bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
-    fit = narrow(Fit, fit_request(BINDINGS, bodies[0], bodies[1]))
+    fit = narrow(Fit, match_request_values(BINDINGS, bodies[0], bodies[1]))
     result = narrow(Mismatch, rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"})))
     assert result.why is MismatchKind.BOTH_WAYS
     assert "cwd" in str(result)
-    unchanged = narrow(Fit, fit_request(BINDINGS, bodies[0], bodies[0]))
+    unchanged = narrow(Fit, match_request_values(BINDINGS, bodies[0], bodies[0]))
     same = _message({"type": "text", "text": "cd /tmp/a"})
     assert rewrite_answer(BINDINGS, unchanged, same) is same
 
@@ -319,9 +319,9 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
 
     answer = _message({"type": "tool_use", "id": "t", "name": "close_task", "input": {"task_id": old}})
     for ids, wanted in (((new, 3), new), ((old, 3), old)):
-        fit = narrow(Fit, fit_request(bindings, asked(old, 3), asked(*ids)))
+        fit = narrow(Fit, match_request_values(bindings, asked(old, 3), asked(*ids)))
         assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
-    both = narrow(Mismatch, fit_request(bindings, asked(old, old), asked(new, old)))
+    both = narrow(Mismatch, match_request_values(bindings, asked(old, old), asked(new, old)))
     assert (both.why, both.name) == (MismatchKind.UNEVEN, "task.id")
 
 
@@ -341,11 +341,11 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     def body(value: str) -> Json:
         return {"messages": used("mint", "{}", value)}
 
-    fit = narrow(Fit, fit_request(bindings, body(OLD), body(NEW)))
+    fit = narrow(Fit, match_request_values(bindings, body(OLD), body(NEW)))
     assert fit.identities == (IdPair("made", "uuid", OLD, NEW),)
     known = IdPairs(fit.identities)
-    assert isinstance(fit_request(bindings, body(OLD), body(NEW), known), Fit)
-    third = narrow(Mismatch, fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known))
+    assert isinstance(match_request_values(bindings, body(OLD), body(NEW), known), Fit)
+    third = narrow(Mismatch, match_request_values(bindings, body(OLD), body(NEW.replace("7", "8")), known))
     assert third.why is MismatchKind.NOT_ONE_TO_ONE
 
 

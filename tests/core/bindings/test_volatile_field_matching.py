@@ -15,8 +15,8 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     VolatileField,
-    fit_request,
-    fits_kind,
+    match_request_values,
+    matches_field_kind,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_field_matching import find_field_values
@@ -30,7 +30,7 @@ def _body(result: str, arguments: Json | None = None, tool: str = "exec") -> Jso
 
 
 def _fit(slot: VolatileField, before: Json, now: Json) -> Fit | Mismatch:
-    return fit_request(Bindings([RunVariable("cwd", "/a")], [RunVariable("cwd", "/b")], [slot]), before, now)
+    return match_request_values(Bindings([RunVariable("cwd", "/a")], [RunVariable("cwd", "/b")], [slot]), before, now)
 
 
 @pytest.mark.parametrize(("kind", "values", "others"), [
@@ -47,8 +47,8 @@ def _fit(slot: VolatileField, before: Json, now: Json) -> Fit | Mismatch:
     ("word", ["kim", "a/b"], ["a b", ""]),
 ])  # fmt: skip
 def test_a_slot_takes_values_of_its_kind(kind: str, values: list[str], others: list[str]) -> None:
-    assert all(fits_kind(kind, value) for value in values)
-    assert not any(fits_kind(kind, value) for value in others)
+    assert all(matches_field_kind(kind, value) for value in values)
+    assert not any(matches_field_kind(kind, value) for value in others)
 
 
 def test_only_what_cannot_be_a_question_is_accepted_without_asking() -> None:

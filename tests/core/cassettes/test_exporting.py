@@ -15,7 +15,7 @@ from llmproxy.core.bindings import RunVariable, VolatileField, dump_run_variable
 from llmproxy.core.cassettes.anonymized_export import (
     HOME,
     anonymize_interaction,
-    describe_remaining_names,
+    describe_remaining_personal_names,
     from_json,
     to_json,
 )
@@ -240,13 +240,13 @@ def test_a_file_says_where_a_declared_name_stays() -> None:
         "drwxr-xr-x 2 user staff 64 notes", "-rw-r--r-- 1 \\e[33mkim.ono\\e[0m staff 64 a",
         "10%\r-rw-r--r-- 1 kim.ono staff 12 b", "kim.ono@kims-laptop:~$ ls", "akim.onos", "cd /home/kim.ono/code",
     )  # fmt: skip
-    found = list(describe_remaining_names("a.yaml", "\n".join([*rows, *rows]), [dump_run_variables(KIM)]))
+    found = list(describe_remaining_personal_names("a.yaml", "\n".join([*rows, *rows]), [dump_run_variables(KIM)]))
     assert [each.partition(" still stands on line ")[::2] for each in found] == [
         ("a.yaml: /home/kim.ono", "6, 12: look at it before you commit the file."),
         ("a.yaml: kim.ono", "2, 3, 4, 6, 8 and 3 more: look at it before you commit the file."),
         ("a.yaml: kims-laptop", "4, 10: look at it before you commit the file."),
     ]
-    assert list(describe_remaining_names("a.yaml", "\n".join(rows), [dump_run_variables(CI)])) == []
+    assert list(describe_remaining_personal_names("a.yaml", "\n".join(rows), [dump_run_variables(CI)])) == []
 
 
 def test_a_kept_file_names_the_lines_where_somebody_stays(

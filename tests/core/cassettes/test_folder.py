@@ -23,8 +23,8 @@ from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.reader import was_left_twice
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.reader import was_abandoned_twice
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 from tests.support.narrowing import known
@@ -109,11 +109,11 @@ def test_a_clone_knows_whether_an_answer_was_left_again(
     (made,) = recordings("a")
     left = replace(made, response=replace(made.response, ending=Ending.LEFT))
     for nth in range(1, 2 + again):
-        store.add_interactions([Addition(replace(left, occurrence=nth), healing=())])
+        store.add_interactions([InteractionToStore(replace(left, occurrence=nth), healing=())])
     kept.save_cassette(store, "trip")
     load(kept, fresh)
     (slot,) = fresh.find_keyed("trip", 1, "agent", made.key)
-    assert was_left_twice(slot, 1) is again
+    assert was_abandoned_twice(slot, 1) is again
 
 
 def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:

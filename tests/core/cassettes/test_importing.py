@@ -18,7 +18,7 @@ import zstandard
 from llmproxy.core.bindings import parse_volatile_field
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file
+from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_into_new_store
@@ -232,7 +232,7 @@ def test_real_traffic(traffic: Path) -> None:
     files = sorted(traffic.rglob("*.yaml"))
     skipped: Counter[str] = Counter()
     for path in files:
-        adopted = convert_exchanges(read(read_source_file(path)), path.stem, rules=Rules(), redactor=Redactor())
+        adopted = convert_exchanges(read(read_file_of_recordings(path)), path.stem, rules=Rules(), redactor=Redactor())
         skipped.update(each.why for each in adopted if each.interaction is None)
         before = [each.interaction for each in adopted if each.interaction]
         text = dumps([interaction_to_file_record(each) for each in before], path.stem)

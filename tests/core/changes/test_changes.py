@@ -8,20 +8,24 @@ import pytest
 
 from llmproxy.core.changes.accepted_changes import (
     AcceptedChange,
-    BadChange,
     Condition,
+    UnreadableAcceptedChange,
     build_accepted_changes,
     merge_accepted,
 )
 from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall, diff_hunks, digest_texts
-from llmproxy.core.changes.recordings_by_position import FAILS_NOW, find_rewording
-from llmproxy.core.changes.request_diff import check_schema, explain_impossible, parameter_may_hold_question
+from llmproxy.core.changes.recordings_by_position import FAILS_NOW, find_tool_result_rewording
+from llmproxy.core.changes.request_diff import (
+    check_schema,
+    explain_unusable_recorded_answer,
+    parameter_may_hold_question,
+)
 from llmproxy.core.changes.request_parsing import (
-    ClientFrames,
-    KnownAnswers,
+    ClientFrameTexts,
+    RecordedAnswersByToolCall,
     digest_stripped_line,
-    get_client_frames,
-    parse_request,
+    get_client_frame_texts,
+    parse_request_into_segments,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
@@ -58,21 +62,25 @@ NEVER = [
 @pytest.mark.parametrize(("before", "after"), NEVER)
 def test_what_a_tool_answered_is_no_wording(before: str, after: str) -> None:
     """Values, outcomes, lists, signs and lines stay; where they do not, the reason is said."""
-    found = find_rewording(before, after, "tool", [before, f"{before}\nBye"], [after])
+    found = find_tool_result_rewording(before, after, "tool", [before, f"{before}\nBye"], [after])
     assert isinstance(found, str), found
 
 
 def test_a_wording_is_systematic() -> None:
     """Offered where several results had the text, unless the tool says the old one today, or said the new one then."""
     before, after, other = "Wrote 5 lines into a.txt", "Put 5 lines into a.txt", "Wrote 8 lines into c.txt"
-    assert isinstance(find_rewording(before, after, "write", [before], [after]), str)
-    found = find_rewording(before, after, "write", [before, other], [after])
+    assert isinstance(find_tool_result_rewording(before, after, "write", [before], [after]), str)
+    found = find_tool_result_rewording(before, after, "write", [before, other], [after])
     assert not isinstance(found, str)
     assert (found[0][0].before, found[0][0].after, found[1]) == (("Wrote {} lines into {}",),
                                                                 ("Put {} lines into {}",), "")  # fmt: skip
-    assert isinstance(find_rewording(before, after, "write", [before, other], [after, "Wrote 6 lines into a.txt"]), str)
-    assert isinstance(find_rewording(before, after, "write", [before, other, "Put 7 lines into a.txt"], [after]), str)
-    lost = find_rewording("Intent logged", "Tool 'log' does not exist.", "log", ["Intent logged"], [])
+    assert isinstance(
+        find_tool_result_rewording(before, after, "write", [before, other], [after, "Wrote 6 lines into a.txt"]), str
+    )
+    assert isinstance(
+        find_tool_result_rewording(before, after, "write", [before, other, "Put 7 lines into a.txt"], [after]), str
+    )
+    lost = find_tool_result_rewording("Intent logged", "Tool 'log' does not exist.", "log", ["Intent logged"], [])
     assert not isinstance(lost, str)
     assert lost[1] == FAILS_NOW
 
@@ -112,8 +120,8 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
     answer: Message, was: dict[str, object], now: dict[str, object], possible: bool
 ) -> None:
     """Limits, formats, choices and schemas of today are held against the recorded answer, which had three tokens."""
-    sides = [parse_request(_request(**each), [], KnownAnswers()) for each in (was, now)]
-    assert (explain_impossible(answer, 3, *sides) == "") is possible
+    sides = [parse_request_into_segments(_request(**each), [], RecordedAnswersByToolCall()) for each in (was, now)]
+    assert (explain_unusable_recorded_answer(answer, 3, *sides) == "") is possible
 
 
 def test_parameters_may_hold_a_question() -> None:
@@ -184,7 +192,7 @@ def test_its_form_in_a_file_is_read_back() -> None:
 )  # fmt: skip
 def test_what_cannot_be_read_is_an_error(edit: dict[str, object]) -> None:
     """A file that was edited so that it says nothing clear covers nothing: it is refused whole."""
-    with pytest.raises(BadChange):
+    with pytest.raises(UnreadableAcceptedChange):
         AcceptedChange.from_member(build_accepted_changes([BRIEF], DAY)[0].to_member() | edit)
 
 
@@ -211,7 +219,7 @@ def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
 IMPORTANT = "IMPORTANT: this context may or may not be relevant."
 OWN = (OPENING, NEXT, "# currentDate", "</system-reminder>", "---", IMPORTANT)
-FRAMES = ClientFrames({
+FRAMES = ClientFrameTexts({
     "lines": [digest_stripped_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
     "tools": [], "parameters": [], "members": [],
 })  # fmt: skip
@@ -254,12 +262,12 @@ def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -
 def test_frames_ship_for_two_agents() -> None:
     """Of other programs nobody knows what is theirs."""
     clients = Client("Claude Code", "2.1.332"), Client("Codex", "0.171.0")
-    claude, codex = (known(get_client_frames(each)) for each in clients)
+    claude, codex = (known(get_client_frame_texts(each)) for each in clients)
     assert {"Bash", "Read"} <= claude.tools
     assert "exec_command" in codex.tools
     own = "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
     assert claude.split(own).others == ()
-    assert get_client_frames(Client("shop", "1.0")) is get_client_frames(None) is None
+    assert get_client_frame_texts(Client("shop", "1.0")) is get_client_frame_texts(None) is None
 
 
 @pytest.fixture(scope="module")

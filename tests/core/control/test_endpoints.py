@@ -19,7 +19,7 @@ from llmproxy.core.bindings import parse_run_variable
 from llmproxy.core.cassettes.anonymized_export import from_json
 from llmproxy.core.control.endpoints import (
     TABLE,
-    ControlledProxy,
+    ControlApiContext,
     ControlRequest,
     answer_control_request,
     build_session_report,
@@ -28,7 +28,7 @@ from llmproxy.core.control.endpoints import (
     list_session_calls,
     parse_call_number,
 )
-from llmproxy.core.control.parsing import BadControl
+from llmproxy.core.control.parsing import BadControlRequest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response
@@ -54,7 +54,7 @@ class Api:
     ) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         asked = ControlRequest(method, PREFIX + path, tuple(headers.items()), data, loopback)
-        proxy = ControlledProxy(token=self.token, ca="/home/me/ca.pem")
+        proxy = ControlApiContext(token=self.token, ca="/home/me/ca.pem")
         status, content, kind = answer_control_request(self.engine, asked, proxy)
         assert kind == "application/json"
         value = json.loads(content)
@@ -527,13 +527,13 @@ def test_spans_are_of_one_party_and_of_each_call(api: Api, session: Session) -> 
 
     for party, occurrences in (("", [1, 2, 3]), ("judge", [1]), ("*", [1, 1, 2, 3])):
         assert build_spans(api.engine, session, party, make)["spans"] == occurrences
-    with pytest.raises(BadControl, match="no spans"):
+    with pytest.raises(BadControlRequest, match="no spans"):
         build_spans(api.engine, session, "", None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "9" * 40, "²"])
 def test_after_is_a_number(text: str) -> None:
-    with pytest.raises(BadControl, match="after is"):
+    with pytest.raises(BadControlRequest, match="after is"):
         parse_call_number(text)
 
 

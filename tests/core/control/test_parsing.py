@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.parsing import (
-    BadControl,
+    BadControlRequest,
+    format_value_for_error,
     join_name_and_sample,
     parse_body,
     parse_enum,
@@ -15,9 +16,8 @@ from llmproxy.core.control.parsing import (
     parse_overrides,
     parse_speed,
     parse_upstreams,
-    show_given,
 )
-from llmproxy.core.sessions.session import canonical_name
+from llmproxy.core.sessions.session import canonicalize_session_name
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Exhausted, Mode
 
@@ -38,14 +38,14 @@ def test_no_body_is_an_empty_object(body: bytes) -> None:
 )
 def test_what_is_no_object_is_refused(body: bytes) -> None:
     """Broken, deep, binary, huge numbers: a 400, never an exception of another kind."""
-    with pytest.raises(BadControl):
+    with pytest.raises(BadControlRequest):
         parse_body(body)
 
 
 @pytest.mark.parametrize("value", ["x" * 1000, 10**300, NESTED, {"a": NESTED}, None, float("nan"), "\ud800"])
 def test_what_was_given_is_shown_short(value: object) -> None:
     """An error repeats at most a line of what was said, and can be encoded."""
-    assert len(show_given(value).encode()) <= 50
+    assert len(format_value_for_error(value).encode()) <= 50
 
 
 @pytest.mark.parametrize(("said", "meant"), [
@@ -60,16 +60,16 @@ def test_modes_have_the_names_of_vcr_too(said: str | None, meant: str | None) ->
 @pytest.mark.parametrize("value", ["", "live", "REPLAY ", 1, True, [], {}, NESTED, ["replay"]])
 def test_other_modes_are_refused(value: object) -> None:
     """By name of what can be said; a list is no exception of Python's."""
-    with pytest.raises(BadControl, match="it can be replay, auto, record, once, passthrough"):
+    with pytest.raises(BadControlRequest, match="it can be replay, auto, record, once, passthrough"):
         parse_enum(Mode, value, "mode")
-    with pytest.raises(BadControl, match="it can be last, cycle, miss"):
+    with pytest.raises(BadControlRequest, match="it can be last, cycle, miss"):
         parse_enum(Exhausted, value, "exhausted")
 
 
 @pytest.mark.parametrize("value", [None, 1, [], "\ud800"])
 def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
     """Half a surrogate pair has no UTF-8."""
-    with pytest.raises(BadControl):
+    with pytest.raises(BadControlRequest):
         parse_name(value, "a session needs a name")
 
 
@@ -79,7 +79,7 @@ def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
 ])  # fmt: skip
 def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> None:
     """It may be said in the name, beside it, or both alike."""
-    assert canonical_name(join_name_and_sample(name, sample)) == meant
+    assert canonicalize_session_name(join_name_and_sample(name, sample)) == meant
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_speeds(value: object, meant: float | None) -> None:
 @pytest.mark.parametrize("value", [-1, True, "1", float("nan"), float("inf"), 1e7, 10**400, [], NESTED])
 def test_other_speeds_are_refused(value: object) -> None:
     """NaN compares with nothing, a bool is no number."""
-    with pytest.raises(BadControl):
+    with pytest.raises(BadControlRequest):
         parse_speed(value)
 
 
@@ -113,9 +113,9 @@ def test_upstreams_are_checked_like_the_option() -> None:
         [], "x", {"openai": 1}, {"openai": "ftp://h"}, {"openai": "h"}, {"s": "http://h"}, {"": "http://h"},
     ]  # fmt: skip
     for value in wrong:
-        with pytest.raises(BadControl):
+        with pytest.raises(BadControlRequest):
             parse_upstreams(value)
-    with pytest.raises(BadControl) as error:
+    with pytest.raises(BadControlRequest) as error:
         parse_upstreams({"openai": "http://me:secret@h/v1"})
     assert "secret" not in str(error.value).replace("hold a secret", "")
 

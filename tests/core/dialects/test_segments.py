@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.answers import can_write_answer, dump_json, sse, write_answer
+from llmproxy.core.dialects.answers import can_build_provider_answer, dump_json, sse, write_answer
 from llmproxy.core.dialects.codecs import (
     CHAT,
     ERROR_HEADER,
-    SpokenTurn,
+    AnswerContent,
     get_composer_for_model,
     get_miss_status,
     write_error,
@@ -25,12 +25,12 @@ from llmproxy.core.dialects.codecs import (
 from llmproxy.core.dialects.conversation import (
     Kind,
     compare_requests,
-    list_segments,
+    list_request_segments,
     read_answer,
     read_request_messages,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.streams import decide_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.providers.routing import Route, asks_for_stream, get_dialect_family, route_by_host
@@ -69,7 +69,7 @@ def leaves(path: str, value: object) -> Iterator[tuple[str, str]]:
 
 def assert_whole(operation: str, body: object) -> None:
     """Insist that each leaf of a body is in one segment."""
-    found = Counter(leaf for each in list_segments(operation, body) for leaf in leaves(each.path, each.value))
+    found = Counter(leaf for each in list_request_segments(operation, body) for leaf in leaves(each.path, each.value))
     assert found == Counter(leaves("$", body))
 
 
@@ -143,7 +143,9 @@ BODIES: dict[str, tuple[Json, list[tuple[str, str]]]] = {
 def test_each_part_has_a_kind_and_a_name(operation: str) -> None:
     """In the order in which people edit; what stands beside the parts of a message is a member of it."""
     body, expected = BODIES[operation]
-    found = [(str(each.kind), each.name) for each in list_segments(operation, body) if each.kind is not Kind.MEMBER]
+    found = [
+        (str(each.kind), each.name) for each in list_request_segments(operation, body) if each.kind is not Kind.MEMBER
+    ]
     assert list(dict.fromkeys(found)) == expected
     assert_whole(operation, body)
 
@@ -229,7 +231,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
-    dialect, said = get_composer_for_model(model), SpokenTurn(model, message, COUNTS)
+    dialect, said = get_composer_for_model(model), AnswerContent(model, message, COUNTS)
     route = route_of(dialect.ask(model, TALK, stream)[0])
     kind = "text/event-stream" if stream else "application/json"
     body = sse(dialect.stream(said)) if stream else dump_json(dialect.answer(said))
@@ -239,7 +241,7 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
         [(each.name, json.loads(each.arguments)) for each in one.tool_calls] for one in (message, found)
     )
     assert calls == said_calls
-    assert decide_ending(route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
+    assert decide_response_ending(route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
     if not stream:
         usage = read_usage(route.family, route.operation, kind, body)
         assert (usage.input, usage.output) == (7, 3)
@@ -255,16 +257,16 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
-    said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
+    said = AnswerContent("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
     (block,) = get_composer_for_model("claude-x").answer(said)["content"]
     assert block == {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
 
 
 def test_nothing_depends_on_chance() -> None:
     """The same fixture is the same answer, ids included."""
-    one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
+    one, two = (AnswerContent("m", Message("assistant", text)) for text in ("a", "b"))
     dialect = get_composer_for_model("m")
-    assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
+    assert dialect.answer(one) == dialect.answer(AnswerContent("m", Message("assistant", "a")))
     assert dialect.answer(one)["id"] != dialect.answer(two)["id"]
 
 
@@ -364,7 +366,7 @@ def family(operation: str) -> Family:
     "said", [TEXT_WRITING, CALL_WRITING, BOTH, Message("assistant", "")], ids=["text", "call", "both", "empty"]
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("operation", sorted(filter(can_write_answer, CHAT)))
+@pytest.mark.parametrize("operation", sorted(filter(can_build_provider_answer, CHAT)))
 def test_what_is_written_is_read(operation: str, stream: bool, said: Message) -> None:
     """Text, names and arguments; a stream with its terminator; no tokens were used."""
     made = write_answer(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
@@ -378,7 +380,7 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
     assert [(each.name, json.loads(each.arguments)) for each in read.tool_calls] == [
         (each.name, json.loads(each.arguments)) for each in said.tool_calls
     ]
-    assert decide_ending(operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
+    assert decide_response_ending(operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
     usage = read_usage(family(operation), operation, kind, made.body, made.headers)
     assert (usage.input or 0, usage.output or 0) in ((0, 0), (0, 1))
 
@@ -412,7 +414,7 @@ def test_gemini_without_sse_is_an_array() -> None:
 def test_arguments_that_are_no_json_stay_what_they_are() -> None:
     """A model may write them so; where the dialect wants a value it is a text."""
     broken = Message("assistant", "", (ToolCall("mine", "f", "{broken"),))
-    for operation in sorted(filter(can_write_answer, CHAT)):
+    for operation in sorted(filter(can_build_provider_answer, CHAT)):
         assert b"{broken" in write_answer(operation, b"{}", "", "m", broken, stream=False, call=0).body
 
 
@@ -433,5 +435,5 @@ def test_a_tool_is_called_in_the_namespace_in_which_it_is_offered(
 
 
 def test_what_nobody_can_write_is_known() -> None:
-    assert not can_write_answer("embeddings")
-    assert can_write_answer("responses")
+    assert not can_build_provider_answer("embeddings")
+    assert can_build_provider_answer("responses")

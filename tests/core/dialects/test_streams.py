@@ -23,16 +23,16 @@ from llmproxy.core.dialects.streams import (
     MOST_WEIGHT,
     Event,
     SSEParser,
-    decide_ending,
+    decide_response_ending,
     detect_framing,
     estimate_parsed_size,
     iter_aws_event_frames,
-    iter_events,
+    iter_stream_events,
     keep_first_megabyte,
-    list_events,
+    list_stream_events,
     parse_events_cached,
     shorten_json_strings_and_lists,
-    split_array,
+    split_json_array,
 )
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.providers.provider_table import Family
@@ -123,7 +123,7 @@ def test_a_whole_stream_has_the_events_of_its_pieces(lines: list[bytes], end: by
     body = end.join(lines) + (end if ended else b"")
     parser = SSEParser()
     found = [*parser.parse_bytes(body), *parser.flush_last_event()]
-    assert list_events(SSE, body) == [value for event in found if (value := parse_json(event.data)) is not None]
+    assert list_stream_events(SSE, body) == [value for event in found if (value := parse_json(event.data)) is not None]
 
 
 def test_events_once_makes_the_values_of_a_body_once() -> None:
@@ -178,7 +178,7 @@ def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
     tracemalloc.start()
     try:
         found = list(parse_events_cached(SSE, stream))
-        decide_ending("chat.completions", True, 200, SSE, stream, True)
+        decide_response_ending("chat.completions", True, 200, SSE, stream, True)
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -196,28 +196,28 @@ def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
 
 def test_events_of_every_framing() -> None:
     """Each framing gives its JSON values in order; what is no JSON is left out; a cut gives what came before."""
-    assert list_events(SSE, b'data: {"a":1}\n\ndata: [DONE]\n\n: c\n\ndata: {"b":') == [{"a": 1}]
-    assert list_events(NDJSON, b'{"a":1}\n{"b":2}\n{"c"') == [{"a": 1}, {"b": 2}]
-    assert list_events("application/stream+json", b'{"a":1}\n{"b":2}\n') == [{"a": 1}, {"b": 2}]
-    assert list_events(JSON, b'[{"a":1}\n,\r\n{"b":2}]') == [{"a": 1}, {"b": 2}]
-    assert list_events(JSON, b'[{"a":1},\n{"b":[{"c"') == [{"a": 1}]
+    assert list_stream_events(SSE, b'data: {"a":1}\n\ndata: [DONE]\n\n: c\n\ndata: {"b":') == [{"a": 1}]
+    assert list_stream_events(NDJSON, b'{"a":1}\n{"b":2}\n{"c"') == [{"a": 1}, {"b": 2}]
+    assert list_stream_events("application/stream+json", b'{"a":1}\n{"b":2}\n') == [{"a": 1}, {"b": 2}]
+    assert list_stream_events(JSON, b'[{"a":1}\n,\r\n{"b":2}]') == [{"a": 1}, {"b": 2}]
+    assert list_stream_events(JSON, b'[{"a":1},\n{"b":[{"c"') == [{"a": 1}]
     inner = {"bytes": base64.b64encode(b'{"type":"ping"}').decode()}
     whole = event("chunk", inner) + event("metadata", {"usage": {}})
-    assert list_events(AWS, whole) == [{"type": "ping"}, {"metadata": {"usage": {}}}]
-    assert list_events(AWS, whole[:-1]) == [{"type": "ping"}]
-    assert list_events(AWS, b"not a frame at all") == []
-    assert list_events(JSON, b'\n\n {"a":1}') == [{"a": 1}]
-    assert list_events("", b'{"a":1}') == [{"a": 1}]
-    assert list_events("text/html", b"<html>") == []
-    assert list_events(JSON, b"[" * 100_000) == []
+    assert list_stream_events(AWS, whole) == [{"type": "ping"}, {"metadata": {"usage": {}}}]
+    assert list_stream_events(AWS, whole[:-1]) == [{"type": "ping"}]
+    assert list_stream_events(AWS, b"not a frame at all") == []
+    assert list_stream_events(JSON, b'\n\n {"a":1}') == [{"a": 1}]
+    assert list_stream_events("", b'{"a":1}') == [{"a": 1}]
+    assert list_stream_events("text/html", b"<html>") == []
+    assert list_stream_events(JSON, b"[" * 100_000) == []
 
 
 @given(st.binary(max_size=80), st.sampled_from([SSE, AWS, NDJSON, JSON, "", "text/plain"]))
 @settings(max_examples=100, deadline=None)
 def test_events_of_never_raises(body: bytes, content_type: str) -> None:
     """Whatever bytes came under whatever name, looking at them raises nothing."""
-    list_events(content_type, body)
-    decide_ending("chat.completions", True, 200, content_type, body, True)
+    list_stream_events(content_type, body)
+    decide_response_ending("chat.completions", True, 200, content_type, body, True)
 
 
 C, U, X = Ending.COMPLETE, Ending.UNTERMINATED, Ending.CUT
@@ -273,16 +273,16 @@ def test_endings_of_streams(
     """A stream is whole when its terminator or an error event came, whatever HTTP says; else HTTP decides. Of a long one only the end counts."""
     for before in (b"", *BEFORE) if content_type == SSE else (b"",):
         long = before * (80_000 // (len(before) or 1)) + body
-        assert decide_ending(operation, True, 200, content_type, long, True) is ended, before
-        assert decide_ending(operation, True, 200, content_type, long, False) is broken, before
+        assert decide_response_ending(operation, True, 200, content_type, long, True) is ended, before
+        assert decide_response_ending(operation, True, 200, content_type, long, False) is broken, before
 
 
 def test_endings_of_the_rest() -> None:
     """Plain answers, errors and unknown operations are whole exactly when HTTP ended properly."""
     for status, operation, stream in ((200, "embeddings", False), (429, "messages", True), (200, "/unknown", True)):
-        assert decide_ending(operation, stream, status, JSON, b"{}", True) is C
-        assert decide_ending(operation, stream, status, JSON, b"{", False) is X
-    assert decide_ending("messages", True, 529, SSE, b"event: error\n", False) is X
+        assert decide_response_ending(operation, stream, status, JSON, b"{}", True) is C
+        assert decide_response_ending(operation, stream, status, JSON, b"{", False) is X
+    assert decide_response_ending("messages", True, 529, SSE, b"event: error\n", False) is X
 
 
 @pytest.mark.slow
@@ -296,10 +296,10 @@ def test_real_streams(traffic: Path) -> None:
         # Writer's and Replicate's streams have no terminator of their own: HTTP's end is all there is.
         unmarked = route.provider.name in ("writer", "replicate")
         name, body = exchange.name, exchange.body
-        assert decide_ending(route.operation, True, 200, kind, body, True) is C, name
+        assert decide_response_ending(route.operation, True, 200, kind, body, True) is C, name
         without = X if unmarked else C
-        assert decide_ending(route.operation, True, 200, kind, body, False) is without, name
-        assert decide_ending(route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
+        assert decide_response_ending(route.operation, True, 200, kind, body, False) is without, name
+        assert decide_response_ending(route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
         if detect_framing(kind, body) == "sse":
             head = body[:9000]
             for size in (1, 7, 1000):
@@ -371,7 +371,7 @@ def test_long_lists_are_left_out_and_what_stands_around_them_stays() -> None:
     b"{" + b'"%s":1,' % (b"a" * 100) * 50_000, b'{"a": [1, "\\"',
 ])  # fmt: skip
 def test_what_is_no_document_is_none_afterwards(body: bytes) -> None:
-    assert list(iter_events(JSON, body)) == []
+    assert list(iter_stream_events(JSON, body)) == []
 
 
 def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
@@ -405,19 +405,19 @@ LONG_BODIES = {
 def test_events_in_is_events_of(kind: str) -> None:
     body = LONG_BODIES[kind]
     assert len(body) > LONG
-    assert list(iter_events(kind, body)) == list_events(kind, body)
+    assert list(iter_stream_events(kind, body)) == list_stream_events(kind, body)
 
 
 def test_the_end_of_a_long_stream_is_seen() -> None:
     sse, lines = "text/event-stream", "application/x-ndjson"
     for kind in ("text/event-stream", "text/event-stream; crlf"):
-        assert decide_ending("chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
-        assert decide_ending("chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
+        assert decide_response_ending("chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
+        assert decide_response_ending("chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
     done = LONG_BODIES[lines] + b'{"done": true, "filling": "%s"}' % (b"x" * LONG)
-    assert decide_ending("api.chat", True, 200, lines, done, False) is Ending.COMPLETE
-    assert decide_ending("api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
+    assert decide_response_ending("api.chat", True, 200, lines, done, False) is Ending.COMPLETE
+    assert decide_response_ending("api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
 
 
 def test_elements_of_an_array_are_documents() -> None:
     values = [{"a": "]},{[\\"}, [1, [2]], {"b": {"c": '"'}}]
-    assert [json.loads(element) for element in split_array(json.dumps(values).encode())] == values
+    assert [json.loads(element) for element in split_json_array(json.dumps(values).encode())] == values

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings.volatile_field_matching import VolatileField
-from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, build_accepted_changes, build_call_removal
+from llmproxy.core.changes.accepted_changes import (
+    AcceptedChange,
+    Condition,
+    build_accepted_changes,
+    build_change_for_removed_call,
+)
 from llmproxy.core.changes.change import Author, ChangeAuthor, RefusalReason, UnrecordedTrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
@@ -208,7 +213,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
-        gone = build_call_removal("chat.completions", key, ChangeAuthor(Author.PROMPT))
+        gone = build_change_for_removed_call("chat.completions", key, ChangeAuthor(Author.PROMPT))
         counts = []
         for accepted in (build_accepted_changes([gone], TODAY), []):
             replace_accepted_changes(opened, "c", accepted)

@@ -12,9 +12,9 @@ from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.engine.learn_fields_from_recordings import restate_run
 from llmproxy.core.engine.request_identification import RequestHeadRouter, fingerprint_credential, read_store_secret
 from llmproxy.core.engine.request_stages import (
+    choose_exhausted_rule,
     decide,
-    decide_exhausted,
-    decide_from_head,
+    decide_from_request_head,
     describe_recorded_failure,
     list_playable,
 )
@@ -174,8 +174,8 @@ def test_what_may_change_something_is_not_answered_twice(
     channel: Channel, method: str, operation: str, what: Exhausted
 ) -> None:
     """By default a call more than was recorded is a miss where it may do something; who asks for a cycle gets one."""
-    assert decide_exhausted(Exhausted.LAST, channel, method, operation) is what
-    assert decide_exhausted(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
+    assert choose_exhausted_rule(Exhausted.LAST, channel, method, operation) is what
+    assert choose_exhausted_rule(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
 
 
 SECRET = b"0" * 32
@@ -195,8 +195,8 @@ def test_a_head_settles_what_need_not_be_looked_up(mode: Mode, decision: Decisio
     """What is recorded or passed may stream through at once; what may be a hit waits for its body."""
     made, sessions = placing(mode, tmp_path)
     place = made.place_request("POST", CHAT, None, ())
-    assert decide_from_head(place, sessions.get_or_open(place.name)) is decision
-    assert decide_from_head(place._replace(in_scope=False), sessions.get_or_open(place.name)) is Decision.PASS
+    assert decide_from_request_head(place, sessions.get_or_open(place.name)) is decision
+    assert decide_from_request_head(place._replace(in_scope=False), sessions.get_or_open(place.name)) is Decision.PASS
 
 
 def test_a_stranger_is_let_through_only_where_the_network_is(tmp_path: Path) -> None:

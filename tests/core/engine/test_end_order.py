@@ -13,15 +13,15 @@ from llmproxy.core.engine.concurrent_calls import (
     LEAST_PAUSE,
     LONGEST_PAUSE,
     MOST_BYTES_READ,
-    EndOrder,
+    EndOrderEnforcer,
     RecordedCall,
-    build_citation_finder,
-    find_ambiguous_duplicates,
+    build_answer_quote_finder,
+    find_order_dependent_recordings,
     group_concurrent,
     infer_receipt_times,
 )
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.store import Addition
+from llmproxy.core.store.store import InteractionToStore
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from tests.support.concurrent_runs import make_program, record, replay
 from tests.support.recordings import interaction
@@ -30,9 +30,9 @@ A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 
 """A is under way while B ends, and while C, which follows B, begins and ends."""
 
 
-def begin(*calls: RecordedCall, patience: float = 3) -> EndOrder:
+def begin(*calls: RecordedCall, patience: float = 3) -> EndOrderEnforcer:
     """Return an order in which these calls were asked for at second 0."""
-    order = EndOrder(group_concurrent([A, B, C, LATER]), patience)
+    order = EndOrderEnforcer(group_concurrent([A, B, C, LATER]), patience)
     assert all(order.on_call_begin(each.id, 0) for each in calls)
     return order
 
@@ -117,9 +117,9 @@ def test_recording_that_is_asked_for_twice_at_once_waits_for_the_same() -> None:
 def test_equal_questions_at_once_with_other_answers_are_dealt() -> None:
     """What overlapped, was asked the same by the same party and was answered otherwise; nothing else."""
     one, two = RecordedCall(1, 0, 5, "agent", "k", 7), RecordedCall(2, 1, 6, "agent", "k", 8)
-    assert find_ambiguous_duplicates([[one, two]]) == {1, 2}
+    assert find_order_dependent_recordings([[one, two]]) == {1, 2}
     for other in ({"answer": 7}, {"party": "judge"}, {"key": "l"}, {"began": 5.5}):
-        assert find_ambiguous_duplicates([[one, two._replace(**other)]]) == frozenset()
+        assert find_order_dependent_recordings([[one, two._replace(**other)]]) == frozenset()
 
 
 def test_call_that_overlapped_nothing_waits_for_what_should_be_over() -> None:
@@ -171,7 +171,7 @@ def test_ends_that_a_slow_client_took_together_lie_close(
     """Only of a client that asks before all are there, and was slower than they lay apart; a pause is short then."""
     found = infer([EARLIER, CLOSE_BY, REST, batch, NEXT], cited)
     assert {each.id for each in found if each.together} == marked
-    order = EndOrder(group_concurrent(found), 3)
+    order = EndOrderEnforcer(group_concurrent(found), 3)
     assert all(order.on_call_begin(each, 0) for each in (1, 2, 3))
     order.on_call_end(1, 1)
     assert order.get_send_delay(2, None, 1) == pytest.approx(LEAST_PAUSE if marked else LONGEST_PAUSE)
@@ -179,7 +179,7 @@ def test_ends_that_a_slow_client_took_together_lie_close(
 
 def test_end_that_was_heard_later_waits_a_short_while_for_what_was_asked_before() -> None:
     """And goes on without a word where that does not come; after two of them none waits any more."""
-    order = EndOrder(group_concurrent([SOON, CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True), X]), 3)
+    order = EndOrderEnforcer(group_concurrent([SOON, CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True), X]), 3)
     assert order.on_call_begin(1, 0)
     assert order.on_call_begin(2, 0)
     order.on_call_end(1, 1)
@@ -205,7 +205,7 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
         stored = store.add_interaction(
             dataclasses.replace(base, response=Response(200, "OK", json_type, (Chunk(0, said),))), supersede=False
         )
-        assert build_citation_finder(store)(stored, stored) == (at if at < 0 else at + 2)
+        assert build_answer_quote_finder(store)(stored, stored) == (at if at < 0 else at + 2)
 
 
 def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) -> None:
@@ -216,6 +216,6 @@ def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) ->
             dataclasses.replace(interaction(request=Request("POST", "/v1/chat/completions", (), long)), occurrence=n)
             for n in (1, 2, 3, 4)
         ]
-        ids = store.add_interactions(list(map(Addition, made)))
+        ids = store.add_interactions(list(map(InteractionToStore, made)))
         calls = [each._replace(id=id_) for each, id_ in zip((SOON, CLOSE_BY, X, Y), ids, strict=True)]
-        assert infer_receipt_times(calls, build_citation_finder(store)) == calls
+        assert infer_receipt_times(calls, build_answer_quote_finder(store)) == calls

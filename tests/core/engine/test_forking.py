@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.endpoints import ControlledProxy, ControlRequest, answer_control_request
+from llmproxy.core.control.endpoints import ControlApiContext, ControlRequest, answer_control_request
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_with_copies
@@ -114,7 +114,7 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
     assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
     asked = ControlRequest("GET", "/_llmproxy/calls?session=a", (("host", "localhost"),), b"", loopback=True)
-    told = json.loads(answer_control_request(one, asked, ControlledProxy())[1])
+    told = json.loads(answer_control_request(one, asked, ControlApiContext())[1])
     assert ["Early." in told["calls"][0]["recording"]["response_body"], told["calls"][0]["interaction"]] == [True, None]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import MaxAge, read_notes
+from llmproxy.core.store.queries import RecordingMaxAge, read_cassette_notes
 from llmproxy.errors import Exit
 from llmproxy.protocol import Decision
 from tests.core.engine.test_engine import ask, engine
@@ -141,7 +141,7 @@ def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
         into = folder.parent / f"{made}.db"
         assert main(["import", str(folder.parent / made), "--store", str(into)]) == 0
         with FileStore.open(into, writable=False, now=time.time) as database:
-            assert read_notes(database, database.cassettes()[0].name) == (MaxAge("30d"),)
+            assert read_cassette_notes(database, database.cassettes()[0].name) == (RecordingMaxAge("30d"),)
 
 
 @pytest.mark.parametrize(("most", "typed", "heard", "asked", "said"), [

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.engine.fault_injection import explain_idle_by_rule
-from llmproxy.core.faults.kinds import KINDS, split_after_piece, split_events, time_pieces
+from llmproxy.core.engine.fault_injection import explain_unused_fault_rules
+from llmproxy.core.faults.kinds import KINDS, split_after_piece, split_events, time_answer_pieces
 from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, read_faults
-from llmproxy.core.faults.rules import Faulting, choose_faults, draw_number
+from llmproxy.core.faults.rules import Faulting, choose_faults, draw_seeded_random_number
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer, call
 
@@ -91,9 +91,9 @@ def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
 
 def test_another_process_draws_the_same() -> None:
     """Nothing of this process is in it: no hash of strings, no random state, no clock."""
-    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.rules import draw_number\nprint(draw_number(7, call(), 3, 1))"
+    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.rules import draw_seeded_random_number\nprint(draw_seeded_random_number(7, call(), 3, 1))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert float(done.stdout) == draw_number(7, call(), 3, 1)
+    assert float(done.stdout) == draw_seeded_random_number(7, call(), 3, 1)
 
 
 @pytest.mark.parametrize(("rules", "came", "struck"), [
@@ -140,7 +140,7 @@ RECORDED = [
 ])  # fmt: skip
 def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
     """The first word that chooses nothing is named, with what there is."""
-    text = explain_idle_by_rule(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]
+    text = explain_unused_fault_rules(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]
     assert text.startswith("fault reset (rule 1) met no call: ")
     assert said in text
 
@@ -148,16 +148,16 @@ def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
 def test_what_struck_is_not_told() -> None:
     """Only rules that did nothing are; without a call, or a recording, that is why."""
     faults = read_faults(["reset", "http-500"])
-    assert len(explain_idle_by_rule(faults, {1: 3}, RECORDED, came=3)) == 1
-    assert "no call came" in explain_idle_by_rule(faults, {}, RECORDED, came=0)[1]
+    assert len(explain_unused_fault_rules(faults, {1: 3}, RECORDED, came=3)) == 1
+    assert "no call came" in explain_unused_fault_rules(faults, {}, RECORDED, came=0)[1]
     nothing = "nothing is recorded to compare it with; hosts that are no model provider's"
-    assert nothing in explain_idle_by_rule(faults, {}, [], came=1)[1]
+    assert nothing in explain_unused_fault_rules(faults, {}, [], came=1)[1]
 
 
 def test_of_a_preset_only_what_the_recording_could_have_met_is_told() -> None:
     """Nobody chose its rule for servers of tools, where none is recorded."""
     faults = load_faults("flaky-network", Path())
-    told = explain_idle_by_rule(faults, {}, RECORDED, came=2)
+    told = explain_unused_fault_rules(faults, {}, RECORDED, came=2)
     assert len(told) == len(faults.rules) - 1
     assert not [line for line in told.values() if "mcp" in line]
 
@@ -185,14 +185,14 @@ def test_a_piece_is_due_when_its_last_byte_came() -> None:
     """Whatever borders the network put; at speed 0 at once."""
     chunks = (Chunk(10, SSE[:4]), Chunk(20, SSE[4:12]), Chunk(40, SSE[12:]))
     response = Response(200, "OK", (("content-type", "text/event-stream"),), chunks)
-    assert [each.offset for each in time_pieces(response, 1)] == [20, 40, 40]
-    assert [each.offset for each in time_pieces(response, 2)] == [10, 20, 20]
-    assert [each.offset for each in time_pieces(response, 0)] == [0, 0, 0]
+    assert [each.offset for each in time_answer_pieces(response, 1)] == [20, 40, 40]
+    assert [each.offset for each in time_answer_pieces(response, 2)] == [10, 20, 20]
+    assert [each.offset for each in time_answer_pieces(response, 0)] == [0, 0, 0]
 
 
 def test_what_comes_before_a_break_is_never_the_whole() -> None:
     """With too few pieces the last one is cut in two."""
-    pieces = time_pieces(answer(SSE, "text/event-stream"), 0)
+    pieces = time_answer_pieces(answer(SSE, "text/event-stream"), 0)
     assert [len(part) for part in split_after_piece(pieces, 1)] == [1, 2]
     sent, left = split_after_piece(pieces, 9)
     assert b"".join(each.data for each in (*sent, *left)) == SSE

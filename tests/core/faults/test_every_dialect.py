@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from llmproxy.core.dialects.answers import can_write_answer, write_answer, writes_text_arguments
+from llmproxy.core.dialects.answers import can_build_provider_answer, has_tool_arguments_as_text, write_answer
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import decide_ending, list_events
+from llmproxy.core.dialects.streams import decide_response_ending, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.kinds import KINDS, is_streamed
 from llmproxy.core.faults.rules import CandidateCall, FaultyAnswer
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case(operation, stream, said)
-    for operation in sorted(filter(can_write_answer, CHAT))
+    for operation in sorted(filter(can_build_provider_answer, CHAT))
     for stream in (False, True)
     for said in (TEXT, TOOL)
 ]
@@ -119,7 +119,7 @@ def test_an_early_end_is_in_order_and_without_the_last_event(case: Case) -> None
     assert after.ending is Ending.COMPLETE
     assert len(after.chunks) < len(before.chunks) or len(after.body) < len(before.body)
     if case.operation not in ("writer.chat", "generateContent"):  # their streams have no mark
-        how = decide_ending(case.operation, True, 200, after.mime_type, after.body, True)
+        how = decide_response_ending(case.operation, True, 200, after.mime_type, after.body, True)
         assert how is Ending.UNTERMINATED
 
 
@@ -129,7 +129,7 @@ def test_an_error_event_is_the_last_thing_that_comes(case: Case) -> None:
     if (found := do("error-event", case)) is None or found.response is None:
         assert not is_streamed(recorded(case))
         return
-    last = list_events(found.response.mime_type, found.response.body)[-1]
+    last = list_stream_events(found.response.mime_type, found.response.body)[-1]
     assert isinstance(last, dict)
     assert "error" in json.dumps(last).lower() or "exception" in last
 
@@ -141,7 +141,7 @@ def test_truncated_arguments(case: Case) -> None:
         assert do("truncated-arguments", case) is None
         return
     (made,) = read(case, broken("truncated-arguments", case)).tool_calls
-    if writes_text_arguments(case.operation, stream=case.stream):
+    if has_tool_arguments_as_text(case.operation, stream=case.stream):
         assert parse_json(made.arguments) is None
         assert '{"city":"Oslo","unit":"celsius"}'.startswith(made.arguments.replace(" ", ""))
     else:
@@ -179,7 +179,7 @@ def test_answers_that_end_for_another_reason(kind: str, case: Case) -> None:
     if case.operation == "api.chat" and kind == "content-filter":
         return  # it has none
     if case.operation == "invoke":
-        raw = json.dumps(list_events(after.mime_type, after.body))
+        raw = json.dumps(list_stream_events(after.mime_type, after.body))
     assert any(f'"{name}"' in raw for name in FINISHES[kind])
 
 
@@ -219,9 +219,9 @@ def test_malformed_json_comes_whole_and_cannot_be_read(case: Case) -> None:
     after = broken("malformed-json", case)
     assert after.ending is Ending.COMPLETE
     before = recorded(case)
-    events = list_events(after.mime_type, after.body)
+    events = list_stream_events(after.mime_type, after.body)
     sound = [each for each in events if isinstance(each, dict) and None not in each.values()]
-    assert len(sound) < len(list_events(before.mime_type, before.body))
+    assert len(sound) < len(list_stream_events(before.mime_type, before.body))
 
 
 @pytest.mark.parametrize("case", [Case("chat.completions", True, TEXT), Case("messages", False, TEXT)], ids=str)

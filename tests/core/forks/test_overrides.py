@@ -12,8 +12,8 @@ from llmproxy.core.forks.overrides import (
     Overrides,
     ToolOverride,
     parse_json_overrides,
-    parse_model_answer,
     parse_overrides,
+    parse_overriding_model_answer,
 )
 
 
@@ -65,7 +65,7 @@ def test_json_that_is_meant_as_text_is_shown_how() -> None:
     with pytest.raises(OverrideError) as error:
         parse_overrides([], ['0={"temp": 5}'])
     quoted = error.value.hint.rpartition(": ")[0] and error.value.hint[error.value.hint.index('{"text": "{') :]
-    assert parse_model_answer(json.loads(quoted)).text == '{"temp": 5}'
+    assert parse_overriding_model_answer(json.loads(quoted)).text == '{"temp": 5}'
 
 
 def test_the_json_form_goes_both_ways() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from llmproxy.core.forks.overrides import (
     CallArgumentsUnknown,
-    NumberedCall,
+    NumberedToolCall,
     OverrideError,
     Overrides,
     Swapped,
     build_unused_mocks_error,
     parse_mocks,
     parse_overrides,
-    swap_results,
+    replace_tool_results,
 )
 from tests.support.messages import asks, call, result, user
 from tests.support.narrowing import known
@@ -27,7 +27,7 @@ COLD = parse_overrides(['get_weather={"temp":5}'], [])
 
 
 def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, Swapped]:
-    done = swap_results(json.dumps(body).encode(), overrides, **more)
+    done = replace_tool_results(json.dumps(body).encode(), overrides, **more)
     return json.loads(done.body), done
 
 
@@ -106,7 +106,7 @@ def test_every_dialect_has_its_result_swapped(name: str) -> None:
     body, path, wanted = DIALECTS[name]
     before, (tree, done) = json.loads(json.dumps(body)), swapped(body)
     (swap,) = done.swaps
-    assert (swap.place, swap.override.tool) == (NumberedCall("get_weather", 1), "get_weather")
+    assert (swap.place, swap.override.tool) == (NumberedToolCall("get_weather", 1), "get_weather")
     assert "get_weather" in done.seen
     node, old = tree, before
     for step in path[:-1]:
@@ -120,7 +120,7 @@ def test_every_dialect_has_its_result_swapped(name: str) -> None:
 def test_what_matches_nothing_is_the_bytes_that_came(name: str) -> None:
     """Not written anew: white space and escapes count where a body is keyed raw."""
     body = json.dumps(DIALECTS[name][0], indent=3).encode()
-    done = swap_results(body, parse_overrides(["another=1", "get_weather#2=x"], []))
+    done = replace_tool_results(body, parse_overrides(["another=1", "get_weather#2=x"], []))
     assert (done.body, done.swaps, set(done.seen)) == (body, (), {"get_weather"})
 
 
@@ -130,7 +130,7 @@ def test_calls_are_counted_by_name_in_their_conversation() -> None:
     body = chat(("c", "third"), ("b", "sum"), ("a", "first"), calls=calls)
     tree, done = swapped(body, parse_overrides(["get_weather#2=cold"], []))
     assert [message["content"] for message in tree["messages"][2:]] == ["cold", "sum", "first"]
-    assert (done.seen, done.calls["c"]) == (("get_weather", "add"), NumberedCall("get_weather", 2))
+    assert (done.seen, done.calls["c"]) == (("get_weather", "add"), NumberedToolCall("get_weather", 2))
 
 
 def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
@@ -144,7 +144,7 @@ def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
 def test_a_call_that_only_the_server_knows_is_asked_for() -> None:
     """A request that goes on with `previous_response_id` has a result and no history."""
     body = {"previous_response_id": "r", "input": [{"type": "function_call_output", "call_id": "c9", "output": "21"}]}
-    tree, done = swapped(body, known={"c9": NumberedCall("get_weather", 3)}.get)
+    tree, done = swapped(body, known={"c9": NumberedToolCall("get_weather", 3)}.get)
     assert (tree["input"][0]["output"], done.swaps[0].place.nth) == ('{"temp":5}', 3)
     assert swapped(body)[1].swaps == ()
 
@@ -162,7 +162,7 @@ def test_gemini_counts_results_by_name_without_ids() -> None:
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[1]", b'"x"', b"{}", b'{"messages": 5}', b'{"messages": [1, null, "x", {"role": "tool"}]}',
                                   b'{"contents": {"parts": [{"functionResponse": 3}]}}', b"[" * 100_000])  # fmt: skip
 def test_odd_bodies_come_back_as_they_are(body: bytes) -> None:
-    assert swap_results(body, COLD).body == body
+    assert replace_tool_results(body, COLD).body == body
 
 
 RULES = {
@@ -183,7 +183,7 @@ def body(*arguments: object) -> bytes:
 
 
 def read(sent: bytes, mocks: Any) -> list[str]:
-    made = json.loads(swap_results(sent, Overrides(parse_mocks(mocks))).body)
+    made = json.loads(replace_tool_results(sent, Overrides(parse_mocks(mocks))).body)
     return [each["content"] for each in made["messages"] if each["role"] == "tool"]
 
 

@@ -22,7 +22,7 @@ from llmproxy.core.keys.head_rules import (
     KEYED,
     KEYED_PREFIXES,
     WORDS,
-    judge_header,
+    decide_if_header_affects_key,
 )
 from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
@@ -247,8 +247,8 @@ def test_every_header_that_chooses_counts_and_no_other(method: str, target: str,
 def test_a_path_that_nobody_knows_counts_what_nobody_thought_of() -> None:
     """At a known operation an unnamed field does not count, so that SDKs may add to theirs; elsewhere it does."""
     for name in ("x-anything", "shape", "x-9"):
-        assert judge_header(name, known=False).counts
-        assert not judge_header(name, known=True).counts
+        assert decide_if_header_affects_key(name, known=False).counts
+        assert not decide_if_header_affects_key(name, known=True).counts
         assert len({key(*STRANGE[:2], ((name, value),), STRANGE[2]) for value in "ab"}) == 2
 
 

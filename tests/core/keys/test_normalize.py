@@ -20,14 +20,14 @@ from llmproxy.core.keys.normalize import (
     CachedKeyEntry,
     Canonical,
     IdOrigin,
-    KeyCache,
     MadeBy,
+    RequestKeyCache,
     build_key,
     canonicalize,
 )
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.secrets.find_secrets import CredentialEpoch, list_form_anchors
+from llmproxy.core.secrets.find_secrets import CredentialEpoch, list_secret_form_anchors
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Headers, Key, Request
@@ -382,7 +382,7 @@ PLAIN = ("openai", "POST", "/v1/chat/completions", (("content-type", "applicatio
 
 def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
     """Another provider, method, target, counted header or body is another digest; any other header is not."""
-    memory = KeyCache()
+    memory = RequestKeyCache()
     provider, method, target, headers, body = PLAIN
 
     def digest(provider: str, method: str, target: str, headers: Headers, body: bytes) -> bytes:
@@ -410,35 +410,35 @@ def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
 def test_a_body_counts_to_its_last_byte(size: int) -> None:
     """However it is fed to the hash, the digest is that of the whole."""
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    assert KeyCache.digest_unnormalized_request(b"head", body) == hashlib.sha256(b"head" + body).digest()
+    assert RequestKeyCache.digest_unnormalized_request(b"head", body) == hashlib.sha256(b"head" + body).digest()
 
 
 def test_a_new_credential_forgets_what_it_may_change() -> None:
     """What was derived before did not know that this is a secret; where it is known to stand nowhere in it nothing changed."""
-    memory, learned = KeyCache(), CredentialEpoch()
+    memory, learned = RequestKeyCache(), CredentialEpoch()
     learned.record_searched_text("a text with token0123456789abcdef in it")
     noted = replace(KNOWN, noted=True)
     memory.remember(b"1", KNOWN, learned)
     memory.remember(b"2", noted, learned)
     assert memory.get_known(b"1", learned) is KNOWN
-    learned.count_new_credential(list_form_anchors("another0123456789fedcba"))
+    learned.count_new_credential(list_secret_form_anchors("another0123456789fedcba"))
     assert memory.get_known(b"1", learned) is None
     assert memory.get_known(b"2", learned) is noted
-    learned.count_new_credential(list_form_anchors("token0123456789abcdef"))
+    learned.count_new_credential(list_secret_form_anchors("token0123456789abcdef"))
     assert memory.get_known(b"2", learned) is None
     assert len(memory) == 0
 
 
 def test_requests_that_name_server_state_are_not_remembered() -> None:
     """What they mean depends on what the store holds by then."""
-    memory = KeyCache()
+    memory = RequestKeyCache()
     memory.remember(b"1", CachedKeyEntry(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
     assert memory.get_known(b"1", NONE) is None
 
 
 def test_the_memory_is_bounded_and_keeps_what_is_used() -> None:
     """A long run does not grow for ever; what was asked for lately stays."""
-    memory = KeyCache()
+    memory = RequestKeyCache()
     for n in range(REMEMBERED_KEYS):
         memory.remember(n.to_bytes(4), KNOWN, NONE)
     assert memory.get_known((0).to_bytes(4), NONE) is KNOWN

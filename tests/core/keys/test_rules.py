@@ -23,13 +23,19 @@ from llmproxy.core.keys.built_in_body_rules import (
     Shape,
 )
 from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
-from llmproxy.core.keys.normalize import REFERRING, IdOrigin, ShapeWalk, build_key, canonicalize
-from llmproxy.core.keys.user_rules import Rules, TextScrub, apply_rules, compile_rules, parse_path
+from llmproxy.core.keys.normalize import REFERRING, BodyShapeNormalizer, IdOrigin, build_key, canonicalize
+from llmproxy.core.keys.user_rules import (
+    Rules,
+    TextScrub,
+    apply_normalize_rules,
+    compile_normalize_rules,
+    parse_json_path,
+)
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import SettingsError
-from llmproxy.settings import read_normalize
+from llmproxy.settings import parse_normalize_rules
 
 
 def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
@@ -115,7 +121,7 @@ ISO = "Now: 2026-07-30T10:00:00Z, released 2024-05-01."
 
 
 def applied(tree: object, **table: object) -> object:
-    return apply_rules(tree, compile_rules(Rules.from_settings(read_normalize(table))))
+    return apply_normalize_rules(tree, compile_normalize_rules(Rules.from_settings(parse_normalize_rules(table))))
 
 
 @pytest.mark.parametrize(("path", "left"), [
@@ -142,13 +148,13 @@ def test_ignored_paths_are_left_out(path: str, left: object) -> None:
 def test_wrong_rules_are_said_with_their_text(table: dict[str, object], said: str) -> None:
     """At the start, not at the first request."""
     with pytest.raises(SettingsError, match=said):
-        Rules.from_settings(read_normalize(table))
+        Rules.from_settings(parse_normalize_rules(table))
 
 
 def test_rules_have_a_digest() -> None:
     """Equal rules have equal digests, others another one."""
     one = Rules.from_settings(
-        read_normalize({"ignore": ["$.a"], "scrub": [{"pattern": "x", "placeholder": "y"}], "packs": ["dates"]})
+        parse_normalize_rules({"ignore": ["$.a"], "scrub": [{"pattern": "x", "placeholder": "y"}], "packs": ["dates"]})
     )
     assert one == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",))
     assert one.rules_digest == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",)).rules_digest != Rules().rules_digest
@@ -207,7 +213,7 @@ def test_codex_environment_is_scrubbed_where_codex_puts_it() -> None:
 
 
 def test_paths_are_steps() -> None:
-    assert parse_path("$..a[0].b-c[*]['d e']") == (
+    assert parse_json_path("$..a[0].b-c[*]['d e']") == (
         ("deep", "a"), ("index", 0), ("name", "b-c"), ("every", "*"), ("name", "d e"),
     )  # fmt: skip
 
@@ -219,7 +225,7 @@ MADE = {
 
 
 def walked(tree: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
-    walk = ShapeWalk(MADE.get)
+    walk = BodyShapeNormalizer(MADE.get)
     walk.apply_shape(tree, shape)
     return tree, walk.refs
 

@@ -15,14 +15,14 @@ from llmproxy.core.misses.nearest_recording import (
     COUNTED,
     LONGEST,
     RecordingRewriter,
-    find_nearest,
+    find_nearest_recording,
     shorten_old_and_new_values,
-    suggest_rules,
+    suggest_normalize_rules,
 )
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Headers, Request
 from llmproxy.core.traffic.json_diff import ABSENT
-from llmproxy.settings import read_normalize
+from llmproxy.settings import parse_normalize_rules
 from tests.support.narrowing import known
 
 Turn = tuple[str, str]
@@ -51,7 +51,7 @@ SYSTEM = ("system", "You are a helpful travel agent.")
 
 
 def test_no_candidates() -> None:
-    assert find_nearest(canonical(("user", "hi")), []) is None
+    assert find_nearest_recording(canonical(("user", "hi")), []) is None
 
 
 TALK: list[Turn] = [SYSTEM, ("user", "a"), ("assistant", "b"), ("user", "c")]
@@ -86,7 +86,7 @@ def test_the_recording_that_was_meant_is_named(
     wanted: Canonical, recorded: list[tuple[int, Canonical]], id_: int, paths: list[str], like: float
 ) -> None:
     """With its differences, which the journal can write down."""
-    found = known(find_nearest(wanted, recorded))
+    found = known(find_nearest_recording(wanted, recorded))
     assert (found.id, found.same_operation, [each.path for each in found.differences]) == (id_, True, paths)
     assert found.similarity > like
     assert like or ([each.looks for each in found.differences], found.suggestion) == ([None], None)
@@ -98,7 +98,7 @@ def test_suggests_a_rule_that_helps() -> None:
     """A date in the system prompt brings a rule, and what stays different is counted."""
     old = canonical(("system", "Today is 2026-11-19. Be kind."), ("user", "hi"), temperature=0)
     new = canonical(("system", "Today is 2026-11-20. Be kind."), ("user", "hi"), temperature=1)
-    suggestion = known(known(find_nearest(new, [(1, old)])).suggestion)
+    suggestion = known(known(find_nearest_recording(new, [(1, old)])).suggestion)
     assert (suggestion.toml, suggestion.left) == ('packs = ["days"]', 1)
 
 
@@ -124,7 +124,7 @@ def test_only_what_decides_is_told_in_this_runs_words() -> None:
     others = [(n, canonical(SYSTEM, ("user", f"question {'x' * n}"), *turns)) for n in range(49)]
     wanted = canonical(SYSTEM, *turns[:80], ("user", "and now?"))
     wording = Counting()
-    assert known(find_nearest(wanted, [*others, (99, canonical(SYSTEM, *turns))], wording)).id == 99
+    assert known(find_nearest_recording(wanted, [*others, (99, canonical(SYSTEM, *turns))], wording)).id == 99
     assert len([n for id_, n in wording.messages if id_ != 99]) == 3 * 49  # two messages, and the last one
     assert wording.wholes == [99]
 
@@ -137,7 +137,7 @@ def test_what_varies_in_every_message_is_not_looked_at_without_end() -> None:
 
     wording = Counting()
     recorded = [(n, numbered(n, f"the {n}th end of all")) for n in range(50)]
-    assert known(find_nearest(numbered(1000, "the 31st end of all"), recorded, wording)).id == 31
+    assert known(find_nearest_recording(numbered(1000, "the 31st end of all"), recorded, wording)).id == 31
     assert len(wording.messages) < 50 * 20
     assert len(wording.wholes) == 8
 
@@ -154,7 +154,7 @@ ONE, TWO = ("user", "paris: 7 degrees"), ("user", "oslo: 3 degrees")
 ])  # fmt: skip
 def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: Canonical, path: str) -> None:
     """Permuted messages, members and words are one difference, with its place; no rule is advised."""
-    found = known(find_nearest(asked, [(1, recorded)]))
+    found = known(find_nearest_recording(asked, [(1, recorded)]))
     assert (found.reordered, found.is_word_order) == (path, path.endswith("content"))
     assert not path or found.suggestion is None
 
@@ -167,7 +167,7 @@ def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: C
 ])  # fmt: skip
 def test_another_question_is_told_from_an_edit(recorded: Canonical, asked: Canonical, *, question: bool) -> None:
     """Nothing of it can be accepted; one line of several may be a template."""
-    assert known(find_nearest(asked, [(1, recorded)])).is_other_question is question
+    assert known(find_nearest_recording(asked, [(1, recorded)])).is_other_question is question
 
 
 # -- places: as much of both values as a person reads
@@ -199,7 +199,7 @@ def test_places_begin_with_what_people_edit_and_are_bounded() -> None:
     """Parameters before messages; of a great many the first. Each says in words where it is."""
     old = canonical(messages=[{"role": "user", "content": str(n)} for n in range(100)], temperature=0)
     new = canonical(messages=[{"role": "user", "content": f"{n}!"} for n in range(100)], temperature=1)
-    found = known(find_nearest(new, [(1, old)]))
+    found = known(find_nearest_recording(new, [(1, old)]))
     assert len(found.places) == len(found.differences) == COUNTED
     assert [each["where"] for each in found.places[:3]] == [
         "parameter temperature", "message 1 (user)", "message 2 (user)",
@@ -227,11 +227,11 @@ def chat(system: str, user: str = "hi", **more: object) -> dict[str, object]:
 ])  # fmt: skip
 def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str) -> None:
     """What is suggested, pasted into pyproject.toml, makes one key of the two requests."""
-    found = known(suggest_rules(canonical_of(old), canonical_of(new)))
+    found = known(suggest_normalize_rules(canonical_of(old), canonical_of(new)))
     assert found.left == 0
     table = tomllib.loads(found.toml)
     assert list(table) == member.split()
-    rules = Rules.from_settings(read_normalize(table))
+    rules = Rules.from_settings(parse_normalize_rules(table))
     assert build_key(canonical_of(old)) != build_key(canonical_of(new))
     assert build_key(canonical_of(old, rules)) == build_key(canonical_of(new, rules))
 
@@ -243,4 +243,4 @@ def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str)
 ], ids=["a real change", "half volatile", "no JSON"])  # fmt: skip
 def test_what_no_rule_makes_equal_brings_none(old: Canonical, new: Canonical) -> None:
     """A change that the caller made, a text that differs in more than volatile values, and what is no JSON."""
-    assert suggest_rules(old, new) is None
+    assert suggest_normalize_rules(old, new) is None

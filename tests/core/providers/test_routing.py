@@ -13,16 +13,22 @@ from llmproxy.core.providers.provider_table import (
     PROVIDERS,
     HostParsedFromPath,
     find_host_in_path,
-    get_service_kind,
+    get_call_channel,
     name_service_by_host,
 )
-from llmproxy.core.providers.routing import asks_for_stream, get_dialect_family, route, route_by_host, split_session
+from llmproxy.core.providers.routing import (
+    asks_for_stream,
+    get_dialect_family,
+    route,
+    route_by_host,
+    split_session_from_path,
+)
 from llmproxy.core.providers.upstreams_and_rates import (
     CallRateLimiter,
     SignatureForProxyError,
     add_env_upstreams,
+    check_aws_signature_host,
     read_env_upstreams,
-    refuse_foreign_signature,
 )
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
@@ -188,14 +194,14 @@ def test_upstream_is_a_base_url(name: str, url: str, target: str, sent: str) -> 
 ])  # fmt: skip
 def test_session_segment(target: str, session: str | None, rest: str) -> None:
     """The session is one percent-decoded segment; the rest of the URL is left as it came."""
-    assert split_session(target) == (session, rest)
+    assert split_session_from_path(target) == (session, rest)
 
 
 @pytest.mark.parametrize("target", ["/s//v1/models", "/s/", "/s/?a", "/s/%ff/v1/models"])
 def test_bad_session_is_refused(target: str) -> None:
     """An empty session name, or one that is not UTF-8, is refused."""
     with pytest.raises(RefusedError, match="session"):
-        split_session(target)
+        split_session_from_path(target)
 
 
 @pytest.mark.parametrize(("target", "body", "expected"), [
@@ -339,7 +345,7 @@ SIGNED = (
 def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
     """The message names both hosts, and the ways that work."""
     with pytest.raises(SignatureForProxyError) as raised:
-        refuse_foreign_signature((("host", "127.0.0.1:8080"), SIGNED), AWS)
+        check_aws_signature_host((("host", "127.0.0.1:8080"), SIGNED), AWS)
     for said in ("127.0.0.1:8080", AWS.removeprefix("https://"), "--intercept", "AWS_BEARER_TOKEN_BEDROCK"):
         assert said in str(raised.value)
     assert raised.value.status == 400
@@ -355,7 +361,7 @@ def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
 ])  # fmt: skip
 def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: str) -> None:
     """Signed for the host that is asked, not signed at all, or sent to whoever is not AWS."""
-    refuse_foreign_signature((("host", host), ("authorization", authorization)), upstream)
+    check_aws_signature_host((("host", host), ("authorization", authorization)), upstream)
 
 
 @pytest.mark.parametrize(("provider", "operation", "channel"), [
@@ -367,7 +373,7 @@ def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: s
 ])  # fmt: skip
 def test_the_channel_is_read_off_the_names(provider: str, operation: str, channel: Channel) -> None:
     """Whatever is stored says what it is about."""
-    assert get_service_kind(provider, operation) is channel
+    assert get_call_channel(provider, operation) is channel
 
 
 @pytest.mark.parametrize(("target", "patterns", "found"), [

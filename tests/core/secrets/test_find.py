@@ -20,8 +20,8 @@ from hypothesis import given, strategies as st
 from llmproxy.core.secrets import encoded_secret_redaction
 from llmproxy.core.secrets.encoded_secret_redaction import (
     FingerprintCache,
-    iter_windows,
-    overwrite_spans,
+    iter_text_search_windows,
+    overwrite_secret_spans,
     renew_aws_frame_checksums,
     replace_spans,
     unescape_json_text,
@@ -33,11 +33,11 @@ from llmproxy.core.secrets.find_secrets import (
     KnownSecrets,
     Span,
     _find_behind_service_names,
-    find_by_shape_or_name,
-    find_key_runs,
+    detect_secrets_by_pattern,
+    find_key_character_runs,
     is_inside_base64,
-    list_form_anchors,
-    list_written_forms,
+    list_encoded_secret_forms,
+    list_secret_form_anchors,
     merge_spans,
 )
 from llmproxy.core.secrets.redact import Redactor
@@ -67,11 +67,11 @@ SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st
 @given(SECRETS, st.integers(0, 10**6))
 def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str, seed: int) -> None:
     """A text that holds a form has a tail of it in a run of key characters, or the credential counts everywhere."""
-    made = list_form_anchors(secret)
+    made = list_secret_form_anchors(secret)
     if None in made:
         return
     chance = random.Random(seed)
-    for form in list_written_forms(secret):
+    for form in list_encoded_secret_forms(secret):
         epoch = CredentialEpoch()
         before, behind = ("".join(chance.choices(ascii_letters + ' "/-', k=6)) for _ in "12")
         assert epoch.record_searched_text(f"{before}{form}{behind}")
@@ -82,8 +82,8 @@ def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str
 @given(st.text(ascii_letters + digits + "-._~", min_size=16, max_size=80))
 def test_the_quick_tails_are_those_of_the_forms(secret: str) -> None:
     """A tenth of the time, nothing left out."""
-    for form in list_written_forms(secret):
-        assert any(tail is not None and tail in form for tail in list_form_anchors(secret))
+    for form in list_encoded_secret_forms(secret):
+        assert any(tail is not None and tail in form for tail in list_secret_form_anchors(secret))
 
 
 def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> None:
@@ -91,10 +91,10 @@ def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> 
     epoch = CredentialEpoch()
     assert epoch.is_still_valid(0, noted=False)
     assert epoch.record_searched_text("some text with token0123456789abcdef in it")
-    epoch.count_new_credential(list_form_anchors("another0123456789fedcba"))
+    epoch.count_new_credential(list_secret_form_anchors("another0123456789fedcba"))
     assert epoch.is_still_valid(0, noted=True)
     assert not epoch.is_still_valid(0, noted=False)
-    epoch.count_new_credential(list_form_anchors("token0123456789abcdef"))
+    epoch.count_new_credential(list_secret_form_anchors("token0123456789abcdef"))
     assert not epoch.is_still_valid(0, noted=True)
     assert not epoch.is_still_valid(1, noted=True)
     assert epoch.is_still_valid(2, noted=True)
@@ -186,7 +186,9 @@ def test_a_credential_with_a_shape_is_learned_once() -> None:
 @given(st.lists(st.sampled_from([*'k9_-+/=.~ \n"é%', "k" * 7, "Z" * 15, "a" * 16])).map("".join))
 def test_runs_are_sixteen_key_characters_and_more(text: str) -> None:
     """What is searched for keys is what an expression finds."""
-    assert find_key_runs(text).spans == [each.span() for each in re.finditer(r"[A-Za-z0-9_\-+/=.~]{16,}", text)]
+    assert find_key_character_runs(text).spans == [
+        each.span() for each in re.finditer(r"[A-Za-z0-9_\-+/=.~]{16,}", text)
+    ]
 
 
 def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
@@ -200,10 +202,10 @@ def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
             f"{name}{chance.choice(between)}{value}{chance.choice(between)}"
             for name, value in zip(names, values, strict=True)
         )
-        data, _, runs, _ = find_key_runs(text)
+        data, _, runs, _ = find_key_character_runs(text)
         labelled = {span[:2] for span in _find_behind_service_names(text, data, runs)}
         found += len(labelled)
-        assert labelled <= {span[:2] for span in find_by_shape_or_name(text)}
+        assert labelled <= {span[:2] for span in detect_secrets_by_pattern(text)}
     assert found > 100
 
 
@@ -211,7 +213,7 @@ def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
     """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
     text = "12345678 abcdefghijklmnopqrstuv 12345678 ABCDEFGHIJKLM ABCDEFGHIJKLM"
     spans = [Span(0, 8, "a"), Span(9, 31, "github"), Span(32, 40, "a"), Span(41, 54, "github"), Span(55, 68)]
-    assert overwrite_spans(text, spans) == "REDACTE* REDACTED-2:github***** REDACTE* REDACTED-3*** REDxbLXYbbnf*"
+    assert overwrite_secret_spans(text, spans) == "REDACTE* REDACTED-2:github***** REDACTE* REDACTED-3*** REDxbLXYbbnf*"
     assert replace_spans("abc", [Span(1, 2, "x")], lambda secret, kind: secret.upper() + kind) == "aBxc"
 
 
@@ -265,7 +267,7 @@ def test_no_break_between_key_characters_is_passed_over(text: str) -> None:
 def test_windows_cover_a_text_once() -> None:
     """What counts of one begins where that of the one before ended, and has margins on both sides."""
     for size in (0, 1, 4 << 20, (4 << 20) + 1, 9_999_999):
-        found = list(iter_windows(size))
+        found = list(iter_text_search_windows(size))
         assert [found[0][1], *(last for _, _, last, _ in found)] == [*(first for _, first, _, _ in found), size]
         assert all(start <= first - 200_000 or start == 0 for start, first, _, _ in found)
         assert all(end >= last + 200_000 or end == size for _, _, last, end in found)

@@ -12,12 +12,12 @@ import pytest
 from llmproxy.core.secrets.encoded_secret_redaction import replace_spans
 from llmproxy.core.secrets.entropy import (
     has_alphanumeric_run,
+    is_high_entropy_text,
     is_made_of_words,
-    is_random,
     is_real_password,
     measure_entropy,
 )
-from llmproxy.core.secrets.find_secrets import CREDENTIAL, find_by_shape_or_name, merge_spans
+from llmproxy.core.secrets.find_secrets import CREDENTIAL, detect_secrets_by_pattern, merge_spans
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.secrets.secret_kinds import (
     ANSWER_HEADER,
@@ -25,7 +25,7 @@ from llmproxy.core.secrets.secret_kinds import (
     KINDS,
     PATTERNS,
     SECRET_HEADER,
-    compile_template,
+    compile_secret_template,
     is_credential_parameter,
     is_secret_member,
 )
@@ -39,18 +39,20 @@ def test_every_kind_is_found_wherever_it_stands() -> None:
     """In a sentence, in quotes, after an escape or a colour; not at the end of a word."""
     for kind in KINDS:
         key = drawn_key(kind)
-        assert compile_template(kind.template).match(key)
+        assert compile_secret_template(kind.template).match(key)
         for text in (key, f" {key} ", f'"{key}"', f"x\\n{key}\\n", f"\x1b[32m{key}\x1b[0m", f"key%3D{key}"):
-            left = replace_spans(text, merge_spans(find_by_shape_or_name(text)), lambda _secret, _kind: "")
+            left = replace_spans(text, merge_spans(detect_secrets_by_pattern(text)), lambda _secret, _kind: "")
             assert key not in left, (kind, text)
-        assert kind.length_before_needle or all(start > 4 for start, _, _ in find_by_shape_or_name(f"word{key}")), kind
+        assert kind.length_before_needle or all(start > 4 for start, _, _ in detect_secrets_by_pattern(f"word{key}")), (
+            kind
+        )
 
 
 @pytest.mark.parametrize("name", STANDING)
 def test_what_stands_behind_a_sign_is_found(name: str) -> None:
     """And every row of the table has an example."""
     text = STANDING[name]
-    assert secret_of(text) in "".join(text[start:end] for start, end, _ in find_by_shape_or_name(text))
+    assert secret_of(text) in "".join(text[start:end] for start, end, _ in detect_secrets_by_pattern(text))
     shown = {name.partition(",")[0] for name in (*STANDING, *NAMED, "private key", "url password")}
     assert {pattern.name for pattern in PATTERNS} <= shown | {"form field", "credential"}
 
@@ -60,7 +62,7 @@ def test_an_example_of_documentation_is_no_key() -> None:
     for kind in KINDS:
         same = re.compile(r"<([a-z]+?)(\d+)\+?>")
         text = same.sub(lambda match: ("0" if match[1] in ("digit", "hex") else "x") * 40, kind.template)
-        assert find_by_shape_or_name(text) == [], text
+        assert detect_secrets_by_pattern(text) == [], text
 
 
 def test_words_and_lots_are_told_apart() -> None:
@@ -73,8 +75,8 @@ def test_words_and_lots_are_told_apart() -> None:
         assert not is_made_of_words(lot)
     assert measure_entropy("aaaa") == 0
     assert measure_entropy("abcd") == 2
-    assert is_random("aB3dE5fG7hJ9")
-    assert not is_random("your-own-key-123")
+    assert is_high_entropy_text("aB3dE5fG7hJ9")
+    assert not is_high_entropy_text("your-own-key-123")
     assert has_alphanumeric_run("x-0123456789abc-y")
     assert not has_alphanumeric_run("classification-report-for-2023")
     assert is_real_password("s3cr3t")

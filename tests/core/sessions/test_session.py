@@ -131,7 +131,7 @@ def test_defaults_spend_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [Exchange, Session])
 def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
-    """What a feature knows of them is a value of its own (`CallState`, `Interceptor`)."""
+    """What a feature knows of them is a value of its own (`InterceptorCallValues`, `Interceptor`)."""
     assert len(fields(kind)) <= 15
 
 

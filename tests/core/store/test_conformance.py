@@ -18,11 +18,11 @@ from llmproxy.core.store.queries import (
     read_volatile_fields,
     write_volatile_fields,
 )
-from llmproxy.core.store.reader import KeyChange
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.reader import RequestKeyChange
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
-from llmproxy.server_store_copies import register_server
+from llmproxy.server_store_copies import register_store_server
 from tests.support.recordings import NOW, interaction, key, status
 
 Opener = Callable[..., Store]
@@ -37,7 +37,7 @@ def open_(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     def opened(*, writable: bool = True) -> Store:
         path = tmp_path / "llmproxy.db"
         if url:
-            path = register_server(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
+            path = register_store_server(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
         return open_store(path, writable=writable, now=lambda: NOW + next(seconds))
 
     return opened
@@ -68,7 +68,9 @@ def test_of_several_all_are_stored_or_none(open_: Opener) -> None:
     """What the database refuses of one takes the others along, and says so."""
     with open_() as store:
         with pytest.raises(RecordingError):
-            store.add_interactions([Addition(interaction(1)), Addition(interaction(2, started_at=None))])
+            store.add_interactions(
+                [InteractionToStore(interaction(1)), InteractionToStore(interaction(2, started_at=None))]
+            )
         assert store.find_keyed("default", 1, "agent", key(1)) == ()
         stored = store.add_interaction(interaction(1), supersede=False)
         assert [row.id for row in store.list_summaries()] == [stored]
@@ -77,7 +79,7 @@ def test_of_several_all_are_stored_or_none(open_: Opener) -> None:
 def test_several_are_stored_as_one_after_the_other(open_: Opener) -> None:
     """Occurrences, positions, superseding and shared bodies come out the same."""
     turns = ((1, False), (1, False), (2, True), (1, True))
-    many = [Addition(interaction(n, cassette=name), replaced) for name in "ab" for n, replaced in turns]
+    many = [InteractionToStore(interaction(n, cassette=name), replaced) for name in "ab" for n, replaced in turns]
     with open_() as store:
         ids = store.add_interactions(many[:4])
         contents = [store.conn.execute("SELECT count(*) FROM bodies").fetchone()]
@@ -97,7 +99,7 @@ def test_a_new_recording_supersedes_and_heals(open_: Opener) -> None:
         second = store.add_interaction(interaction(1), supersede=True)
         assert [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))] == [second]
         failed = [store.add_interaction(status(2, 500), supersede=False) for _ in range(2)]
-        healed = store.add_interactions([Addition(interaction(2), healing={failed[1]})])[0]
+        healed = store.add_interactions([InteractionToStore(interaction(2), healing={failed[1]})])[0]
         assert [slot.id for slot in store.find_keyed("default", 1, "agent", key(2))] == [healed, failed[1]]
         gone = {row.id for row in store.list_summaries(superseded=True) if row.superseded}
     assert gone == {first, failed[0]}
@@ -313,12 +315,12 @@ def test_other_keys_are_found_and_the_former_are_not(open_: Opener) -> None:
         one, two, three = (store.add_interaction(interaction(n), supersede=False) for n in (1, 2, 3))
         beside.refresh_cassette("default")
         store.rekey_recordings([
-            KeyChange(one, key(1), key(2), 1, "r"),
-            KeyChange(two, key(2), key(1), 1, "r"),
-            KeyChange(three, key(3), key(1), 2, "r"),
+            RequestKeyChange(one, key(1), key(2), 1, "r"),
+            RequestKeyChange(two, key(2), key(1), 1, "r"),
+            RequestKeyChange(three, key(3), key(1), 2, "r"),
         ])  # fmt: skip
         # Somebody else gave it another key: nothing is done.
-        store.rekey_recordings([KeyChange(one, key(1), key(7), 1, "r")])
+        store.rekey_recordings([RequestKeyChange(one, key(1), key(7), 1, "r")])
         for each in (store, beside):
             each.refresh_cassette("default")
             assert [slot.id for slot in each.find_keyed("default", 1, "agent", key(1))] == [two, three]
@@ -331,7 +333,7 @@ def test_one_recording_takes_the_place_of_one(open_: Opener) -> None:
     """And leaves the others of its key alone."""
     with open_() as store:
         first, second = (store.add_interaction(interaction(1), supersede=False) for _ in range(2))
-        new = store.add_interactions([Addition(interaction(1, occurrence=1), instead=first)])[0]
+        new = store.add_interactions([InteractionToStore(interaction(1, occurrence=1), instead=first)])[0]
         slots = store.find_keyed("default", 1, "agent", key(1))
         assert [(slot.id, slot.occurrence) for slot in slots] == [(new, 1), (second, 2)]
         assert [row.id for row in store.list_summaries(superseded=True) if row.superseded] == [first]
@@ -343,7 +345,7 @@ CHANGES: dict[str, Callable[[Store, int], object]] = {
     "end": lambda store, _: store.end_writing("default", 1, "h", clean=True),
     "delete": lambda store, id_: store.delete_interactions([id_]),
     "rename": lambda store, _: store.rename_cassette("default", "other"),
-    "rekey": lambda store, id_: store.rekey_recordings([KeyChange(id_, key(1), key(2), 1, "")]),
+    "rekey": lambda store, id_: store.rekey_recordings([RequestKeyChange(id_, key(1), key(2), 1, "")]),
 }
 
 

@@ -16,7 +16,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import derive_and_write_keys, iter_recordings_with_new_keys
+from llmproxy.core.store.queries import iter_recordings_with_new_keys, rewrite_keys_under_current_rules
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import answered, send
@@ -87,7 +87,7 @@ def test_a_change_of_rules_holds_at_once(store: Path) -> None:
 def test_what_was_one_request_is_two_under_stricter_rules(store: Path) -> None:
     """A key that was stored under looser rules finds nothing any more, also where a question of today has that very key."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as database:
-        assert derive_and_write_keys(database, IGNORING, {}) == 2
+        assert rewrite_keys_under_current_rules(database, IGNORING, {}) == 2
     with engine(store) as made:
         assert played(made, chat("one")) is None
         assert [played(made, asked) for asked in RECORDED] == [1, 2, 3, 4, 5]
@@ -137,7 +137,7 @@ def test_rekeying_makes_it_last(store: Path) -> None:
         found = list(iter_recordings_with_new_keys(database, IGNORING, {}))
         assert not any(each.has_unexplained_key for each in found)
         assert [each.id for each in found if each.old != each.new] == [1, 2]
-        assert [derive_and_write_keys(database, IGNORING, {}) for _ in "12"] == [2, 0]
+        assert [rewrite_keys_under_current_rules(database, IGNORING, {}) for _ in "12"] == [2, 0]
         assert not any(each.other_rules for each in iter_recordings_with_new_keys(database, IGNORING, {}))
     with engine(store, rules=IGNORING) as made:
         assert [played(made, asked) for asked in RECORDED] == [1, 2, 3, 4, 5]

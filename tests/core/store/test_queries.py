@@ -17,14 +17,14 @@ from llmproxy.core.store.queries import (
     canonical_of,
     count_recordings_live_at_time,
     count_unused,
-    derive_and_write_keys,
-    derive_current_keys,
+    derive_keys_under_current_rules,
     derive_route_of_recording,
     find_merged_keys,
     find_split_keys,
     iter_recordings_with_new_keys,
     list_api_key_variables,
     read_interaction_summary,
+    rewrite_keys_under_current_rules,
 )
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
@@ -172,13 +172,13 @@ def test_rekeying_merges_in_order(tmp_path: Path) -> None:
     fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
     rules = Rules(scrub=(TextScrub("run-[0-9]+", "<run>"),))
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
-        assert derive_and_write_keys(store, rules, {}) == 2
+        assert rewrite_keys_under_current_rules(store, rules, {}) == 2
         rows = store.list_summaries()
         assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
         assert not any(
             each.old != each.new or each.other_rules for each in iter_recordings_with_new_keys(store, rules, {})
         )
-        assert derive_and_write_keys(store, rules, {}) == 0
+        assert rewrite_keys_under_current_rules(store, rules, {}) == 0
 
 
 ODD = ["x", "[", "{", "null", "[1]", "[" * 100_000, b"\xff", 1e308, ""]
@@ -198,7 +198,7 @@ def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, 
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         for ask in (
             lambda: list(iter_recordings_with_new_keys(store, Rules(), {})),
-            lambda: derive_current_keys(store, "default", 1, Rules(), {}),
+            lambda: derive_keys_under_current_rules(store, "default", 1, Rules(), {}),
             lambda: [store.response(each.id) for each in store.find_keyed("default", 1, "agent", OTHER)],
         ):
             with suppress(CassetteCorrupt):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Request
 from llmproxy.errors import RecordingError
 from tests.support.recordings import NOW, interaction, key, read_everything, reopened, start, status
@@ -162,13 +162,13 @@ FAILED = [
 def test_a_later_good_answer_takes_the_place_of_a_failure(failure: Interaction, store: Store) -> None:
     """A bad day does not poison a cassette; what one session tried again stays a retry."""
     first = store.add_interaction(failure, supersede=False)
-    (good,) = store.add_interactions([Addition(interaction(1), healing=())])
+    (good,) = store.add_interactions([InteractionToStore(interaction(1), healing=())])
     assert [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))] == [good]
     assert next(row for row in store.list_summaries(superseded=True) if row.id == first).superseded
-    again = store.add_interactions([Addition(failure, healing={good})])
-    (later,) = store.add_interactions([Addition(interaction(1), healing={good, *again})])
+    again = store.add_interactions([InteractionToStore(failure, healing={good})])
+    (later,) = store.add_interactions([InteractionToStore(interaction(1), healing={good, *again})])
     assert [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))] == [good, *again, later]
-    (third,) = store.add_interactions([Addition(failure, healing=())])
+    (third,) = store.add_interactions([InteractionToStore(failure, healing=())])
     assert [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))] == [good, *again, later, third]
 
 
@@ -176,7 +176,7 @@ def test_a_later_good_answer_takes_the_place_of_a_failure(failure: Interaction, 
 def test_an_answer_is_never_replaced_by_a_later_session(answer: int, store: Store) -> None:
     """A wrong request stays wrong: it was answered."""
     first = store.add_interaction(status(1, answer), supersede=False)
-    (second,) = store.add_interactions([Addition(interaction(1), healing=())])
+    (second,) = store.add_interactions([InteractionToStore(interaction(1), healing=())])
     assert [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))] == [first, second]
 
 
@@ -185,7 +185,9 @@ def test_a_failure_of_the_same_session_or_elsewhere_stays(store: Store) -> None:
     changes: list[dict[str, object]] = [{"party": "user"}, {"sample": 2}, {"cassette": "other"}]
     for each in [dataclasses.replace(status(1, 500), **each) for each in changes]:  # type: ignore[arg-type]
         store.add_interaction(each, supersede=False)
-    made = store.add_interactions([Addition(status(1, 429), healing=()), Addition(interaction(1), healing=())])
+    made = store.add_interactions(
+        [InteractionToStore(status(1, 429), healing=()), InteractionToStore(interaction(1), healing=())]
+    )
     assert [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))] == made
     assert not any(row.superseded for row in store.list_summaries(superseded=True))
 
@@ -210,7 +212,7 @@ def test_an_answer_that_is_left_again_is_recorded(store: Store) -> None:
     left = status(1, 200, Ending.LEFT)
 
     def add(made: Interaction, *own: int) -> tuple[int, bool, list[int]]:
-        (stored,) = store.add_interactions([Addition(made, healing=own)])
+        (stored,) = store.add_interactions([InteractionToStore(made, healing=own)])
         store.end_writing("default", 1, "a", clean=None)
         ids = [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))]
         return stored, store.last_session_ended_cleanly("default", 1), ids

@@ -11,28 +11,28 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, strategies as st
 
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.dialects.streams import list_events
+from llmproxy.core.dialects.streams import list_stream_events
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.traffic.grpc import (
     Descriptors,
     build_refusal,
-    count_up_to_two,
-    find_texts,
-    format_messages,
-    split_messages,
+    count_grpc_messages_capped,
+    extract_protobuf_texts,
+    format_grpc_messages,
+    split_grpc_messages,
 )
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
     CUT,
     Frame,
+    convert_websocket_to_http_bodies,
     encode_frame_as_json_line,
     encode_frames,
+    extract_websocket_json_by_side,
     format_transcript,
     is_websocket_body,
-    list_json_from_side,
     parse_recorded_frames,
-    read_as_http_requests,
 )
 from llmproxy.errors import CassetteCorrupt, SettingsError
 from tests.support.narrowing import known
@@ -73,7 +73,7 @@ def test_a_damaged_line_is_an_error(line: str) -> None:
     good = encode_frame_as_json_line(Frame(1, client=True, data="a"))
     with pytest.raises(CassetteCorrupt, match="line 2"):
         parse_recorded_frames(good + line.encode())
-    assert [*list_json_from_side(good + line.encode(), "server")] == []
+    assert [*extract_websocket_json_by_side(good + line.encode(), "server")] == []
 
 
 def socket(*said: tuple[str, object]) -> bytes:
@@ -115,7 +115,7 @@ def test_the_model_is_the_one_that_the_server_names() -> None:
 
 
 def test_events_are_the_servers() -> None:
-    kinds = [event.get("type") for event in list_events(CONTENT_TYPE, REALTIME) if isinstance(event, dict)]
+    kinds = [event.get("type") for event in list_stream_events(CONTENT_TYPE, REALTIME) if isinstance(event, dict)]
     assert "conversation.item.create" not in kinds
     assert len(kinds) == 8
 
@@ -123,12 +123,14 @@ def test_events_are_the_servers() -> None:
 def test_question_and_answer_are_found_for_lists() -> None:
     """The last answer, what was spoken as its transcript; the question as a request would have put it."""
     assert known(read_answer("realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
-    assert b'"hi"' in read_as_http_requests(REALTIME)[0]
+    assert b'"hi"' in convert_websocket_to_http_bodies(REALTIME)[0]
     live = socket(
         ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),
         ("client", {"setup": {}}),
     )
-    assert json.loads(read_as_http_requests(live)[0]) == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    assert json.loads(convert_websocket_to_http_bodies(live)[0]) == {
+        "contents": [{"role": "user", "parts": [{"text": "hi"}]}]
+    }
 
 
 def test_a_transcript_is_for_people() -> None:
@@ -170,8 +172,8 @@ ONE, TWO = b"\0\0\0\0\3abc", b"\1\0\0\0\0"
 ])  # fmt: skip
 def test_messages_are_cut_where_they_say(body: bytes, messages: list[tuple[bool, bytes]], count: int) -> None:
     """One that is not whole is not read, but has begun."""
-    assert list(split_messages(body)) == messages
-    assert count_up_to_two(body) == count
+    assert list(split_grpc_messages(body)) == messages
+    assert count_grpc_messages_capped(body) == count
 
 
 def test_a_refusal_is_a_head_that_any_client_can_read() -> None:
@@ -215,13 +217,13 @@ def descriptor_set(package: str, service: str, method: str, field: str) -> descr
 ])  # fmt: skip
 def test_the_texts_of_a_message_are_found(data: bytes, texts: list[tuple[str, str]]) -> None:
     """With the numbers of the fields that lead to them."""
-    assert find_texts(data) == texts
+    assert extract_protobuf_texts(data) == texts
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(data: bytes) -> None:
-    list(format_messages(data, "/a/b", None, answer=True))
-    find_texts(data)
+    list(format_grpc_messages(data, "/a/b", None, answer=True))
+    extract_protobuf_texts(data)
 
 
 def test_a_descriptor_that_does_not_fit_is_an_error_in_words(tmp_path: Path) -> None:

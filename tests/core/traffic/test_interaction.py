@@ -15,9 +15,9 @@ from llmproxy.core.traffic.interaction import Chunk, ChunkedBody, Headers, Respo
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,
-    classify_volatile,
     clip,
     count_common_prefix,
+    detect_volatile_value_kind,
     is_volatile_value,
     list_differences,
 )
@@ -262,14 +262,14 @@ REAL = [
 @pytest.mark.parametrize(("old", "new", "kind"), VOLATILE, ids=lambda each: str(each)[-40:])
 def test_kinds(old: object, new: object, kind: str) -> None:
     """What changes from run to run by nature is recognised, in both directions."""
-    assert classify_volatile(old, new) == kind
-    assert classify_volatile(new, old) == kind
+    assert detect_volatile_value_kind(old, new) == kind
+    assert detect_volatile_value_kind(new, old) == kind
 
 
 @pytest.mark.parametrize(("old", "new"), REAL)
 def test_real_changes(old: object, new: object) -> None:
     """A real change of the request is never called volatile."""
-    assert classify_volatile(old, new) is None
+    assert detect_volatile_value_kind(old, new) is None
 
 
 def test_model_names_are_choices() -> None:

@@ -11,7 +11,7 @@ from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead, split_host
 from llmproxy.core.traffic.response_plan import (
     find_client_path_prefix,
     find_redirect_host,
-    location_to_store,
+    rewrite_location_for_storage,
     rewrite_location_to_proxy,
 )
 from llmproxy.errors import RefusedError
@@ -92,7 +92,7 @@ def test_whatever_stands_there_is_decided(headers: list[tuple[str, str]]) -> Non
 
 def kept(location: str, target: str = "/base/v1/files/f", at_provider: str = "/v1/files/f") -> str:
     """Return what is stored of a location that a gateway says."""
-    return location_to_store(
+    return rewrite_location_for_storage(
         location,
         sent_to="https://gw.corp:8443",
         target=target,

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.body_decoding import BodyDecoder, decode_body, parse_multipart
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
-from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan, plan_response, write_head
+from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan, plan_response, serialize_response_head
 from tests.support.narrowing import known
 
 SSE: Headers = (("content-type", "text/event-stream"),)
@@ -137,7 +137,7 @@ def test_waits_of_other_answers_are_scaled_with_the_speed(
 
 def test_a_recorded_line_break_starts_no_field() -> None:
     """What a store holds cannot split a response."""
-    assert write_head(200, "a\r\nX: 1", (("b\r\nY", "c\nZ: 1"),)).count(b"\r\n") == 3
+    assert serialize_response_head(200, "a\r\nX: 1", (("b\r\nY", "c\nZ: 1"),)).count(b"\r\n") == 3
 
 
 CODERS = {

@@ -18,7 +18,7 @@ from llmproxy.mitm.http1.fast_path import (
     DisconnectAwareHandler,
     Front,
     HeadCache,
-    is_request_servable_by_front,
+    is_request_fast_path_eligible,
 )
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.http1_parser import parse_head
@@ -300,4 +300,4 @@ def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
 
 def test_plain_is_what_a_client_sends_by_base_url() -> None:
     """The head of a usual request is plain."""
-    assert is_request_servable_by_front(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))
+    assert is_request_fast_path_eligible(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))

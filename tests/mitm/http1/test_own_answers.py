@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient, StdioClients
-from llmproxy.core.engine.call_outcomes import AnswerWriter
+from llmproxy.core.engine.call_outcomes import RecordingStoreWriter
 from llmproxy.core.engine.engine import Engine, EngineComponentClasses
 from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.core.sessions.exchange import Exchange
@@ -93,7 +93,7 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
         assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
 
 
-class NotWriting(AnswerWriter):
+class NotWriting(RecordingStoreWriter):
     def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         raise RecordingError("The store did not take the recording: disk full.")
 

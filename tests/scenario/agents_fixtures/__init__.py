@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import LLM, AgentInput, Message
-from llmproxy.trace.observing.agent_activity import WireObserver
+from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from tests.provider import Step, step
 from tests.support.process import Process, clean_env
 
@@ -59,7 +59,7 @@ async def one_run(url: str, agent: AgentAdapter, name: str, mode: str) -> tuple[
         async with session.speaking_turn(agent):
             said = await agent.call(given(thread=f"{name}-{mode}", llm=session.llm))
         assert (await session.misses(), await session.count_unattributed()) == ((), 0)
-        wire = WireObserver()
+        wire = ModelCallObserver()
         wire.add_calls_with_recordings(await session.calls())
         tools = [f"{each.name} {each.arguments} {each.result}" for each in wire.list_tool_uses()]
     finally:

@@ -13,11 +13,11 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
 from llmproxy.scenario.cluster.transfer_files import (
     glob_files,
+    localize_interaction_ids,
     read_files_to_send,
     read_local_recording_ids,
-    replace_ids_by_local_ones,
 )
-from llmproxy.scenario.cluster.worker_node import ClusterRateLimiter, serve_pacing_socket, start_rate_actor
+from llmproxy.scenario.cluster.worker_node import ClusterRateLimiter, serve_rate_limit_socket, start_rate_actor
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from tests.support.recordings import interaction, key, reopened
 
@@ -30,13 +30,13 @@ def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str =
 
 def test_numbers_become_those_of_the_store_here() -> None:
     """By what a recording is called in every store; also where an assertion names it."""
-    made = replace_ids_by_local_ones(
+    made = localize_interaction_ids(
         run((14, 15), ("x", "", "y"), InteractionLabel(14, 15)), lambda cassette, n: {"x": 3, "y": n}
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
     assert pickle.loads(pickle.dumps(InteractionLabel(3, None))).interactions == (3, None)
-    named = replace_ids_by_local_ones(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
+    named = localize_interaction_ids(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
     assert isinstance(named, Step)
     assert named.assertions[0].where == "row interaction 14"
 
@@ -51,13 +51,13 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
-    made = replace_ids_by_local_ones(
+    made = localize_interaction_ids(
         run((14,), ("x",), InteractionLabel(14)), partial(read_local_recording_ids, tmp_path / "none.db")
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
-    assert replace_ids_by_local_ones(plain, partial(read_local_recording_ids, tmp_path / "none.db")) == plain
+    assert localize_interaction_ids(plain, partial(read_local_recording_ids, tmp_path / "none.db")) == plain
 
 
 def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def ask(where: str, said: str) -> str:
 
 def test_a_proxy_asks_and_is_told_how_long_to_wait() -> None:
     count = ClusterRateLimiter({"*": "1/min"}, clock=lambda: 7.0)
-    with serve_pacing_socket(count.count_call) as where:
+    with serve_rate_limit_socket(count.count_call) as where:
         secret = where.partition("/")[2]
         assert [ask(where, f"{secret} 1 openai") for _ in range(2)] == ["0.0\n", "60.0\n"]
         assert ask(where, f"{secret} 0 http:example.com") == "0.0\n"
@@ -102,7 +102,7 @@ def test_a_proxy_asks_and_is_told_how_long_to_wait() -> None:
 
 def test_a_stranger_is_told_nothing() -> None:
     count = ClusterRateLimiter({"*": "1/min"}, clock=lambda: 7.0)
-    with serve_pacing_socket(count.count_call) as where:
+    with serve_rate_limit_socket(count.count_call) as where:
         assert ask(where, "guess 1 openai") == ask(where, "") == ""
     assert count.count_call("openai", True) == 0.0
 

@@ -14,19 +14,19 @@ import pytest
 from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.scenario.cluster.remote_runner import (
-    RemoteRunner,
+    RayClusterRunner,
     build_cluster_unusable_error,
+    build_ray_resource_options,
     connect_ray_counting_tries,
     open_ray_connection,
     ray_address,
-    ray_options,
 )
-from llmproxy.scenario.cluster.worker_node import NodeReply, make_error_picklable
+from llmproxy.scenario.cluster.worker_node import NodeRunResult, make_error_picklable
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.run_on_cluster import RemoteSuites, SuiteParcel
+from llmproxy.suite.run.run_on_cluster import RemoteCaseRunner, SuiteParcel
 from tests.scenario.people import Ear
 
 
@@ -85,18 +85,18 @@ def case_of(folder: Path, more: str = "") -> SuiteCase:
     return load_suites([path]).scenarios[0]
 
 
-def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RemoteRunner]:
-    heard, runner = Ear(), RemoteRunner(ray, {})
+def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RayClusterRunner]:
+    heard, runner = Ear(), RayClusterRunner(ray, {})
     world = RunContext(options=SuiteCommandOptions(mode="replay"), proxy=None, handlers=[heard])
-    ran = asyncio.run(RemoteSuites(runner, parcel()).run_case(world, case, 1, 1, alone=True))
+    ran = asyncio.run(RemoteCaseRunner(runner, parcel()).run_case(world, case, 1, 1, alone=True))
     runner.wait_for_cancelled_runs()
     return ran, heard.events, runner
 
 
-def back() -> NodeReply[CaseResult]:
+def back() -> NodeRunResult[CaseResult]:
     begun = Started(run_id="r", scenario="a", name="a")
     done = Finished(run_id="r", scenario="a", status=Status.PASSED)
-    return NodeReply(CaseResult(Status.PASSED), [begun, done], {"a.yaml": b"x"})
+    return NodeRunResult(CaseResult(Status.PASSED), [begun, done], {"a.yaml": b"x"})
 
 
 def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_who_missed_on_a_node_is_told_where_to_look(tmp_path: Path) -> None:
         Started(run_id="r", scenario="a", name="a"),
         Finished(run_id="r", scenario="a", status=Status.ENVIRONMENT_ERROR, misses=("ingen inspelning",)),
     ]
-    _, events, cluster = execute(Ray(NodeReply(CaseResult(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
+    _, events, cluster = execute(Ray(NodeRunResult(CaseResult(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
     assert events == told
     assert [note.partition(": ")[2] for note in cluster.list_notes()] == ["run what missed without the cluster first"]
     assert execute(Ray(back()), case_of(tmp_path))[2].list_notes() == []
@@ -155,8 +155,8 @@ def test_where_a_cluster_is() -> None:
     for wrong in ("dask", "ray://", "http://h"):
         with pytest.raises(SettingsError, match="it can be `ray`"):
             ray_address(wrong, {})
-    assert ray_options(None) == {"num_cpus": 1.0}
-    assert ray_options({"cpu": 2, "gpu": 1, "memory": 3, "tpu": 1}) == {
+    assert build_ray_resource_options(None) == {"num_cpus": 1.0}
+    assert build_ray_resource_options({"cpu": 2, "gpu": 1, "memory": 3, "tpu": 1}) == {
         "num_cpus": 2, "num_gpus": 1, "memory": 3 << 20, "resources": {"tpu": 1},
     }  # fmt: skip
 
@@ -192,7 +192,7 @@ def test_a_busy_cluster_is_asked_again() -> None:
     ray = Busy(2)
     assert connect_ray_counting_tries(ray, "ray", "local", "n", waited.append) == 3
     assert (ray.ended, waited) == (2, [1, 2])
-    assert RemoteRunner(Ray(), {}, 3).list_notes() == ["connecting to the cluster took 3 tries"]
+    assert RayClusterRunner(Ray(), {}, 3).list_notes() == ["connecting to the cluster took 3 tries"]
     with pytest.raises(MachineError, match="cannot be used: Initialization failure from server"):
         connect_ray_counting_tries(Busy(9), "ray", "local", "n", waited.append)
     other = Busy(9, "no route")

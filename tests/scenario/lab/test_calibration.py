@@ -13,7 +13,12 @@ from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.report.scenario_rows import wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
-from llmproxy.scenario.lab.judge_calibration import FlipRate, JudgeCalibration, calibrate_judge, count_judge_calls
+from llmproxy.scenario.lab.judge_calibration import (
+    JudgeCalibration,
+    VerdictFlipRate,
+    calibrate_judge,
+    count_judge_calls,
+)
 from llmproxy.scenario.lab.judge_transcript import Transcript
 from tests.scenario.people import Judge
 
@@ -67,7 +72,7 @@ def test_agreement_and_kappa_against_people() -> None:
     assert (wrong.id, wrong.criterion, wrong.human, wrong.judge, wrong.reason) == (
         "t2", "b", "passed", "failed", "about b",
     )  # fmt: skip
-    assert (found.repetition, found.order, found.unsteady) == (FlipRate(0, 24), FlipRate(0, 8), 0)
+    assert (found.repetition, found.order, found.unsteady) == (VerdictFlipRate(0, 24), VerdictFlipRate(0, 8), 0)
     text = "\n".join(found.summary_lines())
     assert "agreement: 6 of 7 (85.7%, 95 % interval" in text
     assert "flips on order: 0 of 8 (0.0%)" in text
@@ -101,11 +106,11 @@ def test_flips_on_repetition_and_on_order_are_told_apart() -> None:
     moody = measured(
         lambda name, text, sample, _: "passed" if (name, text, sample) != ("t1", "a", 2) else "failed", HUMAN
     )
-    assert (moody.repetition, moody.unsteady, moody.order) == (FlipRate(2, 24), 1, FlipRate(0, 8))
+    assert (moody.repetition, moody.unsteady, moody.order) == (VerdictFlipRate(2, 24), 1, VerdictFlipRate(0, 8))
     biased = measured(
         lambda _name, text, _sample, backwards: "passed" if (text == "a") != backwards else "failed", HUMAN
     )
-    assert (biased.repetition, biased.unsteady, biased.order) == (FlipRate(0, 24), 0, FlipRate(8, 8))
+    assert (biased.repetition, biased.unsteady, biased.order) == (VerdictFlipRate(0, 24), 0, VerdictFlipRate(8, 8))
 
 
 def test_what_could_not_be_judged_is_left_out_and_shown() -> None:

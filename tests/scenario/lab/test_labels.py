@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.lab.human_labels import add_or_replace_label, list_judged_runs, list_labelled_ids, read_labels
+from llmproxy.scenario.lab.human_labels import (
+    add_or_replace_label,
+    list_conversations_to_label,
+    read_human_labels,
+    read_labelled_conversation_ids,
+)
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 GOOD: dict[str, Any] = {
@@ -30,19 +35,19 @@ def write(folder: Path, *lines: object) -> Path:
 def test_a_line_is_a_conversation_with_labels(tmp_path: Path) -> None:
     """In the order of the file, without empty lines and comments; text is lines with speakers; a byte order mark is no matter."""
     other = {"transcript": MESSAGES, "criteria": {"grüßt": True, "lies": False, "知道": "Inconclusive"}}
-    first, second = read_labels(write(tmp_path, "# people", GOOD, "", other))
+    first, second = read_human_labels(write(tmp_path, "# people", GOOD, "", other))
     assert (first.transcript.id, first.transcript.description, first.transcript.messages) == ("a", "d", MESSAGES)
     assert first.labels == {"greets": "passed", "is brief": None}
     assert second.transcript.id == "line-4"
     assert second.labels == {"grüßt": "passed", "lies": "failed", "知道": "inconclusive"}
     text = "User: hi\nthere\nAgent: hello\nassistant:again"
-    (found,) = read_labels(write(tmp_path, {"transcript": text, "criteria": {"c": "fail"}}))
+    (found,) = read_human_labels(write(tmp_path, {"transcript": text, "criteria": {"c": "fail"}}))
     lines = (("user", "hi\nthere"), ("assistant", "hello"), ("assistant", "again"))
     assert found.transcript.messages == [{"role": role, "content": text} for role, text in lines]
     assert found.labels == {"c": "failed"}
     path = write(tmp_path, GOOD)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert len(read_labels(path)) == 1
+    assert len(read_human_labels(path)) == 1
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,7 @@ def test_a_line_is_a_conversation_with_labels(tmp_path: Path) -> None:
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: object, says: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        read_labels(write(tmp_path, {**GOOD, "id": "first"}, line))
+        read_human_labels(write(tmp_path, {**GOOD, "id": "first"}, line))
     assert f"{tmp_path / 'labels.jsonl'}:2: " in str(caught.value)
     assert says in str(caught.value)
     assert '"label": "passed"' in str(caught.value)
@@ -80,13 +85,13 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: object, says: str) -> None:
 def test_nothing_to_compare_is_refused(tmp_path: Path) -> None:
     """No file, no line, no label; what is recorded under an id that is there twice would be mixed up."""
     with pytest.raises(SettingsError, match="cannot be read"):
-        read_labels(tmp_path / "nowhere")
+        read_human_labels(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="are empty"):
-        read_labels(write(tmp_path, "# nothing"))
+        read_human_labels(write(tmp_path, "# nothing"))
     with pytest.raises(SettingsError, match="has a label"):
-        read_labels(write(tmp_path, {**GOOD, "criteria": {"c": None}}))
+        read_human_labels(write(tmp_path, {**GOOD, "criteria": {"c": None}}))
     with pytest.raises(SettingsError, match="'a' is taken"):
-        read_labels(write(tmp_path, GOOD, GOOD))
+        read_human_labels(write(tmp_path, GOOD, GOOD))
 
 
 # -- What of a report can be labelled, and the line that comes of it
@@ -106,34 +111,34 @@ def report(folder: Path, **changes: Any) -> Path:
 
 def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
     """The criteria are the judge's, then those that it never spoke of."""
-    (found,) = list_judged_runs(report(tmp_path))
+    (found,) = list_conversations_to_label(report(tmp_path))
     assert (found.id, found.criteria) == ("refund~2 12345678", ("fast", "polite"))
     labels = tmp_path / "labels.jsonl"
     labels.write_text(found.format_jsonl_line(["failed", None]) + "\n", encoding="utf-8")
-    (read,) = read_labels(labels)
+    (read,) = read_human_labels(labels)
     assert (read.transcript.description, dict(read.labels)) == ("a lamp", {"fast": "failed", "polite": None})
-    assert list_labelled_ids(labels) == {"refund~2 12345678"}
+    assert read_labelled_conversation_ids(labels) == {"refund~2 12345678"}
 
 
 def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     """No such file, no report, no such run, nothing said, nothing judged."""
     with pytest.raises(SettingsError, match="cannot be read"):
-        list_judged_runs(tmp_path / "none.json")
+        list_conversations_to_label(tmp_path / "none.json")
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(SettingsError, match="no JSON report") as caught:
-        list_judged_runs(tmp_path / "x.json")
+        list_conversations_to_label(tmp_path / "x.json")
     assert "--report json=FILE" in (caught.value.hint or "")
     with pytest.raises(SettingsError, match="begins with 'other'"):
-        list_judged_runs(report(tmp_path), "other")
+        list_conversations_to_label(report(tmp_path), "other")
     with pytest.raises(SettingsError, match="has a conversation"):
-        list_judged_runs(report(tmp_path, parts=[]))
+        list_conversations_to_label(report(tmp_path, parts=[]))
     bare = {"run_id": "r", "scenario": "s"}
     unjudged = report(tmp_path, started=bare, parts=[SAID])
     with pytest.raises(SettingsError, match="was judged by criteria"):
-        list_judged_runs(unjudged)
-    assert list_judged_runs(unjudged, criteria=["kind"])[0].criteria == ("kind",)
+        list_conversations_to_label(unjudged)
+    assert list_conversations_to_label(unjudged, criteria=["kind"])[0].criteria == ("kind",)
     with pytest.raises(SettingsError, match="no file of labels"):
-        list_labelled_ids(report(tmp_path))
+        read_labelled_conversation_ids(report(tmp_path))
 
 
 def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
@@ -162,5 +167,5 @@ def test_a_file_that_is_none_of_labels_is_refused_in_words(tmp_path: Path, data:
     path = tmp_path / "labels.jsonl"
     path.write_bytes(data)
     with pytest.raises(SettingsError, match="is no file of labels"):
-        list_labelled_ids(path)
+        read_labelled_conversation_ids(path)
     assert path.read_bytes() == data

@@ -12,7 +12,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.lab.judge_transcript import Transcript
-from llmproxy.scenario.lab.rejudge_and_open_loop import JudgeVariance, RecordedUserResult, open_loop, rejudge
+from llmproxy.scenario.lab.rejudge_and_open_loop import OpenLoopResult, RejudgeVarianceResult, open_loop, rejudge
 from llmproxy.scenario.repeats.statistics import estimate_judge_variance
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider
@@ -39,7 +39,7 @@ def transcripts(*passes: object) -> list[Transcript]:
     ]
 
 
-def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> JudgeVariance:
+def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> RejudgeVarianceResult:
     given = {"proxy": False} | given
     return asyncio.run(rejudge(transcripts(*passes), judge, repeats=repeats, rng=random.Random(1), **given))
 
@@ -86,7 +86,7 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
     """Live once through the proxy, then offline the same figures, which are then said to be no new evidence."""
     calls = [finish(status, evidence=["a"]) for status in ("passed", "failed", "passed", "passed")]
 
-    def look(url: str) -> JudgeVariance:
+    def look(url: str) -> RejudgeVarianceResult:
         judge = scenario.JudgeAgent(criteria=["It says a"], model="openai/gpt-4o-mini", api_key="k")
         return judged(1, 2, repeats=2, judge=judge, proxy=url, max_concurrency=1)
 
@@ -120,7 +120,7 @@ SAID = [
 ]
 
 
-def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> RecordedUserResult:
+def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> OpenLoopResult:
     options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
     return asyncio.run(open_loop(Transcript(id="t", messages=messages, description="d"), agents, options=options))
 

@@ -10,8 +10,8 @@ from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.models.errors import (
     ModelError,
     RefusableParameter,
-    build_call_error,
-    find_proxy_text,
+    build_model_call_error,
+    extract_proxy_error_text,
     find_refused_parameter,
     is_transient,
 )
@@ -33,7 +33,7 @@ class FromLitellm(Exception):
 
 
 def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
-    return build_call_error(error, "openai/x", "judge", temperature=temperature)
+    return build_model_call_error(error, "openai/x", "judge", temperature=temperature)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -117,7 +117,7 @@ def test_a_missing_key_says_what_to_set() -> None:
     """The commonest mistake has its own words; a bare `gemini-...` is asked at Vertex AI, which few people mean."""
     error = meant(FromLitellm("litellm.AuthenticationError: The api_key client option must be set", 401))
     assert "api_key=..." in str(error)
-    error = build_call_error(
+    error = build_model_call_error(
         FromLitellm("google.auth: no default credentials", 500), "gemini-2.5-pro", "user", temperature=None
     )
     assert 'write "gemini/gemini-2.5-pro"' in str(error)
@@ -126,5 +126,5 @@ def test_a_missing_key_says_what_to_set() -> None:
 def test_a_long_error_is_cut_and_an_odd_one_survives() -> None:
     """A page of HTML is not printed whole; an exception without a status is an error like any other."""
     assert len(str(meant(FromLitellm("x" * 5000, None)))) < 1000
-    assert find_proxy_text(ValueError("nothing of ours {")) == "nothing of ours {"
+    assert extract_proxy_error_text(ValueError("nothing of ours {")) == "nothing of ours {"
     assert isinstance(meant(ValueError("odd")), ModelError)

@@ -18,7 +18,7 @@ from llmproxy.scenario.models.model_calls import complete
 from llmproxy.scenario.models.route_via_proxy import (
     fill_api_base_from_client,
     get_provider_name,
-    redirect_client,
+    redirect_client_to_proxy,
     route_model,
     upstreams_of_models,
 )
@@ -187,12 +187,12 @@ def test_a_handler_of_litellms_is_right_as_it_is() -> None:
     from litellm.llms.custom_httpx.http_handler import HTTPHandler
 
     handler = HTTPHandler()
-    assert redirect_client(handler, P, "anthropic/claude-sonnet-4-5") is handler
+    assert redirect_client_to_proxy(handler, P, "anthropic/claude-sonnet-4-5") is handler
     assert fill_api_base_from_client(ModelConfig(model="anthropic/x", extra={"client": handler}), P).api_base is None
 
 
 def test_a_client_that_nobody_knows_is_refused() -> None:
     """Its calls might pass the proxy by; the text says what to write."""
     with pytest.raises(SettingsError, match=r"client=Mock\(\.\.\.\), and nobody knows how") as caught:
-        redirect_client(Mock(), P, "gpt-4o-mini")
+        redirect_client_to_proxy(Mock(), P, "gpt-4o-mini")
     assert "api_base=" in str(caught.value.hint)

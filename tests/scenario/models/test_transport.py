@@ -18,7 +18,7 @@ import pytest
 
 from llmproxy.errors import LLMProxyError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.errors import HttpModelCallFailed, ModelError, find_proxy_code
+from llmproxy.scenario.models.errors import HttpModelCallFailed, ModelError, find_proxy_error_code
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
@@ -27,10 +27,10 @@ from llmproxy.scenario.models.transport import (
     ModelToolCall,
     build_direct_request_or_none,
     import_litellm,
-    in_model_loop,
-    is_known_openai_name,
-    read_openai,
+    is_known_openai_model_name,
+    parse_openai_chat_response,
     request_chat_answer,
+    run_in_model_loop,
     strip_reasoning,
 )
 from llmproxy.scenario.run_session import RunSession
@@ -115,7 +115,7 @@ def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider
     keywords = given(**more, api_base=f"{provider.url}/v1", extra_headers={"x-mine": "1"})
     request = direct(keywords)
     assert request is not None
-    asyncio.run(in_model_loop(request_chat_answer(request)))
+    asyncio.run(run_in_model_loop(request_chat_answer(request)))
     ours = provider.requests[-1]
 
     async def translated() -> None:
@@ -123,9 +123,9 @@ def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider
 
     if "half a letter" in str(keywords["messages"]):
         with pytest.raises(Exception, match="surrogates not allowed"):  # litellm cannot write half a letter at all
-            asyncio.run(in_model_loop(translated()))
+            asyncio.run(run_in_model_loop(translated()))
         return
-    asyncio.run(in_model_loop(translated()))
+    asyncio.run(run_in_model_loop(translated()))
     theirs = provider.requests[-1]
     assert ours is not theirs
     assert ours.fields == theirs.fields
@@ -197,7 +197,7 @@ def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
 def test_a_bare_name_of_openai_is_known(known: bool, names: list[str]) -> None:
     """For these nobody has to be asked whose they are, as litellm says; one that only looks like them is asked about."""
     for name in names:
-        assert is_known_openai_name(name) is known, name
+        assert is_known_openai_model_name(name) is known, name
         assert not known or import_litellm().get_llm_provider(name, api_key="none")[1] == "openai"
 
 
@@ -430,9 +430,9 @@ async def where() -> tuple[str, int]:
 
 def test_all_loops_share_one() -> None:
     """Runs in other loops and threads do their work in the same one, so that one pool of connections serves all."""
-    first = asyncio.run(in_model_loop(where()))
+    first = asyncio.run(run_in_model_loop(where()))
     second: list[object] = []
-    thread = threading.Thread(target=lambda: second.append(asyncio.run(in_model_loop(where()))))
+    thread = threading.Thread(target=lambda: second.append(asyncio.run(run_in_model_loop(where()))))
     thread.start()
     thread.join(10)
     assert first == second[0]
@@ -452,7 +452,7 @@ async def test_whoever_stops_waiting_stops_the_work() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await in_model_loop(work())
+            await run_in_model_loop(work())
     assert stopped.wait(5)
 
 
@@ -463,7 +463,7 @@ def test_what_the_work_raises_is_raised_to_whoever_waits() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        asyncio.run(in_model_loop(work()))
+        asyncio.run(run_in_model_loop(work()))
 
 
 def message(**members: Any) -> bytes:
@@ -517,7 +517,7 @@ def test_reasoning_is_stripped(said: object, heard: str) -> None:
 )
 def test_an_answer_is_read(body: bytes, answer: Answer) -> None:
     """What was said aloud, and what was called."""
-    assert read_openai(200, {}, body) == answer
+    assert parse_openai_chat_response(200, {}, body) == answer
 
 
 # -- what is no answer
@@ -550,7 +550,7 @@ def test_an_answer_is_read(body: bytes, answer: Answer) -> None:
 def test_what_is_no_answer_says_so(status: int, body: bytes, meant: int, said: str) -> None:
     """Every other answer is an error, with the words that were in it, and a status that says whether to ask again."""
     with pytest.raises(HttpModelCallFailed) as caught:
-        read_openai(status, {"location": "http://b/"}, body)
+        parse_openai_chat_response(status, {"location": "http://b/"}, body)
     assert caught.value.status_code == meant
     assert said in str(caught.value)
 
@@ -559,11 +559,11 @@ def test_what_the_proxy_says_has_its_code() -> None:
     """In a header, whatever the text says; what is kept in cache.db comes back as it was."""
     body = b'{"error": {"message": "llmproxy: no"}}'
     with pytest.raises(HttpModelCallFailed, match=r"^llmproxy: no$") as caught:
-        read_openai(404, {"x-llmproxy-error": "llmproxy_cache_miss"}, body)
-    assert find_proxy_code(caught.value) == "llmproxy_cache_miss"
+        parse_openai_chat_response(404, {"x-llmproxy-error": "llmproxy_cache_miss"}, body)
+    assert find_proxy_error_code(caught.value) == "llmproxy_cache_miss"
     with pytest.raises(HttpModelCallFailed) as caught:
-        read_openai(404, {}, body)
-    assert find_proxy_code(caught.value) == ""
+        parse_openai_chat_response(404, {}, body)
+    assert find_proxy_error_code(caught.value) == ""
     answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),))
     assert Answer.from_json_text(answer.to_text()) == answer
     assert Answer.from_json_text('{"text": "x", "tool_calls": [], "finish_reason": "stop"}') == Answer("x")

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison, RunAgainstRecording
+from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison, RunComparedWithRecording
 from llmproxy.trace.comparing.behavior_comparison import (
+    AgentRunBehavior,
     BehaviorChange,
-    BehaviorRun,
     ComparedToolCall,
     compare_behaviors,
-    read_behavior,
+    extract_run_behavior,
 )
 from tests.support.live import Bench, Turn, Wish, World, scripted
 
@@ -83,21 +83,21 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-def run(bench: Bench, seed: int) -> tuple[Planted, RunAgainstRecording]:
+def run(bench: Bench, seed: int) -> tuple[Planted, RunComparedWithRecording]:
     planted = plant(seed)
     bench.model = scripted(planted.turns)
     ran = bench.run("do it")
     name = ran.report["live"]["cassette"]
-    recorded, policy = (read_behavior(bench.interactions(each)) for each in ("x", name))
+    recorded, policy = (extract_run_behavior(bench.interactions(each)) for each in ("x", name))
     verdict = "pass" if seed % 3 else "fail"
-    return planted, RunAgainstRecording(name, policy, recorded, verdict, tuple(ran.report["live"]["unknown"]))
+    return planted, RunComparedWithRecording(name, policy, recorded, verdict, tuple(ran.report["live"]["unknown"]))
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 62), marks=pytest.mark.slow)], ids=["few", "many"])
 def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
     """Calls gone, new, changed, swapped, other last words, tokens, verdicts: exactly those, in each run and in all."""
     expected: Counter[BehaviorChange] = Counter()
-    runs: list[RunAgainstRecording] = []
+    runs: list[RunComparedWithRecording] = []
     for seed in seeds:
         planted, made = run(bench, seed)
         assert set(compare_behaviors(made.recorded, made.policy)) == planted.changes, seed
@@ -119,8 +119,8 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 
 
 def test_the_same_policy_differs_in_nothing() -> None:
-    same = BehaviorRun((ComparedToolCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
-    found = RecordingComparison("x", same, (RunAgainstRecording("x@live-1", same, same),))
+    same = AgentRunBehavior((ComparedToolCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
+    found = RecordingComparison("x", same, (RunComparedWithRecording("x@live-1", same, same),))
     assert found.behavior_change_counts == []
     assert "the same calls in the same order" in "\n".join(found.summary_lines())
     assert "cost: unknown -> unknown" in "\n".join(found.summary_lines())
@@ -129,22 +129,25 @@ def test_the_same_policy_differs_in_nothing() -> None:
 def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
     """A provider that failed, Ctrl-C: what was not called any more is no choice of the model's."""
     call = ComparedToolCall("a", {"b": 1})
-    whole, cut = BehaviorRun((call, call), "done", 3), BehaviorRun((call,), "", 1, ended=False)
+    whole, cut = AgentRunBehavior((call, call), "done", 3), AgentRunBehavior((call,), "", 1, ended=False)
     found = RecordingComparison(
         "x",
         whole,
-        (RunAgainstRecording("x@live-1", cut, whole, "exit 1"), RunAgainstRecording("x@live-2", BehaviorRun(), whole)),
+        (
+            RunComparedWithRecording("x@live-1", cut, whole, "exit 1"),
+            RunComparedWithRecording("x@live-2", AgentRunBehavior(), whole),
+        ),
     )
     assert (found.behavior_change_counts, found.verdicts) == ([], {})
     assert found.to_json()["compared"] == 0
     lines = list(found.summary_lines())
     assert lines[1:] == ["  2 runs broke off before the model had said its last words: not compared"]
-    ends_with_a_call = BehaviorRun((call,), "", 1, ended=False)
-    assert not RunAgainstRecording("x@live-3", cut, ends_with_a_call).broke_off
+    ends_with_a_call = AgentRunBehavior((call,), "", 1, ended=False)
+    assert not RunComparedWithRecording("x@live-3", cut, ends_with_a_call).broke_off
 
 
 def test_a_call_that_comes_once_less_is_gone_and_nothing_else() -> None:
     """Equal calls stand for each other in order as far as that goes."""
     calls = [ComparedToolCall(name, {}) for name in ("get", "set", "get")]
-    changes = compare_behaviors(BehaviorRun(tuple(calls)), BehaviorRun(tuple(calls[1:])))
+    changes = compare_behaviors(AgentRunBehavior(tuple(calls)), AgentRunBehavior(tuple(calls[1:])))
     assert changes == (BehaviorChange("gone", "get", old="get({})"),)

@@ -20,7 +20,7 @@ import llmproxy.scenario.running.executor as ours
 from llmproxy import scenario
 from llmproxy.errors import MachineError
 from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult, ScenarioState
-from llmproxy.scenario.running.conversation import TypedLine, ask_person, parse_typed_line
+from llmproxy.scenario.running.conversation import PersonInput, parse_person_input, read_person_input
 from tests.scenario.conformance import played
 from tests.scenario.people import Agent, Judge, User, executor, play, roles, said
 
@@ -302,21 +302,21 @@ def test_an_adapter_can_add_messages_meanwhile() -> None:
 @pytest.mark.parametrize(
     ("line", "want"),
     [
-        ("", TypedLine()),
-        ("   ", TypedLine()),
-        ("hello there ", TypedLine("hello there ")),
-        ("/pass", TypedLine("", success=True)),
-        ("/pass all good", TypedLine("all good", success=True)),
-        ("/fail  rude", TypedLine("rude", success=False)),
-        ("/judge", TypedLine(judge=True)),
-        ("/judge now", TypedLine("/judge now")),
-        ("/passport please", TypedLine("/passport please")),
-        ("/etc/hosts", TypedLine("/etc/hosts")),
+        ("", PersonInput()),
+        ("   ", PersonInput()),
+        ("hello there ", PersonInput("hello there ")),
+        ("/pass", PersonInput("", success=True)),
+        ("/pass all good", PersonInput("all good", success=True)),
+        ("/fail  rude", PersonInput("rude", success=False)),
+        ("/judge", PersonInput(judge=True)),
+        ("/judge now", PersonInput("/judge now")),
+        ("/passport please", PersonInput("/passport please")),
+        ("/etc/hosts", PersonInput("/etc/hosts")),
     ],
 )
-def test_what_a_line_means(line: str, want: TypedLine) -> None:
+def test_what_a_line_means(line: str, want: PersonInput) -> None:
     """Enter is nothing, a known word after a slash is an order, all else is said."""
-    assert parse_typed_line(line) == want
+    assert parse_person_input(line) == want
 
 
 async def test_asking_does_not_block_the_loop() -> None:
@@ -328,7 +328,7 @@ async def test_asking_does_not_block_the_loop() -> None:
         assert thought.wait(600)
         return "typed"
 
-    asked = asyncio.ensure_future(ask_person("mine", read))
+    asked = asyncio.ensure_future(read_person_input("mine", read))
     while not prompts:
         await asyncio.sleep(0.01)
     thought.set()
@@ -344,7 +344,7 @@ def test_without_a_terminal_it_says_so(error: Exception) -> None:
         raise error
 
     with pytest.raises(MachineError, match="debug=True asks at the terminal, and there is none"):
-        asyncio.run(ask_person(read=read))
+        asyncio.run(read_person_input(read=read))
 
 
 @pytest.fixture

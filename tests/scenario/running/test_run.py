@@ -18,7 +18,7 @@ from llmproxy import scenario
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import Status
 from llmproxy.scenario import ScenarioResult, run_sync
-from llmproxy.scenario.running.run import RunPlan, run_in_new_thread, run_to_end
+from llmproxy.scenario.running.run import RunPlan, run_coroutine_to_end, run_scenario_in_new_thread
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, executor, finished, said
 
@@ -202,7 +202,7 @@ async def test_context_variables_are_copied_into_the_thread() -> None:
         return f"{found} on {threading.current_thread().name}"
 
     MARK.set("set by the caller")
-    result = await run_in_new_thread(executor(Agent(read), name="where", max_turns=1))
+    result = await run_scenario_in_new_thread(executor(Agent(read), name="where", max_turns=1))
     assert MARK.get() == "set by the caller"
     assert said(result) == ["set by the caller on scenario where"]
 
@@ -211,14 +211,14 @@ async def test_blocking_adapters_do_not_stop_each_other() -> None:
     """Four runs that each wait for the others, blocking their threads, all go on."""
     together = threading.Barrier(4)
     makers = [executor(Agent(lambda _given: after(together.wait, 30)), max_turns=1) for _ in range(4)]
-    await asyncio.gather(*(run_in_new_thread(each) for each in makers))
+    await asyncio.gather(*(run_scenario_in_new_thread(each) for each in makers))
 
 
 async def test_what_an_adapter_raises_comes_out_as_it_is() -> None:
     error = KeyError("my own")
 
     with pytest.raises(KeyError) as caught:
-        await run_in_new_thread(executor(Agent(error)))
+        await run_scenario_in_new_thread(executor(Agent(error)))
     assert caught.value is error
 
 
@@ -231,7 +231,7 @@ def test_odd_exceptions_come_out_too(error: BaseException, kind: type[BaseExcept
 
     async def go() -> BaseException:
         try:
-            await run_in_new_thread(executor(Agent(error)))
+            await run_scenario_in_new_thread(executor(Agent(error)))
         except BaseException as caught:  # noqa: BLE001 (whatever comes out)
             return caught
         raise AssertionError("nothing was raised")
@@ -258,7 +258,7 @@ async def test_cancelling_the_awaiter_cancels_the_run() -> None:
         return "never"
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(run_in_new_thread(executor(Agent(wait), ear=ear)), 0.2)
+        await asyncio.wait_for(run_scenario_in_new_thread(executor(Agent(wait), ear=ear)), 0.2)
     assert seen == ["cancelled"]
     assert finished(ear).error == "interrupted: the run was cancelled before it ended"
 
@@ -270,7 +270,7 @@ def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) ->
     async def go() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(
-                run_in_new_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2
+                run_scenario_in_new_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2
             )
 
     with caplog.at_level(logging.WARNING):
@@ -288,7 +288,7 @@ async def test_a_blocked_call_runs_into_its_limit() -> None:
     made = executor(Agent(lambda _given: release.wait() and "x"), ear=ear, call_timeout=0.1)
 
     with pytest.raises(AgentError, match=r"Agent \(Agent\) gave no answer in 0.1 s.\n.*It blocks its thread"):
-        await run_in_new_thread(made)
+        await run_scenario_in_new_thread(made)
     release.set()
     _ended("scenario n")
     assert finished(ear).status is Status.AGENT_ERROR
@@ -301,7 +301,7 @@ async def test_a_blocked_run_runs_into_its_limit(who: Any, error: type[Exception
     made = executor(who(lambda _given: release.wait() and "x"), timeout=0.1, name="slow")
 
     with pytest.raises(error, match=r"did not end in 0.1 s: it was in turn 0 while .* its thread is blocked"):
-        await run_in_new_thread(made)
+        await run_scenario_in_new_thread(made)
     release.set()
     _ended("scenario slow")
 
@@ -323,7 +323,7 @@ def test_what_an_agent_leaves_running_is_ended() -> None:
         await asyncio.sleep(0)
         return "x"
 
-    asyncio.run(run_in_new_thread(executor(Agent(start), max_turns=1)))
+    asyncio.run(run_scenario_in_new_thread(executor(Agent(start), max_turns=1)))
     assert seen == ["ended"]
 
 
@@ -342,10 +342,10 @@ def test_finish_raises_what_the_coroutine_raises() -> None:
 
     async def inside() -> None:
         with pytest.raises(LookupError, match="no"):
-            run_to_end(fail)
+            run_coroutine_to_end(fail)
 
     with pytest.raises(LookupError, match="no"):
-        run_to_end(fail)
+        run_coroutine_to_end(fail)
     asyncio.run(inside())
 
 

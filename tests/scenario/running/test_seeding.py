@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.scenario.running.executor import read_history
+from llmproxy.scenario.running.executor import load_conversation_history
 from tests.scenario.people import Agent, User, play, said
 from tests.support.chats import NOW, chat
 
@@ -49,7 +49,7 @@ def test_a_file_of_messages(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"talk{suffix}"
     lines = "\n".join(json.dumps(each) for each in TALK)
     path.write_text({".jsonl": lines, ".json": json.dumps(TALK)}.get(suffix, json.dumps({"messages": TALK})), "utf-8")
-    assert read_history(str(path)) == TALK
+    assert load_conversation_history(str(path)) == TALK
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_no_conversation_is_refused(tmp_path: Path, text: str | None, sa
     if text is not None:
         path.write_text(text, "utf-8")
     with pytest.raises(SettingsError, match=says):
-        read_history(str(path))
+        load_conversation_history(str(path))
 
 
 def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
@@ -78,28 +78,28 @@ def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
     last = [*more, {"role": "assistant", "content": "12 degrees."}, {"role": "user", "content": "And tomorrow?"}]
     path = recorded(tmp_path / "x.db", (start, called), (more, {"content": "12 degrees."}), (last, {"content": "13."}))
     words = [start[1], *last[-2:], {"role": "assistant", "content": "13."}]
-    assert read_history(f"{path}::shop") == read_history(f"{path}::shop~1") == words
+    assert load_conversation_history(f"{path}::shop") == load_conversation_history(f"{path}::shop~1") == words
 
 
 def test_samples_are_told_apart(tmp_path: Path) -> None:
     """`cassette~2` is the second recorded sample; an agent without memory begins anew, and all of it is one to the user."""
     path = recorded(tmp_path / "x.db", ONE)
     recorded(path, TWO, sample=2)
-    assert read_history(f"{path}::shop~2")[0]["content"] == "two"
+    assert load_conversation_history(f"{path}::shop~2")[0]["content"] == "two"
     with pytest.raises(CassetteNotFound, match="shop~x"):
-        read_history(f"{path}::shop~x")
+        load_conversation_history(f"{path}::shop~x")
     path = recorded(tmp_path / "y.db", ONE, TWO)
-    assert [message["content"] for message in read_history(f"{path}::shop")] == ["one", "1", "two", "2"]
+    assert [message["content"] for message in load_conversation_history(f"{path}::shop")] == ["one", "1", "two", "2"]
 
 
 def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
     """The error names what there is; nothing to go on from is an error, never an empty beginning."""
     path = recorded(tmp_path / "x.db", ONE)
     with pytest.raises(CassetteNotFound, match="there are: shop"):
-        read_history(f"{path}::none")
+        load_conversation_history(f"{path}::none")
     path = recorded(tmp_path / "y.db", ([{"role": "system", "content": "be"}], {"content": ""}))
     with pytest.raises(SettingsError, match="nobody says anything"):
-        read_history(f"{path}::shop")
+        load_conversation_history(f"{path}::shop")
 
 
 def test_a_run_goes_on_from_a_recording(tmp_path: Path) -> None:

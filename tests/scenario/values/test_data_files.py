@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy import scenario
-from llmproxy.scenario.values.data_files import RowError, read_rows
+from llmproxy.scenario.values.data_files import DataFileError, read_data_file_rows
 from llmproxy.yaml_reader import Problems, read_documents
 
 
@@ -33,7 +33,7 @@ def data(folder: Path, text: str, name: str = "cases.csv") -> Path:
 )  # fmt: skip
 def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object]) -> None:
     """Cells of CSV are texts, always; the others keep their types."""
-    assert [row.values for row in read_rows(data(tmp_path, text, name))] == want
+    assert [row.values for row in read_data_file_rows(data(tmp_path, text, name))] == want
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant(tmp_path: Path, name: str, text: str, line: int, words: str) -> None:
-    with pytest.raises(RowError) as caught:
-        read_rows(data(tmp_path, text, name))
+    with pytest.raises(DataFileError) as caught:
+        read_data_file_rows(data(tmp_path, text, name))
     assert (caught.value.line, words in str(caught.value)) == (line, True)
 
 
 def test_yaml_is_read_as_suites_are(tmp_path: Path) -> None:
     """Version 1.2: what a suite's own list would be, a file is; PyYAML alone would make 8, False, 750 and a date of these."""
     said = "[{a: 010, b: no, c: 12:30, d: 2026-01-02, e: 1_000, f: 0x1F, g: 1e3, h: ~, i: true, j: '7', <<: &m {k: 1}}, *m]"
-    (first, second) = read_rows(data(tmp_path, said, "a.yaml"))
+    (first, second) = read_data_file_rows(data(tmp_path, said, "a.yaml"))
     (suite, _), *_ = read_documents(said, "s.yaml", Problems())
     assert [first.values, second.values] == suite
     assert first.values == {
@@ -105,19 +105,19 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_file_of_data_stops_the_program(tmp_path: Path, name: str) -> None:
     """It is refused in words, before anything is made of it: libyaml recurses in C, where Python cannot catch it."""
-    with pytest.raises(RowError):
-        read_rows(data(tmp_path, HOSTILE[name], name.replace("/", "-")))
+    with pytest.raises(DataFileError):
+        read_data_file_rows(data(tmp_path, HOSTILE[name], name.replace("/", "-")))
 
 
 def test_a_file_that_is_not_there_or_not_utf8(tmp_path: Path) -> None:
     """Both with what to do, or why; anchors are for using a value again, and many uses of a small one are no bomb."""
-    with pytest.raises(RowError, match="No such file"):
-        read_rows(tmp_path / "none.csv")
+    with pytest.raises(DataFileError, match="No such file"):
+        read_data_file_rows(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes(b"id,city\na,K\xf6ln\n")
-    with pytest.raises(RowError, match=r"latin.csv:2: is not UTF-8 \(byte 11, 0xf6\)"):
-        read_rows(tmp_path / "latin.csv")
+    with pytest.raises(DataFileError, match=r"latin.csv:2: is not UTF-8 \(byte 11, 0xf6\)"):
+        read_data_file_rows(tmp_path / "latin.csv")
     text = "- &a {city: [Oslo, Bergen]}\n" + "- *a\n" * 1_000
-    assert len(read_rows(data(tmp_path, text, "a.yaml"))) == 1_001
+    assert len(read_data_file_rows(data(tmp_path, text, "a.yaml"))) == 1_001
 
 
 pytest_plugins = ("pytester",)
@@ -135,7 +135,7 @@ def test_a_case_is_a_mapping_with_a_name(tmp_path: Path) -> None:
     assert [each.id for each in scenario.cases(path)] == ["Rome-1", "Paris-2"]
     path.write_text("city\nRome\nRome\n")
     assert [each.id for each in scenario.cases(path)] == ["1", "2"]
-    with pytest.raises(RowError):
+    with pytest.raises(DataFileError):
         scenario.cases(tmp_path / "none.csv")
 
 
@@ -183,5 +183,5 @@ def test_a_file_that_is_wrong_shows_the_line_that_asks(
     (folder / "test_it.py").write_text("from llmproxy import scenario\nCASES = scenario.cases('cities.csv')\n")
     result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["tests/test_it.py:2: in <module>", f"E   *RowError: {words.replace('[', '[[]')}"])
+    result.stdout.fnmatch_lines(["tests/test_it.py:2: in <module>", f"E   *DataFileError: {words.replace('[', '[[]')}"])
     assert [line for line in result.outlines if "llmproxy/scenario/" in line] == []

@@ -19,7 +19,7 @@ from llmproxy.scenario.values.messages import (
     copy_messages,
     copy_value,
     explain_call_not_async,
-    get_text,
+    get_message_text,
     list_messages,
     to_message,
 )
@@ -150,7 +150,7 @@ def test_scripted_content_becomes_a_message() -> None:
 )
 def test_the_text_of_a_message(content: object, want: str) -> None:
     """Parts that are no text are left out."""
-    assert get_text({"role": "user", "content": content}) == want
+    assert get_message_text({"role": "user", "content": content}) == want
 
 
 def test_a_call_that_is_not_async_is_shown_how() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.checks.row_checks import StoreBaseline, take_baseline
+from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
 from tests.suite.runs import Run, run
 
 
@@ -14,7 +14,7 @@ def made() -> Run:
 
 
 @pytest.fixture
-def before(made: Run) -> StoreBaseline:
-    found = take_baseline(made.look, ["tasks"])
-    assert isinstance(found, StoreBaseline)
+def before(made: Run) -> RowSnapshotBeforeStep:
+    found = take_row_snapshot_before_step(made.look, ["tasks"])
+    assert isinstance(found, RowSnapshotBeforeStep)
     return found

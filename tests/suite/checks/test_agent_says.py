@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.chat_steps import merge_declared_with_observed, read_declared_history_edits
-from llmproxy.trace.observing.history_edits import ProcessorFinding, ProcessorFindings
+from llmproxy.suite.checks.chat_steps import merge_history_edit_findings, read_declared_history_edits
+from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
 
-UNSEEN = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
-IDLE = ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-INFERRED = ProcessorFinding(
+UNSEEN = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
+IDLE = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+INFERRED = HistoryEditFinding(
     activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3}
 )
 PROVEN = replace(INFERRED, evidence="proven")
 
 
-def condenser(seen: ProcessorFinding, said: object) -> ProcessorFinding:
-    return merge_declared_with_observed(
-        ProcessorFindings(seen, UNSEEN, UNSEEN), read_declared_history_edits([said])
+def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
+    return merge_history_edit_findings(
+        HistoryEditFindings(seen, UNSEEN, UNSEEN), read_declared_history_edits([said])
     ).condenser
 
 
@@ -39,7 +39,7 @@ def condenser(seen: ProcessorFinding, said: object) -> ProcessorFinding:
     ],
 )
 def test_the_wire_decides_where_it_can(
-    seen: ProcessorFinding, said: object, activated: bool | None, evidence: str
+    seen: HistoryEditFinding, said: object, activated: bool | None, evidence: str
 ) -> None:
     """The agent fills in what cannot be seen; a contradiction is unknown, and so an error."""
     found = condenser(seen, {"processors": {"condenser": {"activated": said}}})

@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots, check_text, forbid_update_in_ci
-from llmproxy.suite.matchers.apply import all_hold
+from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots, check_text, refuse_snapshot_update_in_ci
+from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.text import is_pattern_found
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Response
@@ -40,7 +40,7 @@ ANSWER = "Task 'Buy milk' created successfully."
 def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
     """And what does not hold shows the answer."""
     found = check_text(Response.model_validate(wanted), answer, VariableScope())
-    assert all_hold(found) is holds
+    assert all_assertions_hold(found) is holds
     for each in found:
         if each.status is Status.FAILED:
             assert any(word in each.message for word in ("milk", "found 2", "no JSON")), each.message
@@ -98,10 +98,10 @@ def test_only_changes_are_written(tmp_path: Path) -> None:
 
 def test_ci_refuses() -> None:
     """A snapshot that nobody looked at proves nothing."""
-    forbid_update_in_ci({"CI": "false"})
-    forbid_update_in_ci({})
+    refuse_snapshot_update_in_ci({"CI": "false"})
+    refuse_snapshot_update_in_ci({})
     with pytest.raises(SuiteError, match="CI"):
-        forbid_update_in_ci({"CI": "true"})
+        refuse_snapshot_update_in_ci({"CI": "true"})
 
 
 def test_tools_need_traffic(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.row_checks import StoreBaseline, take_baseline
+from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
 from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import build_store
@@ -20,7 +20,7 @@ from tests.suite.runs import Run, created, run
 OTHER = {"title": "a", "userId": "bob"}
 
 
-def test_rows_of_another_user_make_a_number_unknown(made: Run, before: StoreBaseline) -> None:
+def test_rows_of_another_user_make_a_number_unknown(made: Run, before: RowSnapshotBeforeStep) -> None:
     """`count: 0` passed while the agent wrote for somebody else; where the fields say whose, they are counted."""
     made.store.insert("tasks", OTHER)
     none = created(made.look, before, fields={"title": "a"}, count=0)
@@ -35,7 +35,7 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
     for alone in (True, False):
         made = run()
         look = replace(made.look, alone=alone, cleaner=None)
-        before = take_baseline(look, ["tasks"])
+        before = take_row_snapshot_before_step(look, ["tasks"])
         made.add("a")
         made.store.insert("tasks", OTHER)
         assert all(each.startswith("passed") for each in created(look, before))
@@ -67,7 +67,7 @@ REMADE = ("DELETE FROM tasks WHERE id = 2", "INSERT INTO tasks (title) VALUES ('
 def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, key: str) -> None:
     """SQLite gives the number of the last row again: the new row looks like the old one, changed."""
     look, execute = reusing(tmp_path, key)
-    before = take_baseline(look, ["tasks"])
+    before = take_row_snapshot_before_step(look, ["tasks"])
     execute(*REMADE)
     one, none = (created(look, before, fields={"title": "new"}, **more) for more in ({}, {"count": 0}))
     if key.endswith("AUTOINCREMENT"):
@@ -90,7 +90,7 @@ def test_a_row_that_says_when_it_was_made_is_found_under_a_reused_number(
     """Made later than the one before it under its number, it is another row; one that was changed keeps that time."""
     look, execute = reusing(tmp_path)
     execute(f"ALTER TABLE tasks ADD COLUMN {column} TEXT DEFAULT '2027-01-04T09:00:00Z'")
-    before = take_baseline(look, ["tasks"])
+    before = take_row_snapshot_before_step(look, ["tasks"])
     execute(REMADE[0], f"INSERT INTO tasks (title, {column}) VALUES ('new', '2027-01-04T09:00:07Z')")
     one, *_ = created(look, before, fields={"title": "new"}, count=1)
     assert one.startswith(f"{status} created[0]")
@@ -103,7 +103,7 @@ def test_a_row_that_says_when_it_was_made_is_found_under_a_reused_number(
 def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     """One below a row that stayed cannot be a new one; the newest may be, which is said where the number holds anyway."""
     look, execute = reusing(tmp_path)
-    before = take_baseline(look, ["tasks"])
+    before = take_row_snapshot_before_step(look, ["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 1")
     assert created(look, before, count=0) == ["passed created[0].count"]
     assert look.remarks == []
@@ -118,7 +118,7 @@ def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
 
 def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> None:
     look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
-    before = take_baseline(look, ["tasks"])
+    before = take_row_snapshot_before_step(look, ["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
     assert created(look, before, count=0) == ["passed created[0].count"]
     look.store.close()
@@ -129,7 +129,7 @@ def test_a_row_that_was_given_to_the_user_is_no_new_one(made: Run) -> None:
     row = made.store.insert("tasks", OTHER)
     cleaner = RowCleaner(made.store, user="anna")
     cleaner.begin_run(["tasks"])
-    before = take_baseline(made.look, ["tasks"])
+    before = take_row_snapshot_before_step(made.look, ["tasks"])
     made.store.update("tasks", row["id"], {"userId": "anna"})
     assert created(made.look, before, count=0) == ["passed created[0].count"]
     (missing,) = created(made.look, before, fields={"title": "a"})

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.row_checks import StoreBaseline, take_baseline
+from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
 from tests.suite.runs import Run, created, run
 
 
-def test_a_new_row_with_the_fields_passes(made: Run, before: StoreBaseline) -> None:
+def test_a_new_row_with_the_fields_passes(made: Run, before: RowSnapshotBeforeStep) -> None:
     """Every field is an assertion of its own."""
     made.add("Buy milk", status="todo")
     fields = {"title": {"contains": "milk"}, "status": "todo", "parentId": {"exists": False}}
@@ -24,12 +24,12 @@ def test_a_new_row_with_the_fields_passes(made: Run, before: StoreBaseline) -> N
 def test_a_row_that_was_there_before_is_not_created(made: Run) -> None:
     """The commonest vacuous pass; the message says why."""
     row = made.add("Buy milk")
-    assert created(made.look, take_baseline(made.look, ["tasks"]), fields={"title": "Buy milk"}) == [
+    assert created(made.look, take_row_snapshot_before_step(made.look, ["tasks"]), fields={"title": "Buy milk"}) == [
         f"failed created[0]: no row was added to tasks in this step for the user 'anna' (userId); tasks id={row['id']} has these fields, but was there before"
     ]
 
 
-def test_the_nearest_row_is_explained(made: Run, before: StoreBaseline) -> None:
+def test_the_nearest_row_is_explained(made: Run, before: RowSnapshotBeforeStep) -> None:
     made.add("Untitled", status="todo")
     made.add("Other", status="open")
     said = created(made.look, before, fields={"title": "Buy milk", "status": "todo"})
@@ -52,7 +52,7 @@ def test_the_nearest_row_is_explained(made: Run, before: StoreBaseline) -> None:
     ],
 )
 def test_count_is_of_the_rows_that_have_the_fields(
-    count: object, rows: int, status: str, made: Run, before: StoreBaseline
+    count: object, rows: int, status: str, made: Run, before: RowSnapshotBeforeStep
 ) -> None:
     """A row too many fails; so does one too few; none may be what is wanted."""
     made.add("Something else")
@@ -66,7 +66,7 @@ def test_count_is_of_the_rows_that_have_the_fields(
 def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
     """Two candidates are an error that lists them."""
     made = run(names=["new"])
-    before = take_baseline(made.look, ["tasks"])
+    before = take_row_snapshot_before_step(made.look, ["tasks"])
     made.add("Buy milk")
     bound = created(made.look, before, fields={"title": "Buy milk"}, **{"as": "$new"})
     assert all(line.startswith("passed") for line in bound)
@@ -78,17 +78,19 @@ def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
 
 def test_an_unknown_column_or_entity_is_an_error(made: Run) -> None:
     """Whatever rows there are, and also where no field can be compared."""
-    assert created(made.look, take_baseline(made.look, ["tasks"]), fields={"tittle": {"exists": False}})[0].startswith(
+    assert created(
+        made.look, take_row_snapshot_before_step(made.look, ["tasks"]), fields={"tittle": {"exists": False}}
+    )[0].startswith(
         "environment_error created[0]: created[0].fields: tasks has no column 'tittle'; did you mean 'title'?"
     )
-    gone = take_baseline(made.look, ["taks"])
+    gone = take_row_snapshot_before_step(made.look, ["taks"])
     assert created(made.look, gone)[0].startswith("environment_error created[0]: the store has no entity 'taks'")
 
 
 def test_a_field_that_cannot_be_judged_is_an_error() -> None:
     """A name without a value is not a row that differs."""
     made = run(names=["later"])
-    before = take_baseline(made.look, ["tasks"])
+    before = take_row_snapshot_before_step(made.look, ["tasks"])
     made.add("Buy milk")
     said = created(made.look, before, fields={"parentId": {"ref": "$later"}})
     assert said[0].startswith("environment_error created[0].fields.parentId")
@@ -110,7 +112,7 @@ def test_a_field_that_cannot_be_judged_is_an_error() -> None:
     ids=["no longer than until it is there", "what never comes fails at the end", "that nothing comes is known at the end"],
 )  # fmt: skip
 def test_within_waits_for_agents_that_write_later(
-    wanted: dict[str, Any], said: str, waited: float, made: Run, before: StoreBaseline
+    wanted: dict[str, Any], said: str, waited: float, made: Run, before: RowSnapshotBeforeStep
 ) -> None:
     made.after(1.0, lambda: made.add("Buy milk"))
     assert created(made.look, before, **wanted)[0].startswith(said)
@@ -119,14 +121,14 @@ def test_within_waits_for_agents_that_write_later(
 
 def test_where_nobody_is_the_user_every_row_counts() -> None:
     everybody = run(user=None)
-    empty = take_baseline(everybody.look, ["tasks"])
+    empty = take_row_snapshot_before_step(everybody.look, ["tasks"])
     everybody.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     assert created(everybody.look, empty, fields={"title": "Buy milk"})[0] == "passed created[0]"
 
 
 @pytest.mark.parametrize("user", ["bert", None])
 def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row(
-    made: Run, before: StoreBaseline, user: str | None
+    made: Run, before: RowSnapshotBeforeStep, user: str | None
 ) -> None:
     """With a count as without one: whose rows were looked at stands there, and whose row there is."""
     made.store.insert("tasks", {"title": "Buy milk", "userId": user})
@@ -142,7 +144,7 @@ def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row(
 def test_beside_other_runs_a_row_of_somebody_else_is_said(made: Run) -> None:
     """It may be another run's agent that made it; rows of users whose runs go on are theirs."""
     made.look = look = replace(made.look, alone=False, beside=frozenset({"carl"}))
-    before = take_baseline(made.look, ["tasks"])
+    before = take_row_snapshot_before_step(made.look, ["tasks"])
     made.add("a")
     made.store.insert("tasks", {"title": "b", "userId": "carl"})
     assert created(made.look, before, count=1) == ["passed created[0].count"]

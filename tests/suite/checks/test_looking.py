@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.row_checks import check_created, check_verify, check_wait, take_baseline
+from llmproxy.suite.checks.row_checks import (
+    check_created_rows,
+    check_verify_step,
+    take_row_snapshot_before_step,
+    wait_until_rows_match,
+)
 from llmproxy.suite.checks.rows import RowCheckContext, derive_setup_row_key
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
@@ -64,9 +69,9 @@ def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
     made.cleaner.begin_run(["tasks", "notes"])
     made.look.insert_row("tasks", {"title": "setup"})
     made.look.insert_row("notes", {"text": "setup"})
-    before = take_baseline(made.look, ["tasks"])
+    before = take_row_snapshot_before_step(made.look, ["tasks"])
     made.add("found")
-    check_created(made.look, before, [Created(entity="tasks")])
+    check_created_rows(made.look, before, [Created(entity="tasks")])
     made.add("never looked for")
     made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
     assert made.cleaner.clean_up() == []
@@ -80,9 +85,9 @@ def test_without_a_store_assertions_are_errors() -> None:
         adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None
     )
     items = [Created(entity="tasks"), Created(entity="notes", count=0)]
-    said = lines(check_created(entities, take_baseline(entities, ["tasks"]), items))
-    said += lines(check_verify(entities, "verify", Verify(entity="tasks", count=0)))
-    said += lines(check_wait(entities, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
+    said = lines(check_created_rows(entities, take_row_snapshot_before_step(entities, ["tasks"]), items))
+    said += lines(check_verify_step(entities, "verify", Verify(entity="tasks", count=0)))
+    said += lines(wait_until_rows_match(entities, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
     with pytest.raises(SuiteError):
@@ -93,11 +98,11 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion(made: Run) -> Non
     """Before the step or after it; none of them counts against the agent."""
     store = made.store
     assert isinstance(store, Flaky)
-    before = take_baseline(made.look, ["tasks"])
+    before = take_row_snapshot_before_step(made.look, ["tasks"])
     store.away = True
-    lost = take_baseline(made.look, ["tasks"])
+    lost = take_row_snapshot_before_step(made.look, ["tasks"])
     items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
-    said = lines(check_created(made.look, before, items)) + lines(check_created(made.look, lost, items))
-    said += lines(check_verify(made.look, "verify", Verify(entity="tasks", count=0)))
+    said = lines(check_created_rows(made.look, before, items)) + lines(check_created_rows(made.look, lost, items))
+    said += lines(check_verify_step(made.look, "verify", Verify(entity="tasks", count=0)))
     assert len(said) == 5
     assert all(line.startswith("environment_error") for line in said)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.tools import check_tool_sequence, check_tools
+from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
@@ -63,7 +63,7 @@ def test_one_after_the_other(answers: list[str], names: list[str], message: str)
 def test_before_and_after(answers: list[str], wanted: dict[str, object], message: str) -> None:
     """Every call of the tool, and the other one is called as well."""
     expected = {name: ToolExpect.model_validate(value) for name, value in wanted.items()}
-    found = check_tools(expected, step(*answers), VariableScope())
+    found = check_expected_tool_calls(expected, step(*answers), VariableScope())
     found = [each for each in found if each.status is not Status.PASSED]
     assert [message in each.message for each in found] == ([True] if message else [])
 

@@ -10,22 +10,22 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_steps import check_history_edits
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import MessageProcessing
-from llmproxy.trace.observing.history_edits import ProcessorFinding, ProcessorFindings
+from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
-QUIET = ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-BLIND = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
+QUIET = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+BLIND = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
 
 
-def active(evidence: str = "proven", **more: Any) -> ProcessorFinding:
+def active(evidence: str = "proven", **more: Any) -> HistoryEditFinding:
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
     told: dict[str, Any] = {"values": values, "summaries": ["The Task was created."]} | more
-    return ProcessorFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
+    return HistoryEditFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
 
 
-def check(finding: ProcessorFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
+def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
-    return check_history_edits(said, ProcessorFindings(finding, QUIET, QUIET), VariableScope())
+    return check_history_edits(said, HistoryEditFindings(finding, QUIET, QUIET), VariableScope())
 
 
 @pytest.mark.parametrize(("finding", "activated", "status"), [
@@ -33,7 +33,7 @@ def check(finding: ProcessorFinding, least: str = "proven", **wanted: Any) -> li
     (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, ERROR),
     (active("declared"), True, PASSED),
 ])  # fmt: skip
-def test_activated(finding: ProcessorFinding, activated: bool, status: Status) -> None:
+def test_activated(finding: HistoryEditFinding, activated: bool, status: Status) -> None:
     """Unobservable is an error either way; what is only inferred decides nothing."""
     (found,) = check(finding, activated=activated)
     assert (found.status, found.evidence) == (status, finding.evidence)

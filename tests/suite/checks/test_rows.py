@@ -18,13 +18,13 @@ from llmproxy.suite.checks.rows import (
     describe_owner_filter,
     extend_failure_message,
     find_nearest_row,
-    judge_rows,
-    name_row,
+    format_entity_row_key,
+    match_rows_against_fields,
     require_known_columns,
     select_rows,
     show_row,
 )
-from llmproxy.suite.matchers.apply import all_hold, build_unclear
+from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores import Kind, Row, StoreError, UnknownColumn
 from tests.suite.runs import Run, lines, run
@@ -92,7 +92,7 @@ def test_a_column_that_no_row_ever_had_is_unknown() -> None:
 def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
     """That is the one whose mistakes are shown."""
     rows = [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}]
-    judged = judge_rows(rows, {"title": "a", "status": "todo"}, made.scope)
+    judged = match_rows_against_fields(rows, {"title": "a", "status": "todo"}, made.scope)
     assert find_nearest_row(judged).row["title"] == "a"
     assert [each.all_match for each in judged] == [False, False]
 
@@ -100,7 +100,7 @@ def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
 def test_rows_are_shown_shortly() -> None:
     assert show_row({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
     assert len(show_row({"title": "x" * 1000})) <= 300
-    assert name_row(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
+    assert format_entity_row_key(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
     assert build_unclear("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
 
 
@@ -167,7 +167,7 @@ def test_more_is_only_said_of_what_went_wrong() -> None:
     good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
     assert extend_failure_message(good, "x") is good
     assert extend_failure_message(bad, "x").message == "no (x)"
-    assert not all_hold([good, bad])
+    assert not all_assertions_hold([good, bad])
     made = run()
     assert describe_owner_filter(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
     assert describe_owner_filter(made.store.describe("notes"), "anna") == ""

@@ -9,15 +9,15 @@ import pytest
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import (
-    check_server_calls,
-    check_tool_names,
-    check_tools,
-    check_total,
+    check_expected_tool_calls,
+    check_mcp_server_calls,
+    check_tool_names_and_offers,
+    check_total_tool_calls,
     find_near_name,
     find_never_offered_tools,
     is_near_name,
 )
-from llmproxy.suite.matchers.apply import all_hold
+from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
@@ -100,7 +100,7 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
 ])  # fmt: skip
 def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Status, message: str) -> None:
     """Every form of an expectation: a number, a comparison, an input, every input; never called is never a pass."""
-    found = check_tools(
+    found = check_expected_tool_calls(
         wanted(createTask=tool), step(*calls), VariableScope({"zero": 0, "less": -1, "no": False}, declared=["later"])
     )
     worst = next((each for each in found if each.status is not PASSED), None)
@@ -168,7 +168,7 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
 ) -> None:
     """Unless the file says `every: false`; and what depends on a result that nobody has seen is an error, never a pass."""
     calls = [call("createTask", {"n": n}, f"c{n}") for n in range(len(results))]
-    found = check_tools(wanted(createTask=tool), step(*calls, results=results), VariableScope())
+    found = check_expected_tool_calls(wanted(createTask=tool), step(*calls, results=results), VariableScope())
     statuses = {each.status for each in found}
     assert next((each for each in (FAILED, ERROR) if each in statuses), PASSED) is status, found
 
@@ -180,19 +180,23 @@ def test_results_can_be_asserted() -> None:
         (good, {"output": {"contains": "7"}, "error": False}, True), (good, {"output": {"contains": "8"}}, False),
         (bad, {"error": {"contains": "full"}}, True), (good, {"error": True}, False),
     ):  # fmt: skip
-        assert all_hold(check_tools(wanted(createTask=tool), seen, VariableScope())) is holds
-    unanswered = check_tools(wanted(createTask={"output": {"contains": "7"}}), step(CREATE), VariableScope())
+        assert all_assertions_hold(check_expected_tool_calls(wanted(createTask=tool), seen, VariableScope())) is holds
+    unanswered = check_expected_tool_calls(
+        wanted(createTask={"output": {"contains": "7"}}), step(CREATE), VariableScope()
+    )
     assert (unanswered[0].status, "no result of it was seen" in unanswered[0].message) == (ERROR, True)
 
 
 def test_other_tools_may_be_called_unless_only_these_may() -> None:
     """The world is open; `onlyTools` and ``*`` close it."""
     seen = step(CREATE, call("deleteTask", {}, "d"))
-    assert all_hold(check_tools(wanted(createTask=1), seen, VariableScope()))
-    closed = check_tools(wanted(createTask=1), seen, VariableScope(), only=True)
+    assert all_assertions_hold(check_expected_tool_calls(wanted(createTask=1), seen, VariableScope()))
+    closed = check_expected_tool_calls(wanted(createTask=1), seen, VariableScope(), only=True)
     assert (closed[-1].name, closed[-1].status, "deleteTask" in closed[-1].message) == ("onlyTools", FAILED, True)
-    assert not all_hold(check_tools(wanted(createTask=1, **{"*": 0}), seen, VariableScope()))
-    assert all_hold(check_tools(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, VariableScope(), only=True))
+    assert not all_assertions_hold(check_expected_tool_calls(wanted(createTask=1, **{"*": 0}), seen, VariableScope()))
+    assert all_assertions_hold(
+        check_expected_tool_calls(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, VariableScope(), only=True)
+    )
 
 
 def test_totals_leave_the_providers_own_tools_out() -> None:
@@ -201,17 +205,17 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
     output = [{"type": "web_search_call", "id": "w"}, call_of_a]
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
     seen = chats.wire.build_step(0)
-    assert all_hold(check_total(1, seen, VariableScope()))
-    assert all_hold(check_total(2, seen, VariableScope(), hosted=True))
-    assert "a()" in check_total(0, seen, VariableScope())[0].message
+    assert all_assertions_hold(check_total_tool_calls(1, seen, VariableScope()))
+    assert all_assertions_hold(check_total_tool_calls(2, seen, VariableScope(), hosted=True))
+    assert "a()" in check_total_tool_calls(0, seen, VariableScope())[0].message
 
 
 def test_an_assertion_says_where_it_was_seen() -> None:
-    assert check_tools(wanted(createTask=0), step(CREATE), VariableScope())[0].where == "interaction 101"
+    assert check_expected_tool_calls(wanted(createTask=0), step(CREATE), VariableScope())[0].where == "interaction 101"
 
 
 def check_served(chats: Tools, **tools: Any) -> list[Assertion]:
-    return check_server_calls(
+    return check_mcp_server_calls(
         wanted(**tools), chats.wire.build_step(0), chats.wire.read_tool_server_calls(), VariableScope()
     )
 
@@ -283,7 +287,7 @@ def test_servers_got_what_models_asked_for() -> None:
 
     def as_asked() -> Assertion:
         seen, served = chats.wire.build_step(0), chats.wire.read_tool_server_calls()
-        (found,) = check_server_calls({}, seen, served, VariableScope(), as_asked=True)
+        (found,) = check_mcp_server_calls({}, seen, served, VariableScope(), as_asked=True)
         return found
 
     found = as_asked()
@@ -342,7 +346,7 @@ def test_the_same_spelling_is_named_before_an_edit() -> None:
 
 def checked(chats: Chats, expected: dict[str, Any]) -> list[Assertion]:
     wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
-    return check_tool_names(wanted, chats.wire.build_step(0), chats.wire.calls)
+    return check_tool_names_and_offers(wanted, chats.wire.build_step(0), chats.wire.calls)
 
 
 def looked(

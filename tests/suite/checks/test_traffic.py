@@ -19,7 +19,7 @@ from llmproxy.suite.checks.chat_steps import (
     find_unclear_tool_checks,
     find_uncounted_hosted_tools,
 )
-from llmproxy.suite.checks.tools import check_tools, check_total
+from llmproxy.suite.checks.tools import check_expected_tool_calls, check_total_tool_calls
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.suite.schema.suite import ChatStep
@@ -386,7 +386,11 @@ def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
         chats.add("openai", "responses", "/v1/responses", {"input": [said]}, answer)
     step, scope = chats.wire.build_step(0), VariableScope({})
     anything = {"*": ToolExpect.model_validate(0)}
-    found = check_total(0, step, scope) + check_tools(anything, step, scope) + check_tools({}, step, scope, only=True)
+    found = (
+        check_total_tool_calls(0, step, scope)
+        + check_expected_tool_calls(anything, step, scope)
+        + check_expected_tool_calls({}, step, scope, only=True)
+    )
     assert [each.status for each in found] == [Status.FAILED] * 3
 
 

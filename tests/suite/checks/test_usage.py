@@ -6,7 +6,7 @@ from typing import Any
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_steps import check_usage
-from llmproxy.suite.matchers.apply import all_hold
+from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Usage
 from tests.support.messages import said, user
@@ -31,12 +31,12 @@ def test_numbers_are_compared() -> None:
     """All keys must hold, each is an assertion of its own."""
     wanted = {"inputTokens": {"gt": 0}, "totalTokens": {"lt": 50000}, "callCount": 2, "cacheReadTokens": 80}
     found = check(step(COUNTED, COUNTED), **wanted)
-    assert all_hold(found)
+    assert all_assertions_hold(found)
     assert [each.name for each in found] == [
         "usage.inputTokens.gt", "usage.totalTokens.lt", "usage.callCount", "usage.cacheReadTokens",
     ]  # fmt: skip
     assert {each.evidence for each in found} == {"recorded"}
-    assert not all_hold(check(step(COUNTED), totalTokens={"lt": 10}))
+    assert not all_assertions_hold(check(step(COUNTED), totalTokens={"lt": 10}))
 
 
 def test_what_was_not_reported_is_an_error() -> None:
@@ -58,12 +58,12 @@ def test_the_known_part_may_decide() -> None:
 def test_any_branch_is_enough() -> None:
     """A branch that cannot be told does not matter where another one holds; siblings must hold as well."""
     cold_or_warm = [{"cacheCreationTokens": {"gt": 0}}, {"cacheReadTokens": {"gt": 0}}]
-    assert all_hold(check(step(COUNTED), anyOf=cold_or_warm))
+    assert all_assertions_hold(check(step(COUNTED), anyOf=cold_or_warm))
     none = check(step({"prompt_tokens": 1, "completion_tokens": 1}), anyOf=cold_or_warm)
     assert none[0].status is Status.ENVIRONMENT_ERROR
     assert check(step(COUNTED), anyOf=[{"callCount": 7}])[0].status is Status.FAILED
-    assert not all_hold(check(step(COUNTED), callCount=9, anyOf=cold_or_warm))
-    assert all_hold(check(step(COUNTED), allOf=[{"callCount": 1}, {"inputTokens": 100}]))
+    assert not all_assertions_hold(check(step(COUNTED), callCount=9, anyOf=cold_or_warm))
+    assert all_assertions_hold(check(step(COUNTED), allOf=[{"callCount": 1}, {"inputTokens": 100}]))
 
 
 def test_an_estimate_has_to_be_asked_for() -> None:
@@ -75,13 +75,13 @@ def test_an_estimate_has_to_be_asked_for() -> None:
 
 
 def test_costs_are_decimal_dollars() -> None:
-    assert all_hold(check(step(COUNTED), costUsd={"gt": 0, "lt": 0.01}))
+    assert all_assertions_hold(check(step(COUNTED), costUsd={"gt": 0, "lt": 0.01}))
 
 
 def test_times_are_those_of_the_recording() -> None:
     """All calls together, and the slowest first bytes; in replay it is said that they were recorded."""
     found = check(step(COUNTED, COUNTED), latencyMs={"lte": 2}, firstTokenMs={"lt": 2})
-    assert all_hold(found)
+    assert all_assertions_hold(found)
     assert {each.evidence for each in found} == {"recorded"}
     (slow,) = check(step(COUNTED, COUNTED), latencyMs={"lt": 2})
     assert (slow.status, slow.actual) == (Status.FAILED, 2)

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.row_checks import check_verify, check_wait
+from llmproxy.suite.checks.row_checks import check_verify_step, wait_until_rows_match
 from llmproxy.suite.schema.assertions import Verify, WaitFor
 from llmproxy.suite.stores import MemoryStore
 from tests.suite.runs import Flaky, Run, lines, run
 
 
 def verify(made: Run, **wanted: Any) -> list[str]:
-    return lines(check_verify(made.look, "verify", Verify(entity="tasks", **wanted)))
+    return lines(check_verify_step(made.look, "verify", Verify(entity="tasks", **wanted)))
 
 
 def wait(made: Run, **wanted: Any) -> list[str]:
     wanted = {"until": {"status": "done"}, **wanted}
-    return lines(check_wait(made.look, "wait", WaitFor(entity="tasks", **wanted)))
+    return lines(wait_until_rows_match(made.look, "wait", WaitFor(entity="tasks", **wanted)))
 
 
 def test_a_row_is_verified_by_its_id(made: Run) -> None:
@@ -170,7 +170,9 @@ def test_what_never_changes_is_not_waited_for(made: Run) -> None:
     """A misspelt column, an unknown entity, no selection: at once."""
     assert "no column 'stats'" in wait(made, id=1, until={"stats": 1})[0]
     assert "neither id nor filters" in wait(made)[0]
-    assert "no entity" in lines(check_wait(made.look, "wait", WaitFor(entity="taks", id=1, until={"a": 1})))[0]
+    assert (
+        "no entity" in lines(wait_until_rows_match(made.look, "wait", WaitFor(entity="taks", id=1, until={"a": 1})))[0]
+    )
     assert made.slept == []
 
 

@@ -9,32 +9,32 @@ import pytest
 from llmproxy.suite.matchers.match import (
     REGISTRY,
     Match,
-    MatchKind,
+    MatchOutcome,
     ValueToMatch,
     choose_eq_or_ref,
     combine_required_matches,
     match,
-    match_any,
+    match_alternatives,
 )
 from llmproxy.suite.matchers.variables import VariableScope
 
-HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchKind
+HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
 
 
-@pytest.mark.parametrize(("left", "right"), list(itertools.product(MatchKind, repeat=2)))
-def test_all_and_any_over_every_pair(left: MatchKind, right: MatchKind) -> None:
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(MatchOutcome, repeat=2)))
+def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) -> None:
     """All: a clear failure decides, else what is unclear. Any: what holds decides, else what is unclear. In any order."""
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
     some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
     assert combine_required_matches([Match(left), Match(right)]).outcome is every
-    assert match_any([Match(left), Match(right)]).outcome is some
+    assert match_alternatives([Match(left), Match(right)]).outcome is some
 
 
 def test_reasons_are_kept() -> None:
     """Of what decided; a list of branches tells each."""
     assert combine_required_matches([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
-    assert match_any([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
+    assert match_alternatives([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
     assert combine_required_matches([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
 
 

@@ -14,7 +14,7 @@ from llmproxy.suite.matchers.match import (
     Unknown,
     are_equal,
     get_path,
-    name_kind,
+    get_type_name,
     parse_time,
     quote,
     to_json,
@@ -131,7 +131,7 @@ def test_moments_are_read_from_text() -> None:
 def test_kinds_are_told_in_words() -> None:
     values: tuple[object, ...] = (None, ABSENT, True, 1, Decimal(1), "x", ID, [1], {}, date(2026, 1, 1))
     words = ["null", "nothing", "a boolean", "a number", "a number", "text", "text", "a list", "an object", "a date"]
-    assert [name_kind(value) for value in values] == words
+    assert [get_type_name(value) for value in values] == words
     assert quote(ABSENT) == "nothing"
     assert quote("x" * 500).endswith('…"')
     assert Unknown("why").reason == "why"

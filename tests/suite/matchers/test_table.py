@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.rows import JudgedRow, check_row_fields
-from llmproxy.suite.matchers.apply import check_paths, check_value
+from llmproxy.suite.checks.rows import RowMatchResult, check_row_fields
+from llmproxy.suite.matchers.apply import check_value, check_values_at_paths
 from llmproxy.suite.matchers.match import ABSENT, REGISTRY, Unknown
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import EntityInfo
@@ -241,10 +241,12 @@ def test_an_equality_of_texts_only_is_flagged() -> None:
 def test_fields_and_inputs_are_checked_by_name_and_path() -> None:
     """A column that is not there is nothing; arguments are looked into."""
     wanted = {"title": "x", "due": {"exists": False}}
-    rows = check_row_fields("created[0].fields", EntityInfo("tasks"), JudgedRow({"title": "x"}, {}), wanted, scope())
+    rows = check_row_fields(
+        "created[0].fields", EntityInfo("tasks"), RowMatchResult({"title": "x"}, {}), wanted, scope()
+    )
     assert {each.status for each in rows} == {PASSED}
     assert [each.name for each in rows] == ["created[0].fields.title", "created[0].fields.due.exists"]
-    (deep,) = check_paths("tools.a.input", {"task": {"tags": ["x"]}}, {"task.tags[0]": "x"}, scope())
+    (deep,) = check_values_at_paths("tools.a.input", {"task": {"tags": ["x"]}}, {"task.tags[0]": "x"}, scope())
     assert (deep.name, deep.status) == ("tools.a.input.task.tags[0]", PASSED)
 
 

@@ -10,7 +10,13 @@ from uuid import UUID
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.matchers.variables import StepError, VariableScope, find_text_references, parse_ref, strip_dollar
+from llmproxy.suite.matchers.variables import (
+    StepError,
+    VariableScope,
+    find_variable_references,
+    parse_variable_ref,
+    strip_dollar,
+)
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -155,10 +161,10 @@ def test_a_captured_row_is_a_copy() -> None:
 
 def test_references_tell_how_sure_they_are() -> None:
     """A bare word may be text; a field, an item or braces are meant."""
-    found = {each.text: each.is_unambiguous for each in find_text_references("$a $b.c ${d} $e[0] $$f $5")}
+    found = {each.text: each.is_unambiguous for each in find_variable_references("$a $b.c ${d} $e[0] $$f $5")}
     assert found == {"$a": False, "$b.c": True, "${d}": True, "$e[0]": True}
-    assert parse_ref("$a.b") is not None
-    assert [parse_ref(text) for text in ("$a b", "$$", "a", 5)] == [None] * 4
+    assert parse_variable_ref("$a.b") is not None
+    assert [parse_variable_ref(text) for text in ("$a b", "$$", "a", 5)] == [None] * 4
 
 
 def test_names_are_bare() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import LoadedSuites, find_scenario_doubts, load_suites
+from llmproxy.suite.reading.load import LoadedSuites, find_probable_scenario_mistakes, load_suites
 from llmproxy.yaml_reader import Map, Problems, read_documents, read_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
@@ -242,7 +242,7 @@ def doubts(text: str) -> list[str]:
     found, problems = Problems(), Problems()
     root = read_documents(text, "f", problems)[0][0]
     assert isinstance(root, Map)
-    find_scenario_doubts(root, found)
+    find_probable_scenario_mistakes(root, found)
     return [str(each) for each in found]
 
 

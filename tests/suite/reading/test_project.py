@@ -12,8 +12,8 @@ from llmproxy.suite.reading.project_settings import (
     SuiteCommandOptions,
     diff_file_snapshots,
     parse_agent_or_store_flag,
-    read_change_times,
-    read_project_table,
+    read_file_modification_times,
+    read_suite_pyproject_table,
     rerun_on_change,
 )
 
@@ -22,10 +22,10 @@ def test_the_nearest_table_counts(tmp_path: Path) -> None:
     """Above the folder, too; options of the proxy stand beside it."""
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert read_project_table(below) == ({}, below)
+    assert read_suite_pyproject_table(below) == ({}, below)
     text = '[tool.llmproxy]\nmode = "auto"\n[tool.llmproxy.suite]\nagent = {http = "http://127.0.0.1:8000/v1"}\n'
     (tmp_path / "pyproject.toml").write_text(text)
-    assert read_project_table(below) == ({"agent": {"http": "http://127.0.0.1:8000/v1"}}, tmp_path)
+    assert read_suite_pyproject_table(below) == ({"agent": {"http": "http://127.0.0.1:8000/v1"}}, tmp_path)
     assert str(load({}, {}, below).settings.mode) == "auto"
 
 
@@ -39,7 +39,7 @@ def test_the_nearest_table_counts(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(SuiteError, match=message):
-        read_project_table(tmp_path)
+        read_suite_pyproject_table(tmp_path)
 
 
 def test_agents_and_stores_of_the_command_line() -> None:
@@ -68,7 +68,10 @@ def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
-    assert {path.name for path in read_change_times([str(tmp_path / "a.suite.yaml")])} == {"a.suite.yaml", "agent.py"}
+    assert {path.name for path in read_file_modification_times([str(tmp_path / "a.suite.yaml")])} == {
+        "a.suite.yaml",
+        "agent.py",
+    }
 
 
 def test_changes_are_told(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.step_context import (
+    RunConversationRegistry,
     StepContext,
-    StepConversations,
     SuiteAgentCaller,
     SuiteConversation,
-    UserForAgent,
+    UserIdForAgent,
 )
 
 
@@ -47,16 +47,20 @@ class Listener:
         pass
 
 
-def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5) -> StepConversations:
+def talks(
+    agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5
+) -> RunConversationRegistry:
     """Return the conversations of a run with an agent that may take so many seconds for an answer."""
     asking = SuiteAgentCaller(limit)
     caller = Caller(None, ask=asking.call_adapter_in_time, read=asking.read_answer)
 
     def make(name: str, thread: str) -> SuiteConversation:
         listener = cast("StepContext", Listener())
-        return SuiteConversation(name, thread, agent or Agent(), caller, player=UserForAgent("anna"), listener=listener)
+        return SuiteConversation(
+            name, thread, agent or Agent(), caller, player=UserIdForAgent("anna"), listener=listener
+        )
 
-    return StepConversations("c", sample, make, fresh=fresh)
+    return RunConversationRegistry("c", sample, make, fresh=fresh)
 
 
 def say(talk: SuiteConversation, text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.run.run_on_cluster import OrderedEvents, agent_files, collect_referenced_env
+from llmproxy.suite.run.run_on_cluster import OrderedEvents, collect_referenced_env, list_files_named_by_agents
 from tests.suite.rig import Told
 
 
@@ -64,8 +64,10 @@ def test_files_that_an_agent_names_come_along(agent: str, tmp_path: Path) -> Non
     (tmp_path / "other.py").write_text("")
     suite = tmp_path / "t.suite.yaml"
     suite.write_text(f"name: t\nagent: {agent}\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n")
-    assert agent_files(load_suites([suite]).scenarios) == [tmp_path / "agent.py"]
-    assert agent_files([], [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]) == [tmp_path / "other.py"]
+    assert list_files_named_by_agents(load_suites([suite]).scenarios) == [tmp_path / "agent.py"]
+    assert list_files_named_by_agents([], [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]) == [
+        tmp_path / "other.py"
+    ]
 
 
 def test_variables_that_suites_name_come_along() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SettingsError, SuiteError
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names, read_report
+from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names, load_runs_to_rejudge
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import pytest_run
@@ -254,8 +254,8 @@ def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
         ("r.json", "it has x, and none of what is selected"),
     ):
         with pytest.raises(SettingsError, match=said):
-            read_report(tmp_path / name, ["one"], tmp_path)
-    known = read_report(tmp_path / "r.json", ["x"], tmp_path)
+            load_runs_to_rejudge(tmp_path / name, ["one"], tmp_path)
+    known = load_runs_to_rejudge(tmp_path / "r.json", ["x"], tmp_path)
     with pytest.raises(Exception, match="says nothing about the agent: the store was away"):
         known.get_judgeable_run("x", 1)
     with pytest.raises(Exception, match="has no run 2 of x"):

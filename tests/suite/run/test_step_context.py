@@ -202,14 +202,14 @@ def test_a_simulated_and_judged_conversation_is_replayed_whole(tmp_path: Path, a
 def test_models_of_ones_own_are_forwarded_where_they_are(tmp_path: Path, agent: str) -> None:
     """The session of a run learns where a judge's model is served; a suite without models costs nothing."""
     from llmproxy.scenario.config import ModelConfig, ScenarioConfig
-    from llmproxy.suite.run.step_context import model_upstreams
+    from llmproxy.suite.run.step_context import find_judge_and_user_upstreams
 
     (plain,) = rig.cases_of(tmp_path, text(agent, "{chat: x}"))
     (judged,) = rig.cases_of(tmp_path, text(agent, "{chat: x}", "{judge: It is kind}"), "j.suite.yaml")
     before = ScenarioConfig.default_config
     try:
         ScenarioConfig.configure(default_model=ModelConfig(model="openai/mine", api_base="http://127.0.0.1:9/v1"))
-        assert model_upstreams(plain) == {}
-        assert model_upstreams(judged) == {"model-openai-mine": "http://127.0.0.1:9"}
+        assert find_judge_and_user_upstreams(plain) == {}
+        assert find_judge_and_user_upstreams(judged) == {"model-openai-mine": "http://127.0.0.1:9"}
     finally:
         ScenarioConfig.default_config = before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.fault_sweep_judging import SweepKind, TrialFinding, select_kinds
+from llmproxy.client.fault_sweep_judging import FaultTrialOutcome, TrialFinding, select_fault_kinds
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_faults_of_case
@@ -110,7 +110,7 @@ def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[TrialFinding]:
     world = RunContext(options=SuiteCommandOptions(mode="replay", runs=1), proxy=url)
     try:
         asyncio.run(
-            sweep_faults_of_case(world, rig.cases_of(folder, text)[0], select_kinds(kinds), lambda _: None, found)
+            sweep_faults_of_case(world, rig.cases_of(folder, text)[0], select_fault_kinds(kinds), lambda _: None, found)
         )
     finally:
         world.close()
@@ -120,11 +120,11 @@ def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[TrialFinding]:
 def test_each_fault_is_told_by_what_became_of_the_scenario(tape: tuple[Path, str]) -> None:
     """It passes: recovered; its assertion fails: wrong but quiet; the agent crashes: gave up."""
     found = {each.trial.kind.name: each for each in sweep(tape, "sweep:http-500,length", suite(tape[0], 2))}
-    assert (found["http-500"].outcome, found["http-500"].weak) == (SweepKind.RECOVERED, False)
-    assert (found["length"].outcome, found["length"].weak) == (SweepKind.QUIET, True)
+    assert (found["http-500"].outcome, found["http-500"].weak) == (FaultTrialOutcome.RECOVERED, False)
+    assert (found["length"].outcome, found["length"].weak) == (FaultTrialOutcome.QUIET, True)
     assert "response.eq" in found["length"].detail
     (gave_up,) = sweep(tape, "sweep:http-500", suite(tape[0], 1))
-    assert (gave_up.outcome, gave_up.weak) == (SweepKind.GAVE_UP, True)
+    assert (gave_up.outcome, gave_up.weak) == (FaultTrialOutcome.GAVE_UP, True)
     assert gave_up.detail == "urllib.error.HTTPError: HTTP Error 500: Internal Server Error"
 
 
@@ -134,13 +134,13 @@ def test_a_command_that_crashes_breaks_where_giving_up_is_sound(tape: tuple[Path
     folder.mkdir()
     (folder / "agent.py").write_text(AGENT.replace('ask(text)["content"]', '{"hello": "hello"}[ask(text)["content"]]'))
     (found,) = sweep(tape, "sweep:content-filter", suite(folder, 1))
-    assert (found.outcome, found.detail, found.weak) == (SweepKind.GAVE_UP, "KeyError: 'hel'", True)
+    assert (found.outcome, found.detail, found.weak) == (FaultTrialOutcome.GAVE_UP, "KeyError: 'hel'", True)
 
 
 def test_calls_of_tools_are_swept_too(tape: tuple[Path, str]) -> None:
     """Each fault of a server's at the call of a tool: who asks again recovers; where a model is told the error instead, nobody knows."""
     kinds = "sweep:mcp-error,mcp-tool-error,mcp-gone"
-    for agent, outcome in (("sound", SweepKind.RECOVERED), ("hasty", SweepKind.WENT_ON)):
+    for agent, outcome in (("sound", FaultTrialOutcome.RECOVERED), ("hasty", FaultTrialOutcome.WENT_ON)):
         found = sweep(tape, kinds, TOOL_SUITE.format(agent=agent))
         kinds_again = ["mcp-error@1", "mcp-tool-error@1", "mcp-gone@1"]
         assert [(each.trial.label, each.outcome) for each in found] == [(each, outcome) for each in kinds_again]

@@ -22,8 +22,8 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def test_the_shipped_file_is_the_generated_one() -> None:
-    """After a change of the format: python -c "from llmproxy.suite.schema import json_schema as s; s.FILE.write_text(s.schema_text())"."""
-    assert json_schema.FILE.read_text(encoding="utf-8") == json_schema.schema_text()
+    """After a change of the format: python -c "from llmproxy.suite.schema import json_schema as s; s.FILE.write_text(s.format_suite_schema_json())"."""
+    assert json_schema.FILE.read_text(encoding="utf-8") == json_schema.format_suite_schema_json()
 
 
 def test_it_is_a_schema() -> None:
@@ -88,7 +88,7 @@ def test_the_schema_is_written_beside_the_suite(tmp_path: Path) -> None:
     suite = tmp_path / "a.suite.yaml"
     written = json_schema.write_schema_beside(suite)
     assert written == tmp_path / "suite.schema.json"
-    assert written.read_text("utf-8") == json_schema.schema_text()
+    assert written.read_text("utf-8") == json_schema.format_suite_schema_json()
     assert json_schema.write_schema_beside(suite) is None
     written.write_text("{}")
     assert json_schema.write_schema_beside(suite) == written

@@ -10,9 +10,9 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreRefused, UnknownEntity, build_store, parse_reset_policy
 from llmproxy.suite.stores.config import build_plugin_store
-from llmproxy.suite.stores.http import HttpStore
+from llmproxy.suite.stores.http import HttpEntityStore
 from llmproxy.suite.stores.protocol import EntityShape
-from llmproxy.suite.stores.sql import SqlStore
+from llmproxy.suite.stores.sql import SqlEntityStore
 from tests.suite.stores.places import PLUGIN
 
 HERE = Path()
@@ -21,9 +21,9 @@ HERE = Path()
 @pytest.mark.parametrize(
     ("mapping", "kind"),
     [
-        ({"sqlalchemy": "sqlite:///x.db"}, SqlStore),
-        ({"sqlalchemy": {"url": "sqlite:///x.db", "entities": {"tasks": "t"}}}, SqlStore),
-        ({"http": "http://127.0.0.1:1", "entities": {"tasks": "/api/tasks"}, "timeout": 500}, HttpStore),
+        ({"sqlalchemy": "sqlite:///x.db"}, SqlEntityStore),
+        ({"sqlalchemy": {"url": "sqlite:///x.db", "entities": {"tasks": "t"}}}, SqlEntityStore),
+        ({"http": "http://127.0.0.1:1", "entities": {"tasks": "/api/tasks"}, "timeout": 500}, HttpEntityStore),
         ({"memory": {}}, MemoryStore),
         ({"memory": None, "entities": {"tasks": {"columns": ["title"]}}}, MemoryStore),
         ({"memory": {"entities": {"tasks": {}}}}, MemoryStore),
@@ -82,7 +82,7 @@ def test_what_is_not_understood_is_refused(mapping: Any, said: str | None) -> No
 def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
     """Keys and addresses need not stand in the file, wherever in it they are."""
     store = build_store({"sqlalchemy": "sqlite:///${env:NAME}.db"}, tmp_path, {"NAME": "tasks"})
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, SqlEntityStore)
     assert store.url.database == str(tmp_path / "tasks.db")
     store.close()
 

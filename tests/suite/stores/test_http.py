@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreRefused, build_store
-from llmproxy.suite.stores.http import HttpRequestLine, HttpStore, read_http_entity
+from llmproxy.suite.stores.http import HttpEntityStore, HttpRequestTemplate, parse_entity_http_endpoints
 from tests.suite.stores.places import Rest
 
 WRAPPED = {"rows": "$.items", "row": "$.item", "next": "$.next", "body": {"item": "$data"}}
@@ -121,7 +121,7 @@ def test_a_row_on_two_pages_is_an_error() -> None:
         return httpx.Response(200, headers=link, json=[{"id": page}, {"id": 2}])
 
     client = httpx.Client(transport=httpx.MockTransport(ask))
-    store = HttpStore("http://rows", {"tasks": read_http_entity("tasks", "/tasks")}, client=client)
+    store = HttpEntityStore("http://rows", {"tasks": parse_entity_http_endpoints("tasks", "/tasks")}, client=client)
     with pytest.raises(StoreError, match="tasks id=2 is on two pages of the list, 1 and 2"):
         store.list("tasks")
 
@@ -168,17 +168,20 @@ def test_a_service_can_be_reset_and_may_refuse_writing(rest: Rest, opened: Opene
 
 def test_the_usual_addresses_need_not_be_written() -> None:
     """A name is enough where the service is as most are; an address moves all of them."""
-    made = read_http_entity("tasks", None)
-    assert (made.list, made.get) == (HttpRequestLine("GET", "/tasks"), HttpRequestLine("GET", "/tasks/$id"))
-    assert (made.create, made.delete) == (HttpRequestLine("POST", "/tasks"), HttpRequestLine("DELETE", "/tasks/$id"))
-    assert read_http_entity("tasks", "/api/v2/todo").get == HttpRequestLine("GET", "/api/v2/todo/$id")
-    assert read_http_entity("tasks", {"get": None, "delete": None}).get is None
+    made = parse_entity_http_endpoints("tasks", None)
+    assert (made.list, made.get) == (HttpRequestTemplate("GET", "/tasks"), HttpRequestTemplate("GET", "/tasks/$id"))
+    assert (made.create, made.delete) == (
+        HttpRequestTemplate("POST", "/tasks"),
+        HttpRequestTemplate("DELETE", "/tasks/$id"),
+    )
+    assert parse_entity_http_endpoints("tasks", "/api/v2/todo").get == HttpRequestTemplate("GET", "/api/v2/todo/$id")
+    assert parse_entity_http_endpoints("tasks", {"get": None, "delete": None}).get is None
 
 
 def test_values_are_one_piece_of_an_address() -> None:
     """A slash or a question mark in an id does not lead elsewhere; a parameter without a value is left out."""
-    assert HttpRequestLine("GET", "/tasks/$id").fill_address(id="a/b?c") == "/tasks/a%2Fb%3Fc"
-    listed = HttpRequestLine("GET", "/tasks?userId=$user&all=1")
+    assert HttpRequestTemplate("GET", "/tasks/$id").fill_address(id="a/b?c") == "/tasks/a%2Fb%3Fc"
+    listed = HttpRequestTemplate("GET", "/tasks?userId=$user&all=1")
     assert listed.fill_address(user="anna & bert") == "/tasks?userId=anna%20%26%20bert&all=1"
     assert listed.fill_address(user=None) == "/tasks?all=1"
 
@@ -200,5 +203,5 @@ def test_values_are_one_piece_of_an_address() -> None:
 def test_what_is_not_understood_is_refused(given: Any, said: str) -> None:
     """When it is read, not when it is first asked."""
     with pytest.raises(SuiteError) as caught:
-        read_http_entity("tasks", given)
+        parse_entity_http_endpoints("tasks", given)
     assert said in str(caught.value)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.suite.stores.protocol import Kind, from_plain, is_same_plain_value, to_plain
+from llmproxy.suite.stores.protocol import Kind, is_same_plain_value, to_driver_value, to_plain
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -83,12 +83,12 @@ def test_json_columns_are_parsed_only_where_they_are_texts() -> None:
 )
 def test_json_becomes_what_a_driver_takes(value: object, kind: Kind, expected: object) -> None:
     """What YAML says is put into the column's type."""
-    assert from_plain(value, kind) == expected
+    assert to_driver_value(value, kind) == expected
 
 
 def test_a_column_without_a_zone_gets_utc() -> None:
     """The wall clock of UTC, so that what comes back is what was said."""
-    assert from_plain("2027-01-31T12:00:00+02:00", Kind.DATETIME, zone=False) == datetime(2027, 1, 31, 10)  # noqa: DTZ001
+    assert to_driver_value("2027-01-31T12:00:00+02:00", Kind.DATETIME, zone=False) == datetime(2027, 1, 31, 10)  # noqa: DTZ001
 
 
 @pytest.mark.parametrize(("value", "kind"), [
@@ -98,7 +98,7 @@ def test_a_column_without_a_zone_gets_utc() -> None:
 def test_what_a_column_cannot_hold_is_refused(value: object, kind: Kind) -> None:
     """With the value that was given, before a database guesses."""
     with pytest.raises(ValueError, match=r"base64|neither|not a"):
-        from_plain(value, kind)
+        to_driver_value(value, kind)
 
 
 def test_truth_is_no_number() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.suite.stores import EntityInfo, MemoryStore, Snapshot, StoreBase, StoreError, UnknownColumn, UnknownEntity
-from llmproxy.suite.stores.protocol import key_order, sort_rows, unknown_column, unknown_entity
+from llmproxy.suite.stores.protocol import build_unknown_column_error, build_unknown_entity_error, key_order, sort_rows
 from tests.suite.stores.places import PLACES, Place, place
 
 
@@ -132,8 +132,8 @@ def test_names_that_differ_by_their_form_are_found() -> None:
     from llmproxy.suite.stores import Column, EntityInfo
 
     info = EntityInfo("tasks", columns={"due_date": Column("due_date")})
-    assert "columns: {dueDate: due_date}" in str(unknown_column(info, "dueDate", "fields"))
-    assert "did you mean 'sub_tasks'" in str(unknown_entity("subTasks", ["sub_tasks", "notes"]))
+    assert "columns: {dueDate: due_date}" in str(build_unknown_column_error(info, "dueDate", "fields"))
+    assert "did you mean 'sub_tasks'" in str(build_unknown_entity_error("subTasks", ["sub_tasks", "notes"]))
 
 
 def test_a_row_without_a_key_is_an_error() -> None:

@@ -15,7 +15,14 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores import StoreError, StoreLost, StoreRefused, build_store
-from llmproxy.suite.stores.sql import SqlStore, mask_url, open_engine, sqlite_file, translate_errors, url_for
+from llmproxy.suite.stores.sql import (
+    SqlEntityStore,
+    mask_url,
+    open_engine,
+    parse_database_url,
+    sqlite_file,
+    translate_errors,
+)
 from tests.suite.stores.places import POSTGRES, SQLITE
 from tests.support.postgres import Postgres, postgres
 
@@ -27,11 +34,11 @@ def breakable() -> Iterator[Postgres]:
         yield server
 
 
-def connected(url: str, script: str = POSTGRES) -> SqlStore:
+def connected(url: str, script: str = POSTGRES) -> SqlEntityStore:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(script.encode())
     store = build_store({"sqlalchemy": url}, Path())
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, SqlEntityStore)
     return store
 
 
@@ -127,12 +134,12 @@ def test_a_refused_row_says_why(postgres_url: Callable[[], str], tmp_path: Path)
     store.close()
 
 
-def sqlite(folder: Path) -> SqlStore:
+def sqlite(folder: Path) -> SqlEntityStore:
     """Make a SQLite database and its store."""
     with closing(sqlite3.connect(folder / "tasks.db")) as connection:
         connection.executescript(SQLITE)
     store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, folder)
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, SqlEntityStore)
     return store
 
 
@@ -210,33 +217,33 @@ HERE = Path("/suites")
 )
 def test_the_agents_own_url_is_taken(text: str, driver: str) -> None:
     """A driver that needs an event loop is replaced by one that does not; one that was chosen stays."""
-    assert url_for(text, HERE).drivername == driver
+    assert parse_database_url(text, HERE).drivername == driver
 
 
 def test_a_missing_driver_is_named() -> None:
     with pytest.raises(MachineError, match="no driver for it is installed") as caught:
-        url_for("mysql://h/d", HERE)
+        parse_database_url("mysql://h/d", HERE)
     assert "pip install 'pymysql'" in str(caught.value)
     with pytest.raises(MachineError, match="needs a driver that is not installed"):
-        open_engine(url_for("nosuchdatabase://h/d", HERE))
+        open_engine(parse_database_url("nosuchdatabase://h/d", HERE))
 
 
 def test_files_are_relative_to_the_suite() -> None:
     """Wherever the command is started from; absolute ones stay."""
-    assert sqlite_file(url_for("sqlite:///data/x.db", HERE)) == Path("/suites/data/x.db")
-    assert sqlite_file(url_for("sqlite:////tmp/x.db", HERE)) == Path("/tmp/x.db")
-    assert sqlite_file(url_for("postgresql://h/d", HERE)) is None
+    assert sqlite_file(parse_database_url("sqlite:///data/x.db", HERE)) == Path("/suites/data/x.db")
+    assert sqlite_file(parse_database_url("sqlite:////tmp/x.db", HERE)) == Path("/tmp/x.db")
+    assert sqlite_file(parse_database_url("postgresql://h/d", HERE)) is None
 
 
 @pytest.mark.parametrize("text", ["tasks.db", "sqlite://", "sqlite:///:memory:"])
 def test_what_nobody_else_can_see_is_refused(text: str) -> None:
     """No URL at all, or a database in our own memory."""
     with pytest.raises(SuiteError):
-        url_for(text, HERE)
+        parse_database_url(text, HERE)
 
 
 def test_a_password_is_not_shown() -> None:
-    assert "secret" not in mask_url(url_for("postgresql://me:secret@h/d", HERE))
+    assert "secret" not in mask_url(parse_database_url("postgresql://me:secret@h/d", HERE))
 
 
 def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
@@ -244,7 +251,7 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
     from sqlalchemy import text
 
     (tmp_path / "x.db").touch()
-    url = url_for("sqlite:///x.db", tmp_path)
+    url = parse_database_url("sqlite:///x.db", tmp_path)
     engine = open_engine(url)
     with (
         pytest.raises(StoreRefused, match=r"refused \(looking\): no such table: missing"),
@@ -253,7 +260,7 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
     ):
         connection.execute(text("SELECT * FROM missing"))
     engine.dispose()
-    gone = url_for("postgresql://127.0.0.1:1/d", tmp_path)
+    gone = parse_database_url("postgresql://127.0.0.1:1/d", tmp_path)
     engine = open_engine(gone)
     with pytest.raises(StoreLost, match="cannot be reached"), translate_errors(gone, "looking"), engine.connect():
         pass

@@ -12,8 +12,8 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, build_store
-from llmproxy.suite.stores.protocol import parse_key
-from llmproxy.suite.stores.sql import SqlStore, read_table_maps
+from llmproxy.suite.stores.protocol import to_key_column_type
+from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings
 
 TABLES = """
 CREATE TABLE app_tasks (task_id INTEGER PRIMARY KEY, heading TEXT, due_at DATE, owner TEXT, open BOOLEAN, x, n NUMERIC, b BLOB, j JSON,
@@ -25,7 +25,7 @@ CREATE VIEW busy AS SELECT task_id AS id, heading FROM app_tasks;
 """
 
 
-Opened = Callable[..., SqlStore]
+Opened = Callable[..., SqlEntityStore]
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
         connection.executescript(TABLES)
     with ExitStack() as stack:
 
-        def make(**more: object) -> SqlStore:
+        def make(**more: object) -> SqlEntityStore:
             store = build_store({"sqlalchemy": "sqlite:///x.db", **more}, tmp_path)
-            assert isinstance(store, SqlStore)
+            assert isinstance(store, SqlEntityStore)
             stack.callback(store.close)
             return store
 
@@ -118,15 +118,15 @@ def test_a_key_can_be_named(opened: Opened) -> None:
 @pytest.mark.parametrize("given", [5, {"columns": []}, {"columns": ["a"]}, {"title": 5}, {"user": 5}, {"table": ""}])
 def test_a_map_is_read_strictly(given: Any) -> None:
     if given == {"columns": []}:
-        assert read_table_maps({"tasks": given}, None)["tasks"].columns == {}
+        assert parse_entity_table_mappings({"tasks": given}, None)["tasks"].columns == {}
         return
     with pytest.raises(SuiteError, match=r"store\.entities\.tasks"):
-        read_table_maps({"tasks": given}, None)
+        parse_entity_table_mappings({"tasks": given}, None)
 
 
 def test_keys_are_brought_into_their_columns_type() -> None:
     """A text that spells a number finds it; one that does not is left for the column to refuse."""
-    assert parse_key("7", Kind.INTEGER) == 7
-    assert parse_key("seven", Kind.INTEGER) == "seven"
-    assert parse_key(7, Kind.TEXT) == "7"
-    assert parse_key("7", Kind.UNKNOWN) == "7"
+    assert to_key_column_type("7", Kind.INTEGER) == 7
+    assert to_key_column_type("seven", Kind.INTEGER) == "seven"
+    assert to_key_column_type(7, Kind.TEXT) == "7"
+    assert to_key_column_type("7", Kind.UNKNOWN) == "7"

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import StoreRefused, build_store
-from llmproxy.suite.stores.sql import SqlStore
+from llmproxy.suite.stores.sql import SqlEntityStore
 from tests.suite.stores.places import POSTGRES, SQLITE
 
 TASKS_AND_NOTES: dict[str, dict[str, dict[str, str]]] = {"entities": {"tasks": {}, "notes": {}}}
@@ -31,12 +31,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: Callable[[
 
 
 @pytest.fixture
-def open_store(url: str) -> Iterator[Callable[..., SqlStore]]:
-    made: list[SqlStore] = []
+def open_store(url: str) -> Iterator[Callable[..., SqlEntityStore]]:
+    made: list[SqlEntityStore] = []
 
-    def make(**more: object) -> SqlStore:
+    def make(**more: object) -> SqlEntityStore:
         store = build_store({"sqlalchemy": url, **more}, Path())
-        assert isinstance(store, SqlStore)
+        assert isinstance(store, SqlEntityStore)
         made.append(store)
         return store
 
@@ -46,7 +46,7 @@ def open_store(url: str) -> Iterator[Callable[..., SqlStore]]:
 
 
 @pytest.mark.parametrize("stays", [1, 0], ids=["behind a row that stays", "of an empty table"])
-def test_counters_go_back(open_store: Callable[..., SqlStore], stays: int) -> None:
+def test_counters_go_back(open_store: Callable[..., SqlEntityStore], stays: int) -> None:
     """The next run's ids are this run's: they go into prompts. Before the first row there is no last one."""
     store = open_store()
     for _ in range(stays):
@@ -59,7 +59,7 @@ def test_counters_go_back(open_store: Callable[..., SqlStore], stays: int) -> No
         store.rewind(at)
 
 
-def test_a_counter_never_goes_below_a_key_in_use(open_store: Callable[..., SqlStore]) -> None:
+def test_a_counter_never_goes_below_a_key_in_use(open_store: Callable[..., SqlEntityStore]) -> None:
     """A row that was left would collide with the next one."""
     store = open_store()
     at = store.counters(["tasks"])
@@ -69,7 +69,7 @@ def test_a_counter_never_goes_below_a_key_in_use(open_store: Callable[..., SqlSt
     assert store.insert("tasks", {"title": "next"})["id"] == 3
 
 
-def test_truncate_empties_what_is_declared(open_store: Callable[..., SqlStore]) -> None:
+def test_truncate_empties_what_is_declared(open_store: Callable[..., SqlEntityStore]) -> None:
     """All rows, whoever they refer to, and the counters."""
     store = open_store(**TASKS_AND_NOTES, reset="truncate")
     task = store.insert("tasks", {"title": "t"})
@@ -79,7 +79,7 @@ def test_truncate_empties_what_is_declared(open_store: Callable[..., SqlStore]) 
     assert store.insert("tasks", {"title": "t"})["id"] == 1
 
 
-def test_truncate_names_what_it_empties(open_store: Callable[..., SqlStore]) -> None:
+def test_truncate_names_what_it_empties(open_store: Callable[..., SqlEntityStore]) -> None:
     """A store that empties every table it finds would be too easy to regret."""
     with pytest.raises(SuiteError, match="none is named"):
         open_store(reset="truncate").reset()
@@ -105,7 +105,7 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
         agent.execute("INSERT INTO tasks (title) VALUES ('old')")
         agent.commit()
         store = build_store({"sqlalchemy": "sqlite:///x.db", "reset": "copy"}, tmp_path)
-        assert isinstance(store, SqlStore)
+        assert isinstance(store, SqlEntityStore)
         store.mark()
         agent.executescript("DELETE FROM tasks; DROP TABLE notes; CREATE TABLE more (id INTEGER PRIMARY KEY)")
         store.reset()
@@ -121,7 +121,7 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
 
 def test_only_files_can_be_copied(postgres_url: Callable[[], str]) -> None:
     store = build_store({"sqlalchemy": postgres_url(), "reset": "copy"}, Path())
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, SqlEntityStore)
     with pytest.raises(SuiteError, match="copy is for SQLite files"):
         store.mark()
     store.close()

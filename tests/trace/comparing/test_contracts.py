@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.comparing.drift import (
-    AnswerContract,
-    compare_shapes,
+    AnswerProperties,
+    compare_answer_formats,
     detect_language,
     extract_answer_properties,
     measure_answer_distance,
@@ -19,7 +19,7 @@ from llmproxy.trace.comparing.drift import (
 from tests.support.chats import chat
 
 
-def answer(value: object, kind: str = "application/json", status: int = 200) -> AnswerContract:
+def answer(value: object, kind: str = "application/json", status: int = 200) -> AnswerProperties:
     made = chat()
     data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
     response = dataclasses.replace(
@@ -54,12 +54,12 @@ STREAM = (
 ])  # fmt: skip
 def test_what_is_gone_is_told_and_nothing_else(new: dict[str, Any], broken: list[str]) -> None:
     """A member that is gone or another kind of content is; other words, a call instead of words, a member more are not."""
-    assert compare_shapes([answer(said())], [answer(new)]) == broken
+    assert compare_answer_formats([answer(said())], [answer(new)]) == broken
 
 
 def test_another_framing_is_told() -> None:
     """A client that reads a stream reads no document."""
-    assert compare_shapes([answer(STREAM, "text/event-stream")], [answer(said())]) == [
+    assert compare_answer_formats([answer(STREAM, "text/event-stream")], [answer(said())]) == [
         "the answer was framed as sse, and is json"
     ]
 
@@ -67,7 +67,7 @@ def test_another_framing_is_told() -> None:
 def test_one_answer_that_has_it_is_enough() -> None:
     """A member that comes now and then is not gone."""
     without = {**said(), "usage": {"total_tokens": 3}}
-    assert compare_shapes([answer(said())], [answer(without), answer(said())]) == []
+    assert compare_answer_formats([answer(said())], [answer(without), answer(said())]) == []
 
 
 @pytest.mark.parametrize(("text", "language"), [

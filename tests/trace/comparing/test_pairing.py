@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace import ToolFieldChange
-from llmproxy.trace.comparing.diff import MISSING, classify_incidental, find_tool_call_changes
+from llmproxy.trace.comparing.diff import MISSING, classify_incidental_difference, find_tool_call_changes
 from tests.trace.runs import Json, tools
 
 UUIDS = "3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-444455556667"
@@ -50,7 +50,7 @@ def test_where_arguments_differ(old: Json, new: Json, expected: list[tuple[str, 
 ])  # fmt: skip
 def test_what_is_incidental(old: Json, new: Json, kind: str | None) -> None:
     """A whole value of one such kind on both sides; a bare date is what somebody asked for."""
-    assert classify_incidental(old, new) == kind
+    assert classify_incidental_difference(old, new) == kind
     (change,) = compare({"x": old}, {"x": new})
     assert (change.severity, change.looks) == ("info" if kind else "contract", kind)
 

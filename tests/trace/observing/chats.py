@@ -10,7 +10,7 @@ from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.observing.agent_activity import WireObserver
+from llmproxy.trace.observing.agent_activity import ModelCallObserver
 
 NOW = 1_800_000_000.0
 JSON = (("content-type", "application/json"),)
@@ -77,7 +77,7 @@ class Chats:
         return pair
 
     @property
-    def wire(self) -> WireObserver:
-        wire = WireObserver()
+    def wire(self) -> ModelCallObserver:
+        wire = ModelCallObserver()
         wire.add_calls(self.calls)
         return wire

@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.history_edits import (
-    ProcessorFinding,
-    ProcessorFindings,
+    HistoryEditFinding,
+    HistoryEditFindings,
     explain_history_kept_by_provider,
     find_history_edits,
     read_provider_edits_from_answer,
@@ -35,7 +35,7 @@ def two_turns() -> Chats:
     return chats
 
 
-def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> ProcessorFindings:
+def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> HistoryEditFindings:
     """Return what the next turn shows, in which these messages are sent."""
     chats.chat(list(messages), said("Both are on your list."), **more)
     wire = chats.wire
@@ -43,7 +43,7 @@ def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), *
     return find_history_edits(step, wire.calls[:-1], continues=True, spoken=spoken)
 
 
-def verdict(finding: ProcessorFinding) -> tuple[bool | None, str]:
+def verdict(finding: HistoryEditFinding) -> tuple[bool | None, str]:
     return finding.activated, finding.evidence
 
 

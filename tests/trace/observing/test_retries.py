@@ -7,7 +7,7 @@ import pytest
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.agent_activity import mark_calls_replaced_by_retries
-from llmproxy.trace.observing.tool_calls import WireCall
+from llmproxy.trace.observing.tool_calls import SeenModelCall
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
@@ -20,7 +20,7 @@ def retried(text: str) -> set[int]:
     for number, each in enumerate(text.split(), 1):
         key, attempt = each[0].strip("?") or None, int(each[1]) if each[1].isdecimal() else None
         made = Call(Decision.RECORD, seq=number, key=key, attempt=attempt, status=200 if each[-1] == "+" else 500)
-        seen.append(WireCall(made, None))
+        seen.append(SeenModelCall(made, None))
     mark_calls_replaced_by_retries(seen)
     return {found.call.seq for found in seen if found.replaced}
 

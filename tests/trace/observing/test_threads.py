@@ -7,7 +7,7 @@ import pytest
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.trace.observing.thread_diff import (
     compare_histories,
-    count_common_ends,
+    count_common_head_and_tail,
     join_system_text,
     list_dialogue_items,
 )
@@ -37,7 +37,11 @@ def test_an_answer_in_pieces_is_one() -> None:
 def test_shared_ends_are_counted() -> None:
     """From the beginning, and from the end, no message twice."""
     one = list_dialogue_items([USER, SAID, NEXT])
-    found = (count_common_ends(one, one), count_common_ends(one, one[1:]), count_common_ends(one, []))
+    found = (
+        count_common_head_and_tail(one, one),
+        count_common_head_and_tail(one, one[1:]),
+        count_common_head_and_tail(one, []),
+    )
     assert found == ((3, 0), (0, 2), (0, 0))
 
 

@@ -13,7 +13,7 @@ from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.observing.agent_activity import WireObserver
+from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 Json = dict[str, Any]
@@ -54,7 +54,7 @@ def call(
 
 def read_tool_uses(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
     """Return the tool calls in answers to a party's calls; `party` None: everybody's."""
-    wire = WireObserver(party)
+    wire = ModelCallObserver(party)
     wire.add_calls_with_recordings(calls)
     return wire.list_tool_uses()
 

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import SpanKind
-from llmproxy.trace.reading.conversations import chain_digests, remove_whitespace
+from llmproxy.trace.reading.conversations import digest_message_prefixes, remove_whitespace
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.runs import SYSTEM, chat
@@ -117,9 +117,11 @@ def test_answers_in_pieces_are_one() -> None:
         Message("assistant", "see."),
         Message("assistant", "", (ToolCall("b", "f", ""),)),
     ]
-    assert [mark for mark, _ in chain_digests(b"", whole)] == [mark for mark, _ in chain_digests(b"", pieces)]
-    assert [n for _, n in chain_digests(b"", pieces)] == [3]
-    assert list(chain_digests(b"", [Message("assistant", "", reasoning="hm")])) == []
+    assert [mark for mark, _ in digest_message_prefixes(b"", whole)] == [
+        mark for mark, _ in digest_message_prefixes(b"", pieces)
+    ]
+    assert [n for _, n in digest_message_prefixes(b"", pieces)] == [3]
+    assert list(digest_message_prefixes(b"", [Message("assistant", "", reasoning="hm")])) == []
 
 
 def test_a_long_text_loses_the_same_white_space_as_a_short_one() -> None:

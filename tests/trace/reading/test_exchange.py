@@ -13,7 +13,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     RequestMessageCache,
     decode_exchange,
     list_declared_tool_names,
-    list_earlier_ids,
+    list_ids_of_continued_state,
     read_model_parameters,
 )
 from tests.support.messages import asks, call, said, user
@@ -114,7 +114,7 @@ def test_parameters(tree: Json, expected: Json) -> None:
     ({"previous_response_id": None, "conversation": 5}, ()),
 ])  # fmt: skip
 def test_earlier_ids(tree: Json, ids: tuple[str, ...]) -> None:
-    assert list_earlier_ids(tree) == ids
+    assert list_ids_of_continued_state(tree) == ids
 
 
 @pytest.mark.parametrize(("status", "kind", "body", "ending", "error"), [

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 from llmproxy.trace import Cassette, spans_of
-from llmproxy.trace.trace_file import from_interactions
+from llmproxy.trace.trace_file import build_trace_from_interactions
 from tests.support.messages import said, user
 from tests.trace.runs import NOW, chat, loop, recorded, store
 
@@ -77,7 +77,7 @@ def test_garbage_is_collected_again_afterwards(tmp_path: Path) -> None:
 def test_interactions_from_anywhere_are_a_trace(tmp_path: Path) -> None:
     """A file's, a proxy's: the same spans as from the store."""
     kept = Cassette.from_store(store(tmp_path / "x.db", *loop()), cassette="default")
-    made = from_interactions(loop(), "mine")
+    made = build_trace_from_interactions(loop(), "mine")
     assert (made.name, made.output_text, made.total_tokens) == ("mine", kept.output_text, kept.total_tokens)
     assert [(each.id, each.kind, each.output) for each in made.spans] == [
         (each.id, each.kind, each.output) for each in kept.spans

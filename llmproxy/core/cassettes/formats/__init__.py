@@ -137,7 +137,7 @@ class Format:
         """Refuse to overwrite a file. Raises CassetteCorrupt: it is damaged, or not written by us; CassetteNewer."""
         refused = f"{path} was not written by llmproxy."
         try:
-            source = read_source_file(path)
+            source = read_file_of_recordings(path)
             if self.loaded.recognises(source) and self.mark in source.text:
                 self.loaded.read(source)
                 return
@@ -177,7 +177,7 @@ def find_matching_format(source: Source) -> Format | None:
     return next((row for row in _ROWS if row.loaded.recognises(source)), None)
 
 
-def read_source_file(path: Path, models: Sequence[str] = ()) -> Source:
+def read_file_of_recordings(path: Path, models: Sequence[str] = ()) -> Source:
     """Return a file's content. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
     if is_database(path):
         raise CassetteCorrupt(
@@ -243,7 +243,7 @@ def kind(value: Tree) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def is_final_status(status: object) -> TypeGuard[int]:
+def is_final_http_status(status: object) -> TypeGuard[int]:
     """Return whether a status is a final one: after an interim one every client would wait for another."""
     if isinstance(status, bool) or not isinstance(status, int):
         return False
@@ -280,7 +280,7 @@ def get_list(tree: dict[str, Tree], name: str) -> list[Tree]:
 
 
 def status(value: Tree) -> int:
-    if not is_final_status(value):
+    if not is_final_http_status(value):
         raise ReadingProblem(f"the status is {value!r}, not one of 200 to 599, or 101")
     return value
 

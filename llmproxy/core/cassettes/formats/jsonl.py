@@ -26,10 +26,10 @@ def recognises(source: Source) -> bool:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    return "".join(json.dumps(build_line_object(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
+    return "".join(json.dumps(build_jsonl_line_object(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
 
 
-def build_line_object(each: Recorded, cassette: str) -> dict[str, object]:
+def build_jsonl_line_object(each: Recorded, cassette: str) -> dict[str, object]:
     return {
         "llmproxy": FORMAT, "cassette": cassette, "method": each.method, "url": each.uri, "headers": each.headers,
         "body": _format_body(each.body), "status": each.status, "reason": each.reason,
@@ -48,7 +48,7 @@ def _format_body(body: bytes) -> object:
 def read(source: Source) -> list[Recorded]:
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
     return formats.read_each_item(
-        [_parse_line(line, n, source.name) for n, line in numbered], parse_exchange, source, "line"
+        [_parse_line(line, n, source.name) for n, line in numbered], parse_jsonl_exchange, source, "line"
     )
 
 
@@ -64,7 +64,7 @@ def _parse_line(line: str, number: int, name: str) -> Tree:
     return tree
 
 
-def parse_exchange(tree: Tree, number: int) -> Recorded:
+def parse_jsonl_exchange(tree: Tree, number: int) -> Recorded:
     tree = formats.mapping(tree)
     return Recorded(
         method=formats.text(tree, "method"), uri=formats.text(tree, "url"), headers=_read_header_pairs(tree, "headers"),

@@ -193,10 +193,10 @@ class _SharedParts:
             known = self.names.setdefault(name, "")
             if known == text and self.left:
                 self.left -= 1
-                return yaml_text.AnchorReference(name)
+                return yaml_text.YamlAliasReference(name)
             if not known:
                 self.names[name] = text
-                return yaml_text.AnchoredValue(name, self.anchor_items(value) if items else value)
+                return yaml_text.YamlAnchoredValue(name, self.anchor_items(value) if items else value)
         return self.anchor_items(value) if items else value
 
     def anchor_items(self, value: object) -> object:
@@ -328,11 +328,11 @@ _BEGIN = re.compile(r"^<{7}( |$)", re.MULTILINE)
 _OURS, _BASE, _MIDDLE, _THEIRS = "<" * 7, "|" * 7, "=" * 7, ">" * 7
 
 
-def is_conflicted(source: Source) -> bool:
+def has_git_conflict_markers(source: Source) -> bool:
     return recognises(source) and bool(_BEGIN.search(source.text))
 
 
-class MergeSide(NamedTuple):
+class GitConflictSide(NamedTuple):
     source: Source
     lines: list[int]  # line number in the conflicted file, from 1, by own line
 
@@ -341,7 +341,7 @@ class MergeSide(NamedTuple):
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 
-def split_conflict_sides(source: Source) -> tuple[MergeSide, MergeSide]:
+def split_conflict_sides(source: Source) -> tuple[GitConflictSide, GitConflictSide]:
     """Return the file's version of each side. Raises CassetteCorrupt for inconsistent markers."""
     sides: tuple[list[tuple[int, str]], list[tuple[int, str]]] = ([], [])
     into: tuple[int, ...] = (0, 1)
@@ -365,7 +365,9 @@ def split_conflict_sides(source: Source) -> tuple[MergeSide, MergeSide]:
     if into != (0, 1):
         raise CassetteCorrupt(f"{source.name}: its last merge conflict has no end.")
     ours, theirs = (
-        MergeSide(Source("".join(line for _, line in side).encode(), f"{source.name} ({name})"), [n for n, _ in side])
+        GitConflictSide(
+            Source("".join(line for _, line in side).encode(), f"{source.name} ({name})"), [n for n, _ in side]
+        )
         for side, name in zip(sides, ("ours", "theirs"), strict=True)
     )
     return ours, theirs
@@ -380,17 +382,17 @@ _NEXT: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
 """Allowed transitions between the parts of a conflict."""
 
 
-def merge_both_sides(source: Source) -> str:
+def merge_git_conflict_sides(source: Source) -> str:
     """Return the text of a file with the recordings and the head of both sides, once what both have.
 
     Raises CassetteCorrupt: they have different answers to the same request with the same number of repetition.
     """
     ours, theirs = split_conflict_sides(source)
     kept = read(ours.source)
-    known, others = dict(list_identities(kept)), read(theirs.source)
+    known, others = dict(list_exchanges_with_identity(kept)), read(theirs.source)
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
     head = {name: [one for n, one in enumerate(said) if one not in said[:n]] for name, said in notes.items() if said}
-    for place, each in list_identities(others):
+    for place, each in list_exchanges_with_identity(others):
         mine = known.get(place)
         if mine is None:
             kept.append(each)
@@ -411,7 +413,7 @@ def merge_both_sides(source: Source) -> str:
     return dumps(kept, read_name(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides)))
 
 
-def list_identities(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
+def list_exchanges_with_identity(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     times = Counter[object]()
     for each in recorded:
         asked = each.method, each.uri, each.body, each.extra.get("party", AGENT), each.extra.get("sample", 1)

@@ -61,7 +61,7 @@ def read(source: Source) -> list[Recorded]:
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {formats.kind(items)}.")
     lines: Callable[[], Mapping[int, int]] = dict if is_json else partial(map_interactions_to_lines, source.text)
-    return formats.read_each_item(items, read_interaction, source, "interaction", lines)
+    return formats.read_each_item(items, read_vcr_interaction, source, "interaction", lines)
 
 
 def _load_yaml(text: str, name: str) -> Any:
@@ -111,11 +111,11 @@ def _refuse_exploding_yaml(text: str, name: str) -> None:
             raise CassetteCorrupt(f"{name}, line {line}: {problem}.")
 
 
-def read_interaction(item: Tree, number: int) -> Recorded:
+def read_vcr_interaction(item: Tree, number: int) -> Recorded:
     request, response = formats.mapping(item, "request"), formats.mapping(item, "response")
     status = response.get("status", response.get("status_code"))  # the latter of older httpx stubs, as is `content`
     code, reason = (status.get("code"), status.get("message")) if isinstance(status, dict) else (status, "")
-    if not formats.is_final_status(code):
+    if not formats.is_final_http_status(code):
         raise ReadingProblem(
             "response: `status` has no code of 200 to 599, or 101 "
             f"({code if isinstance(code, int) else formats.kind(code)})"

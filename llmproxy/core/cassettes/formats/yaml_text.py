@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.core.traffic.canonical_json import is_too_deep, refuse_constant
+from llmproxy.core.traffic.canonical_json import is_json_nested_too_deeply, reject_nan_and_infinity
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.lazy_regex import late
 
@@ -32,13 +32,13 @@ _ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\u
 
 
 @dataclass(frozen=True, slots=True)
-class AnchoredValue:
+class YamlAnchoredValue:
     name: str
     value: object
 
 
 @dataclass(frozen=True, slots=True)
-class AnchorReference:
+class YamlAliasReference:
     name: str
 
 
@@ -81,10 +81,10 @@ def _append_block_collection(out: list[str], value: object, indent: str) -> None
 
 def _append_entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write the value after ``name:`` or ``-``; inside an interaction on the same line if it is short."""
-    if isinstance(value, AnchoredValue):
+    if isinstance(value, YamlAnchoredValue):
         head, value = f"{head} &{value.name}", value.value
     value, room = _get_value_and_room(value, _WIDTH - len(head))
-    if isinstance(value, AnchorReference):
+    if isinstance(value, YamlAliasReference):
         out.append(f"{head} *{value.name}")
     elif indent and isinstance(value, dict | list) and value and (short := _write_flow(value, room)):
         out.append(f"{head} {short}")
@@ -112,7 +112,9 @@ def _write_flow(value: object, room: int) -> str:
         parts = [name + said if (said := _write_flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
-    if isinstance(value, AnchoredValue | AnchorReference | OneLineValue) or (isinstance(value, str) and "\n" in value):
+    if isinstance(value, YamlAnchoredValue | YamlAliasReference | OneLineValue) or (
+        isinstance(value, str) and "\n" in value
+    ):
         return ""
     return _write_word(value) if isinstance(value, str) else write_scalar(value)
 
@@ -174,10 +176,10 @@ def _parse_plain(text: str) -> object:
 
 def load_yaml(text: str, name: str) -> Any:
     """Return the tree of a file's text; `name` is for errors. Raises CassetteCorrupt with file, line and column."""
-    from llmproxy.yaml_reader import Limits, SuiteProblems, read_plain_document
+    from llmproxy.yaml_reader import Limits, SuiteProblems, parse_single_yaml_document
 
     try:
-        return read_plain_document(text, name, limits=Limits(*_SIZES, _parse_plain))
+        return parse_single_yaml_document(text, name, limits=Limits(*_SIZES, _parse_plain))
     except SuiteProblems as error:
         raise CassetteCorrupt(f"{error.problems[0]}.") from error
     except ValueError as error:
@@ -225,10 +227,10 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
     if not 2 <= len(body) <= MAX_BYTES or body[:1] not in (b"{", b"["):
         return None
     try:
-        tree = json.loads(body, parse_constant=refuse_constant)
+        tree = json.loads(body, parse_constant=reject_nan_and_infinity)
     except (ValueError, RecursionError):
         return None
-    if is_too_deep(tree, _DEPTH):
+    if is_json_nested_too_deeply(tree, _DEPTH):
         return None
     for name in _candidate_json_styles(body):
         try:

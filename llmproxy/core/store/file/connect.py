@@ -28,7 +28,14 @@ from llmproxy.errors import (
     StoreReadOnly,
 )
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
-from llmproxy.sqlite_file import BUSY, DAMAGED, FileState, OverwriteAwareConnection, primary_code, sidecar_path
+from llmproxy.sqlite_file import (
+    BUSY,
+    DAMAGED,
+    DatabaseFileState,
+    OverwriteAwareConnection,
+    get_sqlite_primary_code,
+    sidecar_path,
+)
 
 BUSY_SECONDS = 5.0  # seconds that one statement waits for another process's write
 PAGE_SIZE = 4096
@@ -37,7 +44,7 @@ _RACY_NS = 2_000_000_000
 _COPIED = ("", "-wal", "-journal")
 _TRIES = 6
 _PAUSE = 0.02  # attempts to open a store that changes while it is copied, and seconds between them
-WORDS = sqlite_file.ErrorTexts(
+WORDS = sqlite_file.DatabaseErrorTexts(
     name="store",
     takes="recording",
     elsewhere="use another --store",
@@ -47,22 +54,22 @@ WORDS = sqlite_file.ErrorTexts(
 
 
 def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
-    return sqlite_file.translate_error(error, path, WORDS, writing=writing)
+    return sqlite_file.translate_sqlite_error(error, path, WORDS, writing=writing)
 
 
-def determine_file_state(path: Path) -> FileState:
+def determine_database_file_state(path: Path) -> DatabaseFileState:
     """Return the state of `path`: absent, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
         state = sqlite_file.read_state(path)
     except sqlite3.Error as error:
-        if primary_code(error) in DAMAGED:
+        if get_sqlite_primary_code(error) in DAMAGED:
             raise translate(error, path, writing=False) from error
         why = "permission denied" if not os.access(path, os.R_OK) else error
         raise MachineError(f"The store {path} cannot be read: {why}.") from error
-    if state is FileState.FOLDER:
+    if state is DatabaseFileState.FOLDER:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
-    if state is FileState.FOREIGN:
-        begins = sqlite_file.read_foreign_start(path)
+    if state is DatabaseFileState.FOREIGN:
+        begins = sqlite_file.read_start_of_foreign_file(path)
         why = (
             "what SQLite wrote is damaged or cut"
             if begins.startswith(b"SQLite format 3")
@@ -75,14 +82,16 @@ def determine_file_state(path: Path) -> FileState:
     return state
 
 
-def connect_file(path: Path, query: str) -> OverwriteAwareConnection:
+def connect_to_store_file(path: Path, query: str) -> OverwriteAwareConnection:
     """Open `path` with SQLite URI parameters `query`; statements autocommit unless a transaction is open."""
     return sqlite_file.open_connection(path, query, timeout=BUSY_SECONDS)
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
-    with sqlite_file.in_snapshot(conn):  # else another process may create the tables between the two statements
+    with sqlite_file.hold_read_transaction(
+        conn
+    ):  # else another process may create the tables between the two statements
         has = migrations.list_applied_migrations(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
@@ -125,7 +134,7 @@ def read_stat_signature(path: str) -> Signature | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def is_signature_reliable(seen: Signature, now: float) -> bool:
+def is_stat_signature_reliable(seen: Signature, now: float) -> bool:
     """Return whether any later write must change `seen`, which was taken at Unix time `now`."""
     return int(now * 1e9) - max(seen[3], seen[4]) > _RACY_NS
 
@@ -137,10 +146,10 @@ def _file_size_or_minus_one(path: Path) -> int:
         return -1
 
 
-def _open_in_place(path: Path, state: FileState) -> StoreReadConnection | None:
+def _open_in_place(path: Path, state: DatabaseFileState) -> StoreReadConnection | None:
     """Open without any change in the folder; None if only a copy can be read."""
     wal, shm = _file_size_or_minus_one(sidecar_path(path, "-wal")), _file_size_or_minus_one(sidecar_path(path, "-shm"))
-    if state is not FileState.WAL:
+    if state is not DatabaseFileState.WAL:
         query = "mode=ro"
     elif wal >= 0 and shm >= 0:
         query = "mode=ro"  # a recorder runs, or was killed: both files exist, none is created
@@ -148,15 +157,15 @@ def _open_in_place(path: Path, state: FileState) -> StoreReadConnection | None:
         return None  # SQLite would have to create -shm, and without reading -wal we would lose recordings
     else:
         query = "mode=ro&immutable=1"
-    conn = connect_file(path, query)
+    conn = connect_to_store_file(path, query)
     try:
         conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
         conn.close()
-        if not isinstance(error, sqlite3.OperationalError) or primary_code(error) in BUSY | DAMAGED:
+        if not isinstance(error, sqlite3.OperationalError) or get_sqlite_primary_code(error) in BUSY | DAMAGED:
             raise
         return None  # a hot journal, or a folder that refuses what SQLite needs
-    return StoreReadConnection(conn, in_place=state is not FileState.WAL)
+    return StoreReadConnection(conn, in_place=state is not DatabaseFileState.WAL)
 
 
 def _open_copy(path: Path) -> StoreReadConnection | None:
@@ -185,18 +194,18 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
         undo.callback(folder.cleanup)
         for suffix in _COPIED:
             if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
-                sqlite_file.copy_raw(sidecar_path(path, suffix), sidecar_path(copied, suffix))
-        conn = undo.enter_context(closing(connect_file(copied, "mode=rwc")))
+                sqlite_file.copy_database_bytes(sidecar_path(path, suffix), sidecar_path(copied, suffix))
+        conn = undo.enter_context(closing(connect_to_store_file(copied, "mode=rwc")))
         check_schema(conn, path)
         migrations.upgrade_schema(conn)
         undo.pop_all()
     return StoreReadConnection(conn, folder)
 
 
-def open_beside_own_writer(path: Path) -> StoreReadConnection:
+def open_reader_beside_writer(path: Path) -> StoreReadConnection:
     """Open the store for reading next to our own writer, which created it and keeps its files consistent."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
-        return StoreReadConnection(connect_file(path, "mode=ro"))
+        return StoreReadConnection(connect_to_store_file(path, "mode=ro"))
 
 
 def advise_missing_store(path: Path) -> str:
@@ -207,7 +216,7 @@ def advise_missing_store(path: Path) -> str:
     return f"Record one first: llmproxy start --mode record{format_store_option(path)}"
 
 
-def open_reader(path: Path) -> StoreReadConnection:
+def open_store_reader(path: Path) -> StoreReadConnection:
     """Open the store read-only, schema checked, changing nothing. Raises any CassetteError."""
     for _ in range(_TRIES):
         if (reader := _try_reader(path)) is not None:
@@ -218,8 +227,8 @@ def open_reader(path: Path) -> StoreReadConnection:
 
 def _try_reader(path: Path) -> StoreReadConnection | None:
     """Open the store as it is now; None if it changed while it was copied."""
-    state = determine_file_state(path)
-    if state is FileState.ABSENT:
+    state = determine_database_file_state(path)
+    if state is DatabaseFileState.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing_store(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         reader = _open_in_place(path, state)
@@ -233,13 +242,13 @@ def _try_reader(path: Path) -> StoreReadConnection | None:
         return _open_copy(path)
 
 
-def open_writer(path: Path) -> OverwriteAwareConnection:
+def open_store_writer(path: Path) -> OverwriteAwareConnection:
     """Open the store for writing, created or upgraded, in write-ahead mode. Raises any CassetteError."""
-    state = determine_file_state(path)
+    state = determine_database_file_state(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
-        conn = undo.enter_context(closing(connect_file(path, "mode=rwc")))
-        if state in (FileState.ABSENT, FileState.EMPTY):
+        conn = undo.enter_context(closing(connect_to_store_file(path, "mode=rwc")))
+        if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
         if not check_schema(conn, path):
             migrations.upgrade_schema(conn)
@@ -251,7 +260,7 @@ def open_writer(path: Path) -> OverwriteAwareConnection:
     return conn
 
 
-def close_writer(conn: OverwriteAwareConnection) -> None:
+def close_store_writer(conn: OverwriteAwareConnection) -> None:
     """Merge the write-ahead file, so that one file remains; other processes with an open store do that instead."""
     try:
         conn.execute("PRAGMA busy_timeout=200")

@@ -114,7 +114,7 @@ def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple
     return deleted, bodies
 
 
-def check_new_name(path: Path, old: str, new: str, found: Iterable[Sequence[Any]]) -> None:
+def check_new_cassette_name(path: Path, old: str, new: str, found: Iterable[Sequence[Any]]) -> None:
     """Raise SettingsError if a new name is taken, CassetteBusy if the cassette of the old one is being recorded.
 
     `found`: of each sample of both, whether it is the new name's, its number, and its lease's holder, pid, host, age.

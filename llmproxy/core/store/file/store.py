@@ -20,13 +20,20 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import DeltaBodyWriter, PreparedBody
 from llmproxy.core.store.file import connect, statements
 from llmproxy.core.store.file.connect import StoreReadConnection
-from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, LastFileSync, Place
+from llmproxy.core.store.reader import SLOTS, KeyedRecording, LastFileSync, Place, RequestKeyChange
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
+from llmproxy.core.store.store import (
+    UNFINISHED,
+    Deleted,
+    InteractionToStore,
+    Store,
+    find_superseded_and_occurrence,
+    get_delta_compression_group,
+)
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
 from llmproxy.server_store_copies import find_server_of_copy
-from llmproxy.sqlite_file import FileState, OverwriteAwareConnection, write_transaction
+from llmproxy.sqlite_file import DatabaseFileState, OverwriteAwareConnection, write_transaction
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +77,7 @@ class FileStore(Store):
     def _follow_own_writer(self) -> None:
         if self._moved:
             self._moved = False
-            self._switch_reader(connect.open_beside_own_writer(self.path))
+            self._switch_reader(connect.open_reader_beside_writer(self.path))
             self._rederive_all_keys()
 
     @classmethod
@@ -83,20 +90,20 @@ class FileStore(Store):
         """
         path = Path(path)
         if not writable:
-            return cls(path, connect.open_reader(path), writable=False, now=now)
-        state = connect.determine_file_state(path)
+            return cls(path, connect.open_store_reader(path), writable=False, now=now)
+        state = connect.determine_database_file_state(path)
         connect.check_writable(path)
-        if state is FileState.ROLLBACK:
+        if state is DatabaseFileState.ROLLBACK:
             # The writer is opened at the first write: a run with hits only does not change the file.
-            reader = connect.open_reader(path)
+            reader = connect.open_store_reader(path)
             if reader.copy is None:
                 return cls(path, reader, writable=True, now=now)
             reader.close()
-        writer = connect.open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
+        writer = connect.open_store_writer(path)  # new, of an older schema, or left behind in write-ahead mode
         try:
-            store = cls(path, connect.open_beside_own_writer(path), writable=True, now=now)
+            store = cls(path, connect.open_reader_beside_writer(path), writable=True, now=now)
         except BaseException:
-            connect.close_writer(writer)
+            connect.close_store_writer(writer)
             raise
         store._writer = writer
         return store
@@ -108,7 +115,7 @@ class FileStore(Store):
             if self._writer is None:
                 return
             cut = self._writer.is_overwritten()
-            connect.close_writer(self._writer)
+            connect.close_store_writer(self._writer)
             self._writer = None
         if self._gone or (self._last and (cut or not self._holds_last_stored())):
             raise self._build_loss_error()
@@ -116,7 +123,7 @@ class FileStore(Store):
     def _holds_last_stored(self) -> bool:
         """Return whether the file still has our last recording: ids only grow, even if others delete."""
         try:
-            with closing(connect.connect_file(self.path, "mode=ro")) as conn:
+            with closing(connect.connect_to_store_file(self.path, "mode=ro")) as conn:
                 found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
         except sqlite3.Error:
             return False
@@ -129,7 +136,7 @@ class FileStore(Store):
             hint="Restore it from version control or a backup, or delete it, and record again.",
         )
 
-    def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+    def add_interactions(self, many: Sequence[InteractionToStore], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; blocks up to 5 s for other writers."""
         made = [(each, rows.to_row(each.interaction, each.described)) for each in many]
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
@@ -138,11 +145,14 @@ class FileStore(Store):
             stored = self._add_all(made, instead_of)  # the file was removed or replaced, with our rows in it
         return stored
 
-    def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
+    def _add_all(self, made: Sequence[tuple[InteractionToStore, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
         with self._lock_writing_connection() as conn:
             prepare, ones = self._bodies.prepare_body, [given.interaction for given, _ in made]
             bodies = [  # the slow part, without the write lock
-                (prepare(conn, one.request.body, get_delta_group(one)), prepare(conn, one.response.body, None))
+                (
+                    prepare(conn, one.request.body, get_delta_compression_group(one)),
+                    prepare(conn, one.response.body, None),
+                )
                 for one in ones
             ]
             with write_transaction(conn):
@@ -154,7 +164,7 @@ class FileStore(Store):
                     first = stored[0][0] if stored else None
                     stored.append(self._insert_interaction(conn, given, row, prepared, now, before=first))
             for one, (_, request) in zip(ones, stored, strict=True):
-                self._bodies.remember_base(get_delta_group(one), request, one.request.body)
+                self._bodies.remember_base(get_delta_compression_group(one), request, one.request.body)
         ids = [new for new, _ in stored]
         self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
         return ids
@@ -162,7 +172,7 @@ class FileStore(Store):
     def _insert_interaction(
         self,
         conn: sqlite3.Connection,
-        given: Addition,
+        given: InteractionToStore,
         row: tuple[Sql, ...],
         bodies: tuple[PreparedBody, PreparedBody],
         now: float,
@@ -177,7 +187,7 @@ class FileStore(Store):
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
-        gone, nth = assign_occurrence(
+        gone, nth = find_superseded_and_occurrence(
             given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
         )
         if gone:
@@ -245,12 +255,14 @@ class FileStore(Store):
     def rename_cassette(self, old: str, new: str) -> None:
         names = (to_sql(old), to_sql(new))
         with self.sqlite_transaction() as conn:
-            statements.check_new_name(self.path, old, new, conn.execute(_LEASES, (names[1], self._now(), *names)))
+            statements.check_new_cassette_name(
+                self.path, old, new, conn.execute(_LEASES, (names[1], self._now(), *names))
+            )
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
             for table, column in _NAMED:
                 conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 
-    def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
+    def rekey_recordings(self, made: Sequence[RequestKeyChange]) -> None:
         """Rekey live recordings; one whose new slot is taken keeps its key until the next opening."""
         with self._lock_writing_connection() as conn, write_transaction(conn):
             # Two live rows may never stand in one slot, not even for a moment.
@@ -278,7 +290,7 @@ class FileStore(Store):
                 self._bodies.forget_bases()
                 self._moved = True
             if self._writer is None:
-                self._writer = connect.open_writer(self.path)
+                self._writer = connect.open_store_writer(self.path)
                 self._gone = self._gone or (self._last > 0 and not self._holds_last_stored())
             if self._writer.is_overwritten():
                 raise self._build_loss_error()
@@ -290,13 +302,13 @@ class FileStore(Store):
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:
-    """Open the store at `path`, with the errors of `FileStore.open` and `ServerStore.connect`.
+    """Open the store at `path`, with the errors of `FileStore.open` and `PostgresStore.connect`.
 
     `whole`: read all of a server's store at once; otherwise a cassette is read by `Store.refresh_cassette`.
     """
     server = find_server_of_copy(path)
     if server is None:
         return FileStore.open(path, writable=writable, now=now)
-    from llmproxy.core.store.postgres.store import ServerStore
+    from llmproxy.core.store.postgres.store import PostgresStore
 
-    return ServerStore.connect(server, writable=writable, now=now, whole=whole)
+    return PostgresStore.connect(server, writable=writable, now=now, whole=whole)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import install_command
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
-from llmproxy.server_store_copies import RemoteStore
+from llmproxy.server_store_copies import ServerStoreAddress
 
 if TYPE_CHECKING:
     import psycopg
@@ -51,10 +51,10 @@ class Conflict(LLMProxyError):
     """Two transactions conflicted; a retry can succeed."""
 
 
-class ServerLink:
+class PostgresConnection:
     """A connection that one thread at a time may use."""
 
-    def __init__(self, server: RemoteStore) -> None:
+    def __init__(self, server: ServerStoreAddress) -> None:
         self.server = server
         self._conn: Conn | None = None
         self._lock = threading.RLock()
@@ -81,9 +81,9 @@ class ServerLink:
         """Yield the connection, in no transaction. Raises ServerLost, Conflict, StoreReadOnly and other errors."""
         with self._lock:
             if self._conn is None:
-                self._conn = connect_server(self.server)
+                self._conn = connect_to_postgres(self.server)
             conn = self._conn
-            import psycopg  # `connect_server` reports a missing driver
+            import psycopg  # `connect_to_postgres` reports a missing driver
 
             try:
                 yield conn
@@ -114,7 +114,7 @@ def pipeline(conn: Conn) -> Iterator[None]:
         raise
 
 
-def connect_server(server: RemoteStore) -> Conn:
+def connect_to_postgres(server: ServerStoreAddress) -> Conn:
     """Open a connection with autocommit. Raises ServerLost; MachineError: the driver is missing."""
     try:
         import psycopg
@@ -153,7 +153,7 @@ def retries(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
     yield nullcontext()
 
 
-def _format_error(server: RemoteStore, error: Exception) -> str:
+def _format_error(server: ServerStoreAddress, error: Exception) -> str:
     """Return the first line of the driver's error, without a password."""
     text = " ".join(str(error).strip().splitlines()[:1]) or type(error).__name__
     text = text.rpartition("FATAL:  ")[2]
@@ -162,7 +162,7 @@ def _format_error(server: RemoteStore, error: Exception) -> str:
     return text.rstrip(".")
 
 
-def _build_lost_error(server: RemoteStore, error: Exception) -> ServerLost:
+def _build_lost_error(server: ServerStoreAddress, error: Exception) -> ServerLost:
     said = _format_error(server, error)
     if "password" in said or "authentication" in said:
         hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
@@ -175,7 +175,7 @@ def _build_lost_error(server: RemoteStore, error: Exception) -> ServerLost:
     return ServerLost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
 
 
-def translate(server: RemoteStore, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
+def translate(server: ServerStoreAddress, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
     said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:
         return Conflict(f"The store {server.shown}: {said}.")

@@ -18,7 +18,7 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import DeltaBase, encode_body
 from llmproxy.core.store.file.statements import refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
-from llmproxy.server_store_copies import RemoteStore
+from llmproxy.server_store_copies import ServerStoreAddress
 
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
@@ -114,7 +114,7 @@ def _read_version(conn: Conn) -> int:
     return int(conn.execute("SELECT coalesce(max(version), 0) FROM llmproxy.migrations").fetchall()[0][0])
 
 
-def check_version(conn: Conn, server: RemoteStore) -> None:
+def check_server_schema_version(conn: Conn, server: ServerStoreAddress) -> None:
     found = _read_version(conn)
     if found == 0:
         raise CassetteNotFound(
@@ -220,7 +220,7 @@ SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM ll
 
 def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
     with conn.transaction():
-        places = restart_copies(conn, ids)
+        places = invalidate_local_copies(conn, ids)
         names = [name for name, _ in places]
         conn.execute(
             "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = "
@@ -254,7 +254,7 @@ def collect_bodies(conn: Conn) -> int:
     return 0
 
 
-def restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
+def invalidate_local_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
     """Lock the cassettes of these interactions, in recorders' order, and make their copies restart."""
     places: list[tuple[str, int]] = []
     # Again: one may have been renamed while we waited for its lock.

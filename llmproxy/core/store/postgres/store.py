@@ -20,16 +20,23 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import DeltaBodyWriter, EncodedBody, PreparedBody, encode_body
 from llmproxy.core.store.file import connect
-from llmproxy.core.store.file.statements import check_new_name
+from llmproxy.core.store.file.statements import check_new_cassette_name
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
-from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, to_pg_text, to_pg_value
+from llmproxy.core.store.postgres.connection import PostgresConnection, ServerLost, to_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import Body
-from llmproxy.core.store.reader import KeyChange, KeyedRecording, LastFileSync, Place
+from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Place, RequestKeyChange
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
+from llmproxy.core.store.store import (
+    UNFINISHED,
+    Deleted,
+    InteractionToStore,
+    Store,
+    find_superseded_and_occurrence,
+    get_delta_compression_group,
+)
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
-from llmproxy.server_store_copies import RemoteStore, ensure_copy_folder
+from llmproxy.server_store_copies import ServerStoreAddress, ensure_copy_folder
 from llmproxy.sqlite_file import OverwriteAwareConnection
 
 if TYPE_CHECKING:
@@ -85,7 +92,7 @@ UPDATE llmproxy.cassettes SET recorded = recorded + coalesce(
 
 
 class _PreparedInteraction(NamedTuple):
-    given: Addition
+    given: InteractionToStore
     token: uuid.UUID
     row: tuple[Sql, ...]
     bodies: tuple[bytes, bytes]  # digests of request and response
@@ -108,23 +115,23 @@ class _AlreadyStored(Exception):
     """The previous attempt was committed, without a confirmation."""
 
 
-class ServerStore(Store):
+class PostgresStore(Store):
     def __init__(
         self,
-        server: RemoteStore,
-        link: ServerLink,
+        server: ServerStoreAddress,
+        link: PostgresConnection,
         writer: OverwriteAwareConnection,
         *,
         writable: bool,
         now: Callable[[], float],
     ) -> None:
-        super().__init__(server.copy, connect.open_beside_own_writer(server.copy), now=now)
+        super().__init__(server.copy, connect.open_reader_beside_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
         self._writer: OverwriteAwareConnection | None = writer  # writing connection to the copy
         self._bodies = DeltaBodyWriter()
-        self._reads, self._writes = link, ServerLink(server)
+        self._reads, self._writes = link, PostgresConnection(server)
         self._read: set[str] = set()  # cassettes read from the server since this store was opened
         self._held: dict[tuple[str, int], str] = {}
         """Holders of our leases, by the server's name of the cassette and sample."""
@@ -136,21 +143,21 @@ class ServerStore(Store):
 
     @classmethod
     def connect(
-        cls, server: RemoteStore, *, writable: bool, now: Callable[[], float], whole: bool = True
-    ) -> ServerStore:
+        cls, server: ServerStoreAddress, *, writable: bool, now: Callable[[], float], whole: bool = True
+    ) -> PostgresStore:
         """Open the store on a server; its tables are created or upgraded if `writable`.
 
         Raises ServerLost: it cannot be reached, or refuses us; CassetteNotFound: there is no store to read yet;
         CassetteNewer: a newer llmproxy created it; StoreReadOnly: `writable`, but this role may only read.
         """
         ensure_copy_folder(server.copy)
-        link = ServerLink(server)
+        link = PostgresConnection(server)
         with ExitStack() as on_error:
             on_error.callback(link.close)
             with link.borrow_connection(writing=writable) as conn:
                 if writable:
                     schema_and_leases.upgrade_schema(conn)
-                schema_and_leases.check_version(conn, server)
+                schema_and_leases.check_server_schema_version(conn, server)
                 asked = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
                 if writable and not conn.execute(asked).fetchall()[0][0]:
                     raise StoreReadOnly(
@@ -159,8 +166,8 @@ class ServerStore(Store):
                         "grants.",
                     )
                 identity = str(conn.execute("SELECT id FROM llmproxy.store").fetchall()[0][0])
-            writer = on_error.enter_context(closing(connect.open_writer(server.copy)))
-            local_copy.prepare_copy_tables(writer, identity)
+            writer = on_error.enter_context(closing(connect.open_store_writer(server.copy)))
+            local_copy.prepare_local_copy_tables(writer, identity)
             store = cls(server, link, writer, writable=writable, now=now)
             on_error.enter_context(store)
             if whole:
@@ -174,7 +181,7 @@ class ServerStore(Store):
         with self._lock:
             self._reader.close()
             if self._writer is not None:
-                connect.close_writer(self._writer)
+                connect.close_store_writer(self._writer)
                 self._writer = None
 
     def refresh_cassette(self, cassette: str) -> None:
@@ -236,7 +243,7 @@ class ServerStore(Store):
         finally:
             self._lock.release()
 
-    def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+    def add_interactions(self, many: Sequence[InteractionToStore], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; while the server is unavailable, retry for about ten seconds.
 
         Raises ServerLost: it is unknown whether the last attempt was committed; the caller counts it as not stored.
@@ -259,11 +266,11 @@ class ServerStore(Store):
                 break
         return stored
 
-    def _prepare_interaction(self, given: Addition, bodies: dict[bytes, Body]) -> _PreparedInteraction:
+    def _prepare_interaction(self, given: InteractionToStore, bodies: dict[bytes, Body]) -> _PreparedInteraction:
         one = given.interaction
         with self._local_copy_writer() as local:
             made = [
-                self._bodies.prepare_body(local, one.request.body, get_delta_group(one)),
+                self._bodies.prepare_body(local, one.request.body, get_delta_compression_group(one)),
                 self._bodies.prepare_body(local, one.response.body, None),
             ]
             for each in made:
@@ -325,7 +332,7 @@ class ServerStore(Store):
         self, conn: Conn, each: _PreparedInteraction, live: Answer, position: int, version: int, before: int | None
     ) -> Answer:
         slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
-        gone, nth = assign_occurrence(each.given, slots, before)
+        gone, nth = find_superseded_and_occurrence(each.given, slots, before)
         if gone:
             conn.execute(_SUPERSEDE, (self._now(), version, list(gone)))
         said = json.dumps(each.given.interaction.made_ids), to_pg_text(each.given.interaction.run_variables)
@@ -350,7 +357,7 @@ class ServerStore(Store):
                     self._bodies.forget_bases()
                 for one, each in zip(made, sent, strict=True):
                     for row in local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", each.bodies[:1]):
-                        self._bodies.remember_base(get_delta_group(one), row, one.request.body)
+                        self._bodies.remember_base(get_delta_compression_group(one), row, one.request.body)
         except Exception:
             self._shared |= places
             log.warning("the copy of %s is behind", self.server.shown, exc_info=log.isEnabledFor(logging.DEBUG))
@@ -415,7 +422,7 @@ class ServerStore(Store):
         was, is_ = to_pg_text(old), to_pg_text(new)
         with self._changing_connection() as conn, conn.transaction():
             found = conn.execute(_LOCK_NAMES, (is_, [was, is_])).fetchall()
-            check_new_name(self.path, old, new, found)
+            check_new_cassette_name(self.path, old, new, found)
             samples = [sample for _, sample, *_ in found]  # a sample that is begun meanwhile keeps the old name
             conn.execute(_RENAME_SAMPLES.encode(), (is_, was, samples))
             sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = ANY(%s)"
@@ -437,10 +444,10 @@ class ServerStore(Store):
             schema_and_leases.release_lease(conn, new, holder, clean=clean)
         self._held.pop(old, None)
 
-    def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
+    def rekey_recordings(self, made: Sequence[RequestKeyChange]) -> None:
         """Rekey live recordings. Slots of a whole cassette may be exchanged, so its copies are read from the start."""
         with self._changing_connection() as conn, conn.transaction(), conn.cursor() as cursor:
-            schema_and_leases.restart_copies(conn, [each.id for each in made])
+            schema_and_leases.invalidate_local_copies(conn, [each.id for each in made])
             cursor.executemany(
                 "UPDATE llmproxy.interactions SET occurrence = -id WHERE id = %s AND key = %s",
                 [(each.id, each.old) for each in made],

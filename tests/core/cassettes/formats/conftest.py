@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.cassettes.formats import get_format, read_source_file
+from llmproxy.core.cassettes.formats import get_format, read_file_of_recordings
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -22,7 +22,7 @@ Adopt = Callable[[str, str], list[Interaction]]
 def interactions(form: str, path: str) -> list[Interaction]:
     """Read and adopt a file, or a folder of files, of fixtures/formats; nothing may be skipped."""
     found = sorted(file for file in (ROOT / path).rglob("*") if file.is_file()) or [ROOT / path]
-    read = get_format(form).read_all([read_source_file(file) for file in found])
+    read = get_format(form).read_all([read_file_of_recordings(file) for file in found])
     adopted = convert_exchanges(read, "c", rules=Rules(), redactor=Redactor(), upstreams=UPSTREAMS)
     assert [each.why for each in adopted if each.interaction is None] == []
     return [each.interaction for each in adopted if each.interaction is not None]

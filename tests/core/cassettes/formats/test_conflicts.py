@@ -52,8 +52,8 @@ def test_both_sides_are_kept(branches: Path, style: str) -> None:
     """In every style of markers: what each side has is there, what both have stands there once."""
     text = merged(branches, style=style)
     source = Source(text.encode(), "trip.yaml")
-    assert review_yaml.is_conflicted(source)
-    kept = review_yaml.read(Source(review_yaml.merge_both_sides(source).encode(), "trip.yaml"))
+    assert review_yaml.has_git_conflict_markers(source)
+    kept = review_yaml.read(Source(review_yaml.merge_git_conflict_sides(source).encode(), "trip.yaml"))
     asked = [each.body.decode() for each in kept]
     assert [
         sum(f'Oslo. {text}"' in each for each in asked) for text in ("a", "b", "both", "mine", "yours", "more")
@@ -118,13 +118,13 @@ def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_han
     version("base", "a", "q:1")
     version("ours", "a", "q:1", "q:2", "mine")
     version("theirs", "a", "q:1", "q:2", "q:3", "yours")
-    united = review_yaml.merge_both_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
+    united = review_yaml.merge_git_conflict_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
     said = [each.response_body for each in review_yaml.read(Source(united.encode(), "trip.yaml"))]
     assert [sum(answer in body for body in said) for answer in (b"to 1", b"to 2", b"to 3")] == [1, 1, 1], said
     assert len(said) == 6
     version("theirs", "a", "q:1", "q:other", "yours")
     with pytest.raises(CassetteCorrupt, match="both sides"):
-        review_yaml.merge_both_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
+        review_yaml.merge_git_conflict_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
 
 
 def test_changes_that_two_branches_accepted_are_both_kept(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_changes_that_two_branches_accepted_are_both_kept(tmp_path: Path) -> Non
         rows = "".join(f"  - name: {each}\n" for each in accepted.split())
         head = f"changes:\n{rows}interactions:" if rows else "interactions:"
         (tmp_path / name).write_text(text.replace("interactions:", head, 1))
-    united = review_yaml.merge_both_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
+    united = review_yaml.merge_git_conflict_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
     assert re.findall(r"- (?:\{)?name: (\w+)", united) == ["both", "mine", "yours"]
 
 

@@ -25,15 +25,15 @@ from llmproxy.core.cassettes.formats import (
     get_format,
     jsonl,
     read_each_item,
-    read_source_file,
+    read_file_of_recordings,
 )
-from llmproxy.core.cassettes.formats.vcr import read_interaction
+from llmproxy.core.cassettes.formats.vcr import read_vcr_interaction
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError, LLMProxyError, SettingsError
-from llmproxy.trace.comparing.recording_diff import read_compared_turn
+from llmproxy.trace.comparing.recording_diff import summarize_recorded_call
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
@@ -103,10 +103,10 @@ def test_whoever_recorded_it_the_requests_are_the_same(
     """One dialogue, recorded by different programs, has the same keys, texts, models and tokens."""
 
     def facts(found: list[Interaction]) -> set[tuple[object, ...]]:
-        turns = [(each.key, each.model, each.stream, each.usage, read_compared_turn(each)) for each in found]
+        turns = [(each.key, each.model, each.stream, each.usage, summarize_recorded_call(each)) for each in found]
         return {(*rest, t.asked, t.status, t.text, tuple((c.name, c.arguments) for c in t.calls)) for *rest, t in turns}
 
-    assert [read_compared_turn(each).asked for each in dialogue] == ASKED
+    assert [summarize_recorded_call(each).asked for each in dialogue] == ASKED
     assert facts(interactions(form, path)) == facts(dialogue)
 
 
@@ -182,7 +182,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     """What was opened is looked at and read from memory."""
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"fixtures": []}))
-    source = read_source_file(path)
+    source = read_file_of_recordings(path)
     path.unlink()
     assert find_matching_format(source) is FORMATS["aimock"]
     assert FORMATS["aimock"].loaded.read(source) == []
@@ -263,7 +263,7 @@ RESPONSE = {"status": {"code": 200, "message": None}, "headers": {}, "body": {"s
 
 def test_values_of_every_kind() -> None:
     """Methods are in upper case, header values are texts whatever YAML made of them, and nothing is no reason."""
-    found = read_interaction({"request": REQUEST, "response": RESPONSE}, 7)
+    found = read_vcr_interaction({"request": REQUEST, "response": RESPONSE}, 7)
     assert (found.number, found.method, found.reason) == (7, "POST", "")
     assert found.headers == (("A", "1"), ("A", "2"), ("A", "ÿ"), ("A", ""))
 
@@ -274,7 +274,7 @@ def test_values_of_every_kind() -> None:
 ])  # fmt: skip
 def test_bodies(body: object, expected: bytes) -> None:
     """A body may be text, bytes, a file, pieces or a mapping."""
-    assert read_interaction({"request": {**REQUEST, "body": body}, "response": RESPONSE}, 1).body == expected
+    assert read_vcr_interaction({"request": {**REQUEST, "body": body}, "response": RESPONSE}, 1).body == expected
 
 
 @pytest.mark.parametrize(("item", "what"), [
@@ -293,14 +293,14 @@ def test_bodies(body: object, expected: bytes) -> None:
 def test_problems(item: object, what: str) -> None:
     """What cannot be read is said in words."""
     with pytest.raises(ReadingProblem, match=what):
-        read_interaction(item, 1)
+        read_vcr_interaction(item, 1)
 
 
 def test_aliases_are_not_changed() -> None:
     """Two interactions that share a response through an alias are both read: reading changes nothing."""
     shared = {**RESPONSE, "body": {"string": "x"}}
     item = {"request": REQUEST, "response": shared}
-    assert read_interaction(item, 1).response_body == read_interaction(item, 2).response_body == b"x"
+    assert read_vcr_interaction(item, 1).response_body == read_vcr_interaction(item, 2).response_body == b"x"
     assert shared["body"] == {"string": "x"}
 
 

@@ -21,7 +21,7 @@ from llmproxy.core.cassettes.formats import (
 )
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
-from llmproxy.trace.comparing.recording_diff import read_compared_turn
+from llmproxy.trace.comparing.recording_diff import summarize_recorded_call
 
 Adopt = Callable[[str, str], list[Interaction]]
 
@@ -43,7 +43,7 @@ def test_what_it_recorded(interactions: Adopt, dialogue: list[Interaction]) -> N
     assert [each.stream for each in found] == [False, True] * 6
     said = {
         (t.asked, t.text, tuple(c.arguments for c in t.calls))
-        for t in map(read_compared_turn, found)
+        for t in map(summarize_recorded_call, found)
         if t.status == 200
     }
     assert said == {
@@ -52,7 +52,7 @@ def test_what_it_recorded(interactions: Adopt, dialogue: list[Interaction]) -> N
         ("What is the weather in Oslo?", "", ('{"city":"Oslo","unit":"C"}',)),
         ("", "It is 12 degrees in Oslo.", ()),  # the tool's result: the fixture does not have it
     }
-    plain = next(each for each in found if read_compared_turn(each).text == "Oslo.")
+    plain = next(each for each in found if summarize_recorded_call(each).text == "Oslo.")
     assert plain.key == dialogue[0].key  # no more in it than the fixture knows: it replays to the real request
     assert (plain.usage.input, plain.usage.output) == (23, 1)
     assert {each.response.status for each in found} == {200, 429}

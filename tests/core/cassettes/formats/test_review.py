@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
-from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file, review_yaml
+from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, review_yaml
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
 from llmproxy.core.cassettes.formats.yaml_text import write_json_in_style
 from llmproxy.core.cassettes.importing import convert_exchanges
@@ -68,7 +68,7 @@ def test_the_real_traffic(traffic: Path) -> None:
     """Every exchange of the real traffic comes back, and most JSON answers are trees."""
     trees = answers = 0
     for path in sorted(traffic.rglob("*.yaml"))[::4]:
-        adopted = convert_exchanges(read_vcr(read_source_file(path)), "c", rules=Rules(), redactor=Redactor())
+        adopted = convert_exchanges(read_vcr(read_file_of_recordings(path)), "c", rules=Rules(), redactor=Redactor())
         recorded = [interaction_to_file_record(each.interaction) for each in adopted if each.interaction]
         found = review_yaml.read(Source(review_yaml.dumps(recorded, "c").encode(), "c"))
         assert [replace(each, number=0) for each in found] == recorded, path

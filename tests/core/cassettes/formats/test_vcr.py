@@ -10,7 +10,7 @@ import pytest
 import requests
 from hypothesis import given, strategies as st
 
-from llmproxy.core.cassettes.formats import Recorded, Source, read_source_file, vcr as ours, write_text
+from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, vcr as ours, write_text
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 
@@ -126,7 +126,7 @@ def test_corrupt(text: str, what: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CassetteCorrupt) as error:
-        read(read_source_file(path))
+        read(read_file_of_recordings(path))
     assert what in str(error.value)
     assert "bad.yaml" in str(error.value)
 
@@ -147,11 +147,11 @@ def test_not_text_and_not_there(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_bytes(b"version: 1\n\xff")
     with pytest.raises(CassetteCorrupt, match="line 2: not UTF-8"):
-        read(read_source_file(path))
+        read(read_file_of_recordings(path))
     with pytest.raises(CassetteNotFound, match="no cassette file"):
-        read(read_source_file(tmp_path / "b.yaml"))
+        read(read_file_of_recordings(tmp_path / "b.yaml"))
     with pytest.raises(MachineError):
-        read(read_source_file(tmp_path))
+        read(read_file_of_recordings(tmp_path))
 
 
 def test_newer_format() -> None:
@@ -229,7 +229,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "c.yaml"
     for count in (1, 2):
         write_text(path, dumps([recorded()] * count, "c"))
-        assert len(read(read_source_file(path))) == count
+        assert len(read(read_file_of_recordings(path))) == count
     assert [file.name for file in path.parent.iterdir()] == ["c.yaml"]
     with pytest.raises(MachineError, match="cannot be written"):
         write_text(path / "c.yaml", "x")

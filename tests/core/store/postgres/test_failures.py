@@ -18,12 +18,18 @@ from hypothesis import given, strategies
 
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.postgres import connection, local_copy
-from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
+from llmproxy.core.store.postgres.connection import (
+    PostgresConnection,
+    ServerLost,
+    _build_lost_error,
+    from_pg,
+    to_pg_text,
+)
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
-from llmproxy.core.store.postgres.store import ServerStore
-from llmproxy.core.store.reader import KeyChange
+from llmproxy.core.store.postgres.store import PostgresStore
+from llmproxy.core.store.reader import RequestKeyChange
 from llmproxy.core.store.rows import decode_sql_text, to_sql
-from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import (
     CassetteBusy,
@@ -35,7 +41,7 @@ from llmproxy.errors import (
     RecordingError,
     StoreReadOnly,
 )  # fmt: skip
-from llmproxy.server_store_copies import RemoteStore, register_server
+from llmproxy.server_store_copies import ServerStoreAddress, register_store_server
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
@@ -48,7 +54,7 @@ _machines = count()
 
 def opened(url: str, folder: Path, *, writable: bool = True, whole: bool = True) -> Store:
     """Open a server's store as a machine of its own."""
-    path = register_server(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
+    path = register_store_server(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
     return open_store(path, writable=writable, now=lambda: NOW, whole=whole)
 
 
@@ -115,7 +121,7 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
 
 def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_path: Path) -> None:
     """Two who waited for the server are both answered: one looks whether it is there while the other asks it."""
-    link, used = ServerLink(RemoteStore(team_url, team_url, tmp_path)), threading.Event()
+    link, used = PostgresConnection(ServerStoreAddress(team_url, team_url, tmp_path)), threading.Event()
 
     def use() -> None:
         with link.borrow_connection(writing=False) as conn:
@@ -166,7 +172,7 @@ def test_a_new_question_waits_for_the_server(
 ) -> None:
     """In `auto`: while it is away hits are served; who asks something new waits as writes do, then is told so with a 503."""
     with cut_network(server.socket) as network, Provider(Script((Step(Reply("yes"), times=None),))) as p:
-        store = register_server(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
+        store = register_store_server(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
         store.parent.mkdir(parents=True)
         with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
             assert {c.ask(chat(each)).status for each in ("old", *"12345")} == {200}
@@ -252,7 +258,7 @@ def test_a_recording_costs_three_round_trips(server: Postgres, team_url: str, tm
 
 def test_processes_of_one_machine_share_a_copy(team_url: str, tmp_path: Path) -> None:
     """Each finds what it recorded as soon as that is acknowledged, whoever brought the copy up to date meanwhile."""
-    path = register_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = register_store_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     stores = [open_store(path, writable=True, now=lambda: NOW) for _ in range(3)]
 
     def record(number: int, store: Store) -> None:
@@ -273,7 +279,7 @@ def test_processes_of_one_machine_share_a_copy(team_url: str, tmp_path: Path) ->
 
 def test_what_could_not_be_copied_is_asked_for(team_url: str, tmp_path: Path) -> None:
     """The recording is acknowledged; its recorder, alone in the cassette, finds it once the copy can be written again."""
-    path = register_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = register_store_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store, closing(sqlite3.connect(path)) as copy:
         store.begin_writing("held", 1, exclusive=True, holder="we")
         copy.execute("ALTER TABLE server_copies RENAME TO away")
@@ -286,8 +292,8 @@ def test_what_could_not_be_copied_is_asked_for(team_url: str, tmp_path: Path) ->
 def test_a_long_cassette_comes_in_pieces(team_url: str, tmp_path: Path) -> None:
     """Whole, also where the last piece is full, and what was superseded before it came."""
     with opened(team_url, tmp_path) as store, opened(team_url, tmp_path) as beside:
-        many = [Addition(interaction(n)) for n in range(2 * AT_ONCE)]
-        first = store.add_interactions([*many, Addition(interaction(0), supersede=True)])[0]
+        many = [InteractionToStore(interaction(n)) for n in range(2 * AT_ONCE)]
+        first = store.add_interactions([*many, InteractionToStore(interaction(0), supersede=True)])[0]
         beside.refresh_cassette("default")
         assert beside.list_summaries(superseded=True) == store.list_summaries(superseded=True)
         assert [row.id for row in beside.list_summaries(superseded=True) if row.superseded] == [first]
@@ -336,7 +342,7 @@ RENAMED = (
     "UPDATE llmproxy.interactions SET cassette = '{0}'",
 )
 CHANGES: dict[str, Callable[[Store, int], object]] = {
-    "rekey": lambda store, id_: store.rekey_recordings([KeyChange(id_, key(1), key(2), 1, "")]),
+    "rekey": lambda store, id_: store.rekey_recordings([RequestKeyChange(id_, key(1), key(2), 1, "")]),
     "delete": lambda store, id_: store.delete_interactions([id_]),
 }
 
@@ -447,7 +453,7 @@ def test_a_statement_without_an_answer_ends_its_connection(
         conn.execute("SELECT pg_sleep(3)")
 
     with opened(team_url, tmp_path) as store:
-        assert isinstance(store, ServerStore)
+        assert isinstance(store, PostgresStore)
         monkeypatch.setattr(local_copy, "update_copied_cassettes", hang)
         store.add_interaction(interaction(1), supersede=False)
         assert not store._writes.is_usable
@@ -476,7 +482,7 @@ def test_an_end_that_failed_leaves_the_next_one_its_retries(server: Postgres, te
 CASES: dict[str, tuple[Callable[[Store], object], list[tuple[str, int, str]]]] = {
     "rename": (lambda store: store.rename_cassette("old", "new"), [("new", 1, key(1)), ("old", 2, key(2))]),
     "replace": (
-        lambda store: store.add_interactions([Addition(interaction(3, cassette="old"))], instead_of="old"),
+        lambda store: store.add_interactions([InteractionToStore(interaction(3, cassette="old"))], instead_of="old"),
         [("old", 1, key(3))],
     ),
 }
@@ -498,7 +504,7 @@ def test_a_sample_that_is_begun_meanwhile_is_the_same_everywhere(case: str, team
 
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
     """The database was made anew under the same URL: what was read of the old one is thrown away."""
-    path = register_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = register_store_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store:
         store.add_interaction(interaction(1), supersede=False)
     execute(team_url, "DROP SCHEMA llmproxy CASCADE")
@@ -568,7 +574,7 @@ def test_bad_input_says_what_to_do(case: str, server: Postgres, team_url: str, t
 ])  # fmt: skip
 def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Path) -> None:
     """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
-    server = RemoteStore("postgresql://me@h/team", "postgresql://me@h/team", tmp_path)
+    server = ServerStoreAddress("postgresql://me@h/team", "postgresql://me@h/team", tmp_path)
     assert advice in _build_lost_error(server, Exception(said)).hint
 
 
