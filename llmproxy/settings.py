@@ -503,6 +503,7 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
 
 
 def _check_option_name(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
+    """Return the option's name. Raises SettingsError with the nearest name."""
     if name in FORMS:
         return name
     hint = "`llmproxy settings` lists all options."

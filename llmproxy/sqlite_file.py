@@ -185,6 +185,7 @@ def read_state(path: Path) -> DatabaseFileState:
 
 
 def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
+    """Return the page count that SQLite reports for `path` with `query`. Raises sqlite3.DatabaseError."""
     try:
         with closing(open_connection(path, query, timeout=timeout)) as conn:
             return int(conn.execute("PRAGMA page_count").fetchone()[0])

@@ -271,6 +271,7 @@ def accept(
 
 
 def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
+    """Return the settings and the unaccepted changes of the last trials. Raises SettingsError."""
     loaded = load_settings({"store": store, "cassette_dir": cassette_dir})
     accepted = read_accepted_changes_by_cassette(loaded)
     done = {name: {each.name: each.exactly for each in some} for name, some in accepted.items()}
@@ -298,6 +299,7 @@ def _ask_decision(group: ChangeGroup) -> str:
 
 
 def _select_changes_by_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
+    """Return the changes made by the client itself. Raises SettingsError."""
     ours = [group for group in pending if group.change.origin.source is Author.CLIENT]
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
     if not found:

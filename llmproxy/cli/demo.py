@@ -314,6 +314,7 @@ def _serve_model() -> Iterator[str]:
 
 
 def _run_tools_demo(folder: Path) -> None:
+    """Run the demo in an empty folder and explain each step. Raises MachineError."""
     for name in (_AGENT, _SERVER):
         with as_file(files("llmproxy") / "data" / name) as path:
             shutil.copyfile(path, folder / name)

@@ -129,6 +129,7 @@ def drift(
 
 
 def _make_last_answers_baseline(kept: Path, first: str) -> None:
+    """Make the last night's answers the baseline. Raises SettingsError: there are none."""
     if not kept.exists():
         raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
     with open_given_store(kept, writable=True) as database:
@@ -222,6 +223,7 @@ def _draw_rows_round_robin(groups: Mapping[tuple[Any, ...], list[StoredCallSumma
 
 
 def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> LiveRequest:
+    """Return a call to send. Raises SettingsError with the reason for leaving it out."""
     if is_redacted_request(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = parse_json(recorded.request.body)

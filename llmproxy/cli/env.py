@@ -56,6 +56,7 @@ def env(
 
 
 def open_control(url: str) -> Control:
+    """Return a client of the proxy at `url`; if empty, at :func:`find_configured_proxy_url`. Raises SettingsError."""
     return Control(url.rstrip("/") or find_configured_proxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
 
 

@@ -224,6 +224,7 @@ def textconv(
 
 
 def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
+    """Return the requested format, or that of the file name. Raises SettingsError."""
     suffix = Path(file).suffix.lower()
     name = _BY_SUFFIX.get("" if everything or form else suffix)
     if name is None:

@@ -76,6 +76,7 @@ class _Verifier:
     lacking: list[CassetteNotFound] = field(default_factory=list)
 
     def verify_store(self, path: Path) -> int:
+        """Check a store, print and count the errors. Raises CassetteError."""
         if path.is_file() and not path.stat().st_size:
             print_line(f"damaged: {path} is empty (0 bytes). Restore it from version control, or remove it.")
             return 1
@@ -114,6 +115,7 @@ class _Verifier:
         return wrong
 
     def count_file_errors(self, path: Path) -> int:
+        """Check that each exchange of a file is a recording; returns the number of others. Raises CassetteError."""
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         read_cassette_head_notes(recorded, path)
@@ -236,6 +238,7 @@ def prune(
 
 
 def _require_cassette(places: Collection[Path], cassette: str) -> None:
+    """Check that a store has a cassette of this name. Raises CassetteNotFound, SettingsError."""
     lacking = []
     for path in places:
         with open_given_store(path) as database:
@@ -349,6 +352,7 @@ def _ask_confirmation() -> bool:
 def _select_superseded_or_unused(
     database: Store, rows: Collection[StoredCallSummary], *, superseded: bool, unused: bool
 ) -> list[StoredCallSummary]:
+    """Return the selected recordings. Raises MachineError if their use is unknown."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
         journal = Path(f"{database.path}.state.db")
@@ -435,6 +439,7 @@ def scan(
 
 
 def _list_files(given: list[Path]) -> Iterator[Path]:
+    """Yield the files to scan, companion files included. Raises MachineError for a missing file."""
     seen: set[Path] = set()
     for path in given:
         refuse_url_as_file(path)

@@ -64,6 +64,7 @@ class MergeInputsByKind:
 
 
 def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
+    """Return the kinds of given files and of files in given folders. Raises SettingsError, MachineError."""
     found = MergeInputsByKind()
     try:
         for path in given:

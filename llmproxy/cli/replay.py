@@ -109,6 +109,7 @@ class ReplayOptions:
 
 
 def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
+    """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     run = asked.run
     if asked.live and not read_env_proxy_url(env):
         run = replace(run, flags={**run.flags, "allow_live": True})

@@ -105,6 +105,7 @@ class LiveRequest(NamedTuple):
 
 
 def _load_current_recording(id_: int, store: Path | None) -> Interaction:
+    """Return a live recording. Raises CassetteBusy, CassetteNotFound, SettingsError."""
     with open_given_store(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.list_summaries(found.cassette)}
@@ -119,6 +120,7 @@ def _load_current_recording(id_: int, store: Path | None) -> Interaction:
 
 
 def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
+    """Return a request to send. Raises SettingsError."""
     headers = _build_live_headers(found, os.environ, format_record_command(loaded, found.cassette))
     target = _find_live_upstream(found, dict(loaded.settings.upstream))
     tokens, body = found.usage.input, parse_json(found.request.body)
@@ -131,6 +133,7 @@ def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
 def start_recording_proxy(
     asked: Sequence[LiveRequest], store: Path, cassette: str, log: Path | None = None
 ) -> AbstractContextManager[ProxyHandle]:
+    """Start a proxy of our own that records the answers into a cassette of `store`. Raises MachineError."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({f"--upstream={each.upstream}" for each in asked if each.upstream})
     options = ["--mode=record", f"--store={store}", f"--cassette={cassette}", "--max-cost=", *upstreams]
@@ -216,6 +219,7 @@ def _find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> st
 
 
 def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
+    """Return the request with its new answer, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"
     asked = found.request

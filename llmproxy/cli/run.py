@@ -111,6 +111,7 @@ def _run_command_repeatedly(
 
 
 def _read_allowed_places(options: RunOptions) -> list[tuple[str, int] | str]:
+    """Return the places named by --only-allow. Raises SettingsError, MachineError: no isolated network here."""
     if not options.only:
         if options.only_allow:
             raise SettingsError("--only-allow says what --only lets through: type --only, too.")

@@ -136,6 +136,7 @@ def from_session(
 
 
 def _export_recording_as_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
+    """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
     with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
         recorded = to_anonymized_records(found, read_cassette_notes(opened, name))
@@ -204,6 +205,7 @@ class _SuiteScaffold:
 def build_suite_from_recording(
     store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None
 ) -> _SuiteScaffold:
+    """Create a suite from the recording `name`. Raises SuiteError: no user message; CassetteError."""
     turns, notes = collect_turns_from_spans(spans_of(store, cassette=name, sample=sample))
     if not turns:
         msg = f"{name}: this recording contains no user message, so there is nothing to test."

@@ -203,6 +203,7 @@ class TestOptions:
     send_env: tuple[str, ...] = ()
 
     def execute(self, env: Mapping[str, str]) -> int:
+        """Load, select and run the scenarios; return the exit code. Raises LLMProxyError: nothing was run."""
         from llmproxy.suite.checks.chat_steps import refuse_snapshot_update_in_ci
 
         if self.update:
@@ -292,6 +293,7 @@ class TestOptions:
             write_json_result(self.as_json, told)
 
     def print_trend(self) -> int:
+        """Print past tests of all scenarios, of suites, or of those selected by --id. Raises LLMProxyError."""
         path = helpers.find_tests_journal_path(load_settings(self.flags))
         tests = read_recent_tests(path)
         known = set(self.ids)
@@ -370,6 +372,7 @@ class TestOptions:
                 run_context.close()
 
     def _check_options(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
+        """Raise SettingsError for options that exclude each other."""
         faults, live = settings.settings.faults, settings.settings.live
         if not self.on and (self.send or self.send_env):
             msg = "--send and --send-env say what travels to the nodes of a cluster: they go with --on ray."

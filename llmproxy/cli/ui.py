@@ -171,6 +171,7 @@ def make_label_file_writer(report: Path, labels: Path) -> Callable[[dict[str, st
 
 
 def _require_store(path: Path, wanted: str = "") -> Path:
+    """Return an existing store. Raises CassetteError; `wanted` names what was looked for."""
     try:
         open_store(path, writable=False, now=time.time).close()
     except CassetteNotFound as error:
@@ -183,6 +184,7 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 
 def _quote_cassette_for_url(path: Path, name: str) -> str:
+    """Return a cassette's name quoted for a URL. Raises CassetteNotFound with the existing names."""
     cassette, sample = split_cassette_sample(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):

@@ -59,6 +59,7 @@ def session_url(url: str, name: str | None) -> str:
 
 class Control:
     def __init__(self, url: str, *, token: str = "", pool: ConnectionPool | None = None) -> None:
+        """`url` is the proxy's address (``http://127.0.0.1:8080``)."""
         self.url = url.rstrip("/")
         self._pool = pool if self.url.startswith("http:") else None
         self._token = token
@@ -116,10 +117,12 @@ class Control:
         return self._request("GET", path) if given is None else self._request("POST", path, given)
 
     def declare_run_variables(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
+        """Declare run variables of an open session, from the next request on. Raises ControlError."""
         body = {"run_variables": list(run_variables)}
         return Report.from_json(self._request("POST", _session_path(name, "run_variables"), body))
 
     def report(self, name: str) -> Report:
+        """Return a session's report so far. Raises ControlError if no such session is open."""
         return Report.from_json(self._request("GET", _session_path(name)))
 
     def reset(self, name: str) -> Report:
@@ -177,9 +180,11 @@ class Control:
         return tuple(Call.from_json(each) for each in told.get("calls") or ())
 
     def start_learning_trial(self, session: str) -> None:
+        """Make a replay session a trial that learns volatile fields from misses. Raises ControlError."""
         self._request("POST", _session_path(session, "lessons"), {})
 
     def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
+        """Return the volatile fields learned so far. Raises ControlError if the session is no trial."""
         from llmproxy.core.bindings.volatile_field_matching import parse_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
@@ -247,6 +252,7 @@ class ConnectionPool:
         """By process (a forked child must not speak where its parent does), host and port: each, idle since when."""
 
     def take(self, host: str, port: int | None, timeout: float) -> HTTPConnection:
+        """Return a connection, open or not yet; `timeout` in seconds, for each step."""
         from http.client import HTTPConnection
 
         made = HTTPConnection(host, port, timeout=timeout)
@@ -280,6 +286,7 @@ class ConnectionPool:
 
 
 def is_socket_idle(sock: socket.socket | None) -> bool:
+    """Return whether a connection is open and has no unread bytes."""
     if sock is None:
         return False
     timeout = sock.gettimeout()

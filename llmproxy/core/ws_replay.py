@@ -318,6 +318,7 @@ def _list_redacted_strings(plain: object, redacted: object) -> Iterator[str]:
 
 
 def _overwrite_secrets(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
+    """Overwrite secrets with as many bytes, as in any answer."""
     text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
     for secret in secrets:
         for form in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:

@@ -50,6 +50,8 @@ class HeadTooSlow(FramingError):
 
 
 class BodyTooSlow(FramingError):
+    """The body has begun, or was announced, and no more bytes arrive."""
+
     status = 408
 
     def __init__(self, seconds: float) -> None:
@@ -92,6 +94,7 @@ class RequestReader:
         return len(self._buffer)
 
     def take_rest(self) -> bytes:
+        """Return all remaining bytes: those that follow are not HTTP."""
         data = bytes(self._buffer)
         self._buffer.clear()
         self._scanned = 0

@@ -138,6 +138,7 @@ class LiveAnswerEndSequencer:
             await asyncio.sleep(wait)
 
     def _get_seconds_until_turn_check(self, exchange: Exchange, ends: _SessionAnswerTurns) -> float:
+        """Return the seconds until the next check; 0 if it is its turn."""
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
             if now < ends.until:
@@ -397,6 +398,7 @@ class ProxyContext(ControlApiContext):
             log.warning("%s", error)
 
     async def wait_until_idle(self, patience: float) -> None:
+        """Wait until nothing is open, at most `patience` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
         while self.open and loop.time() < until:  # noqa: ASYNC110 - nobody tells us

@@ -55,6 +55,7 @@ class InterimSkippingClient(Http1Client):
     _passed = 0
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
+        """Remove interim heads from the received bytes, then read the answer's."""
         while isinstance(event, events.DataReceived) and self.request:
             held = bytes(self.buf)
             if len(held) < _SHORTEST and b"\n" not in held:
@@ -373,5 +374,6 @@ def rewrite_redirect_location(headers: Headers, exchange: Exchange) -> tuple[Hea
 
 @lru_cache(64)
 def get_scheme_and_address(upstream: str) -> tuple[str, tuple[str, int]]:
+    """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
     return url.scheme, (url.hostname or "", get_port_or_default(url.scheme, url.port))

@@ -230,6 +230,7 @@ def check_store(config: Config) -> None:
 
 
 def refuse_file_store_options(config: Config) -> None:
+    """Raise SettingsError for options that need a store in a file, if the store is a server's."""
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),
         ("--match-credential", config.match_credential),

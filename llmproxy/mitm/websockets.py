@@ -53,6 +53,7 @@ class WebSocketUpgradeMiss(MissError):
 
 
 def raise_if_invalid_upgrade(head: Head) -> None:
+    """Check a WebSocket upgrade. Raises RefusedError: it is invalid."""
     version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
     if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:
         msg = f"llmproxy: this is no upgrade to a WebSocket (RFC 6455 section 4.1): {head.method}, version {version}."
@@ -74,6 +75,7 @@ def redact_websocket_message(engine: Engine, exchange: Exchange, data: str | byt
 
 
 def split_into_frame_events(data: str | bytes) -> list[ws_events.Event]:
+    """Split a message into frames of at most PIECE characters or bytes."""
     marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
     if isinstance(data, str):
         return [ws_events.TextMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
@@ -226,6 +228,7 @@ class ReplayedWebSocket:
         return ws_replay.FramePlayer(parse_recorded_frames(response.body), canon)
 
     def accept_upgrade(self, more: bytes) -> Commands:
+        """Accept the upgrade and send the server's first messages; `more` are the bytes after the head."""
         yield commands.SendData(self._client, self._hello)
         try:
             if self._player.server_speaks_first:

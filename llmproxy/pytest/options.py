@@ -160,6 +160,7 @@ _OUTPUT = "llmproxy_shard"
 
 
 def make_shard_plugin(config: pytest.Config) -> ShardPlugin | None:
+    """Return the sharding, None without the option. Raises pytest.UsageError."""
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
         if times is not None:
@@ -176,6 +177,7 @@ def make_shard_plugin(config: pytest.Config) -> ShardPlugin | None:
 
 class ShardPlugin:
     def __init__(self, shard: Shard, times: Mapping[str, int]) -> None:
+        """Parse `text`; `times`: known durations of tests in milliseconds. Raises SettingsError."""
         self.shard, self._times = shard, times
         self.told: Mapping[str, Any] | None = None
 

@@ -166,6 +166,7 @@ class ControllerProxyClient:
             print(json.dumps(asked), file=self._lines, flush=True)
 
     def wait_ready(self) -> str:
+        """Return its URL. Raises MachineError."""
         if self._answer is None:
             try:
                 self._answer = json.loads(self._lines.readline())

@@ -135,6 +135,7 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
         return Mode.RECORD.value if again and test in self._retried else mode
 
     def read_options(self, item: pytest.Item) -> SessionOptions:
+        """Return the options of a test, which may be run again. Raises ValueError."""
         asked = self._run.read_options(item)
         return replace(asked, mode=self.choose_mode_for_attempt(item.nodeid, asked.mode))
 

@@ -491,6 +491,7 @@ class PytestPluginState:
         return bool(self.option(MODE) or read_update_option(self.config) or os.environ.get("LLMPROXY_MODE"))
 
     def read_options(self, item: pytest.Item) -> SessionOptions:
+        """Return the options of marker and command line. Raises ValueError."""
         marker = item.get_closest_marker(FIXTURE)
         given: dict[str, Any] = dict(marker.kwargs) if marker else {}
         if marker and marker.args:
@@ -515,6 +516,7 @@ class PytestPluginState:
 
 
 def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
+    """Return injected faults of the nearest markers: test, class or module. Raises ValueError."""
     placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
     if not placed:
         return None

@@ -34,6 +34,7 @@ class BufferedReport:
         self._run_tree.add_event(event)
 
     def close(self) -> None:
+        """Write the document. Raises OSError."""
         self._write_document()
 
     def _write_document(self) -> None:

@@ -188,6 +188,7 @@ def value_has_annotated_type(value: object, kind: str) -> bool:
 
 
 def _check_fields[T: DataclassInstance](made: T) -> T:
+    """Return an object if all its fields have the declared types. Raises TypeError."""
     for each in fields(made):
         value = getattr(made, each.name)
         right = value_has_annotated_type(value, str(each.type))

@@ -363,6 +363,7 @@ class RedTeamAgent(AgentAdapter):
         self._now = _AttackState()
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Return the next message. Raises ModelError for an empty model answer."""
         attack = self._runs[input.thread_id] = self._now
         attack.turn += 1
         plan = await self._get_attack_plan(attack, input) if self.strategy.needs_metaprompt_plan else ""

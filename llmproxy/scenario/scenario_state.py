@@ -292,6 +292,7 @@ class ScenarioState(BaseModel):
         return None
 
     def _require_all_calls_seen(self, executor: ExecutorProtocol, what: str) -> None:
+        """Raise MachineError if calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
         if executor.unattributed:

@@ -66,6 +66,7 @@ _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def _read_json_file(path: Path) -> Any:
+    """Read a JSON file; errors name it. Raises as `Cassette.load`."""
     try:
         text = read_bounded_text(path)
     except FileNotFoundError as error:

@@ -171,6 +171,7 @@ def answer_viewer_query(store: Readable, question: str, query: Query) -> Json:
 
 
 def read_query_integer(query: Query, name: str, default: int | None, most: int) -> int:
+    """Return an integer parameter. Raises InvalidViewerQuery."""
     text = query.get(name, "")
     if not text and default is not None:
         return default

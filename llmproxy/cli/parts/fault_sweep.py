@@ -80,6 +80,7 @@ class Sweep:
     def __init__(
         self, asked: RunArguments, loaded: Loaded, env: Mapping[str, str], kinds: Sequence[FaultKind], folder: Path
     ) -> None:
+        """`folder` takes the files of the proxy and of the runs. Raises SettingsError."""
         self._asked, self._loaded, self._env, self._kinds, self._folder = asked, loaded, env, kinds, folder
         self._declared, self._tools = asked.list_run_variables(env), find_command_mcp_servers(asked, env)
         self._stdin, self._tell = read_stdin(), make_progress_printer()
@@ -111,6 +112,7 @@ class Sweep:
             self._run_trials_in_parallel(trials, jobs)
 
     def _run_undisturbed(self) -> judging.FaultSweepOutcome:
+        """Return a successful undisturbed run. Raises SweepImpossible."""
         went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:

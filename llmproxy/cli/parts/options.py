@@ -318,6 +318,7 @@ def _make_option_signature_parameter(option: Option, facts: str | None) -> inspe
 
 
 def refuse_live_channels(loaded: Loaded, command: str) -> None:
+    """Raise SettingsError if live channels are set globally and the command supports none."""
     if loaded.settings.live:
         hint = f"It was set by {loaded.sources['live']}."
         raise SettingsError(f"live channels make no sense in `{command}`.", hint=hint)

@@ -367,6 +367,7 @@ class LiveRunOutcome:
 
 
 def require_recordings(loaded: Loaded) -> None:
+    """Check that the replayed channels have recordings. Raises CassetteNotFound."""
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not store_exists(store) and loaded.settings.cassette_dir is None:
         msg = f"there is no store {format_shown_path(store)}, so there is nothing to serve beside --live {channels}."

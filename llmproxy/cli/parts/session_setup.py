@@ -76,6 +76,7 @@ def open_session(
 
 
 def find_command_mcp_servers(asked: RunArguments, env: Mapping[str, str]) -> FoundMcpServers | None:
+    """Return the known MCP servers of the agent to run. Raises SettingsError."""
     return find_agent_mcp_servers(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
@@ -119,6 +120,7 @@ def plan_environment(
 
 
 def refuse_start_only_flags(flags: Mapping[str, object]) -> None:
+    """Raise SettingsError for flags that apply only to a proxy started by this command."""
     given = {name for name, value in flags.items() if value is not None and value not in ((), [])}
     if typed := [each.flag for each in list_setting_options() if each.name in given and not each.of_session]:
         msg = f"{', '.join(typed)}: LLMPROXY_URL is set, and the proxy that runs there has options of its own."

@@ -158,6 +158,7 @@ def suggest_numeric_cassette(store: Readable, typed: str, command: str) -> str:
 
 
 def parse_interaction_id(typed: str, wanted: str) -> int:
+    """Return an interaction's id. Raises SettingsError if invalid; `wanted` names its purpose."""
     if is_id(typed):
         return int(typed)
     msg = f"{wanted} takes the number of an interaction, and {typed!r} is none."
@@ -165,6 +166,7 @@ def parse_interaction_id(typed: str, wanted: str) -> int:
 
 
 def validate_cassette_name(name: str) -> str:
+    """Return a valid name for a new cassette. Raises SettingsError."""
     from llmproxy.core.sessions.session import split_cassette_sample
 
     try:
@@ -197,6 +199,7 @@ class LearningTrialResult(NamedTuple):
 
 
 def learn_fields_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
+    """Compare recorded runs with each other. Raises CassetteError."""
     from llmproxy.core.engine.learn_fields_from_recordings import learn_fields
     from llmproxy.core.keys.user_rules import Rules
 

@@ -66,12 +66,14 @@ class McpTool:
 
 
 def _get_asked_cassette(asked: Arguments, serving: McpServeOptions) -> str:
+    """Return the requested cassette. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
         return _refuse_leading_dash(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
 def _refuse_leading_dash(word: str) -> str:
+    """Return a word unless it is an option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
     return word
@@ -185,6 +187,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def validate_mcp_tool_arguments(tool: McpTool, asked: Arguments) -> None:
+    """Check arguments against the tool's schema. Raises SettingsError."""
     takes = f"{tool.name} takes {', '.join(tool.properties)}"
     if unknown := sorted(set(asked) - set(tool.properties)):
         raise SettingsError(f"{takes}; not {unknown[0][:100]!r}.")

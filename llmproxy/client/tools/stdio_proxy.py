@@ -162,6 +162,7 @@ def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[
 
 
 def wait_until_pipe_drained(fd: int, patience: float) -> None:
+    """Wait until the other side has read all bytes, or READING has passed."""
     for _ in range(int(patience / LOOK)):
         if (left := _count_unread(fd)) is None:
             sleep(BLIND)
@@ -172,6 +173,7 @@ def wait_until_pipe_drained(fd: int, patience: float) -> None:
 
 
 def _count_unread(fd: int) -> int | None:
+    """Return the number of unread bytes; None if unknown."""
     try:
         from fcntl import ioctl
         from termios import FIONREAD, TIOCOUTQ

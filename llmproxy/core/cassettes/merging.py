@@ -110,6 +110,7 @@ def _check_versions(paths: Sequence[Path]) -> None:
 
 
 def _check_rules(stores: Mapping[Path, Readable]) -> None:
+    """Check that all stores have keys of the same rules. Raises CassetteError."""
     known = {path: set(store.query(_VERSIONS, ())) for path, store in stores.items()}
     filled = [(path, found) for path, found in known.items() if found]
     for path, found in filled[1:]:

@@ -64,6 +64,7 @@ def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what
 
 
 def parse_flag(value: Json, what: str) -> bool | None:
+    """Return a boolean member, None if it is absent. Raises BadControlRequest."""
     if not isinstance(value, bool | None):
         raise BadControlRequest(f"llmproxy: {what} is {format_value_for_error(value)}; it can be true or false.")
     return value

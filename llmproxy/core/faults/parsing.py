@@ -146,6 +146,7 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
 
 
 def parse_seed(value: Json, where: str = FAULTS) -> int:
+    """Parse a seed. Raises BadFaults."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
         raise BadFaults(f"seed is {_format_value(value)}; it is a whole number.", where=where)
     return value

@@ -162,6 +162,7 @@ class CallRateLimiter:
         return named or (self._rates.get(ANY_PROVIDER, "") if model else "")
 
     def count_call(self, provider: str, *, model: bool = True) -> float:
+        """Count a call, and return the seconds until it may be sent."""
         if not (rate := self.find_provider_rate(provider, model=model)):
             return 0.0
         calls, seconds = parse_calls_and_period(rate)

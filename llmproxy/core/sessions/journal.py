@@ -138,7 +138,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, now: Callable[[], float]) -> Journal:
-        """Open or create the journal; never raises for the file's content or place."""
+        """Open or create the journal; never raises for the file's content or place. `now` returns Unix time."""
         try:
             try:
                 return cls(open_journal_database(path), now, "")
@@ -293,6 +293,7 @@ def _parse_miss(at: Any, text: Any, data: Any) -> JournaledMiss:
 
 
 def _check_time(at: Any) -> float:
+    """Return a valid Unix time. Raises TypeError, ValueError."""
     if not 0 <= float(at) < _LATEST:
         raise ValueError(f"{at!r:.60} is no time")
     return float(at)

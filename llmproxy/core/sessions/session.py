@@ -377,6 +377,7 @@ class Sessions:
         return self.open_sessions.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
+        """Return the session for requests under `name`, if it is open. Raises RefusedError."""
         name = canonicalize_session_name(name)
         return self.open_sessions.get(self.bindings.get(name, name))
 
@@ -419,6 +420,7 @@ class Sessions:
         return self._begin_session(name, settings, asked, cassette)
 
     def require_live_sessions_allowed(self, which: str) -> None:
+        """Raise LiveSessionForbidden if this proxy may not open a session with a network."""
         if self.defaults.mode in OFFLINE and not self.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveSessionForbidden(msg, hint="Start the proxy with --allow-live to permit it.")

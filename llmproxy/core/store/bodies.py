@@ -131,6 +131,7 @@ class Blob(NamedTuple):
     length: object
 
     def read_content(self, conn: sqlite3.Connection) -> bytes:
+        """Return the inflated data. Raises CassetteCorrupt."""
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):
@@ -152,6 +153,7 @@ def decode_body_without_base(conn: sqlite3.Connection, sha256: bytes, stored: Bl
 
 class RowCache[T]:
     def __init__(self, limit: int) -> None:
+        """Hold at most `limit` bytes."""
         self._limit = limit
         self.clear()
 

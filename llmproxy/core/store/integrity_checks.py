@@ -149,6 +149,7 @@ def find_damages(
 
 
 def count_bytes_freed_by_deletion(store: Store, ids: Collection[int]) -> int:
+    """Return the approximate number of bytes that only these interactions use in the store."""
     total, chosen, bodies = 0, frozenset(ids), set()
     for id_ in chosen:
         sql = (

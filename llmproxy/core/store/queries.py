@@ -39,6 +39,7 @@ from llmproxy.protocol import API_KEYS, Channel
 
 
 def count_recordings_live_at_time(store: Store, cassette: str, sample: int, since: float) -> int:
+    """Count the good recordings that were live at a time, in Unix seconds."""
     sql = f"""SELECT count(*) FROM interactions AS i WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?) AND {GOOD.format("i")}"""
     return int(store.query(sql, (to_sql(cassette), sample, since, since))[0][0])
@@ -53,6 +54,7 @@ def find_cassettes_with_key(store: Store, key: Key, limit: int) -> list[tuple[st
 
 
 def read_interaction_summary(store: Store, interaction: int) -> StoredCallSummary:
+    """Return one row as `ls` shows it. Raises CassetteNotFound."""
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
@@ -106,6 +108,7 @@ class RecordingMaxAge(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> Self:
+        """Parse an age. Raises ValueError."""
         parse_age_seconds(str(value))
         return cls(str(value))
 
@@ -148,6 +151,7 @@ def write_cassette_notes(store: Store, cassette: str, notes: Iterable[Note]) -> 
 
 
 def read_volatile_fields(store: Readable, cassette: str) -> tuple[VolatileField, ...]:
+    """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, VolatileField))
 
 
@@ -157,6 +161,7 @@ def write_volatile_fields(store: Store, cassette: str, fields: Sequence[Volatile
 
 
 def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
+    """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 

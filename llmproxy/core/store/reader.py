@@ -557,6 +557,7 @@ class Readable:
         return found[0] if found else None
 
     def read_body(self, body_id: int) -> bytes:
+        """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
         with self._name_store_in_errors():
             return read_body(self.conn, body_id, self._contents)
 

@@ -270,6 +270,7 @@ def _read_client_from_headers(headers: str) -> str:
 
 
 def build_summary_from_row(row: Row) -> StoredCallSummary:
+    """Return the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
     values = [decode_sql_text(value) if isinstance(value, bytes) else value for value in row]
     summary: dict[str, Any] = dict(zip(StoredCallSummary.__slots__, values, strict=True))
     try:

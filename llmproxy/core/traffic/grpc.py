@@ -33,6 +33,7 @@ _NESTED = 20
 
 
 def split_grpc_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
+    """Yield (whether it is compressed, bytes) of each complete message."""
     at = 0
     while at + PREFIX <= len(body):
         end = at + PREFIX + int.from_bytes(body[at + 1 : at + PREFIX])
@@ -164,6 +165,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _decode_printable_or_empty(data: bytes) -> str:
+    """Return bytes as text; empty if they are not printable."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -95,6 +95,7 @@ def is_volatile_value(text: str) -> bool:
 
 
 def count_common_prefix[T: (str, bytes)](a: T, b: T) -> int:
+    """Return the number of equal characters (bytes) at the start of `a` and `b`."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # binary search: slices are compared in C
         middle = (low + high + 1) // 2

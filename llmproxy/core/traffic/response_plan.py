@@ -173,6 +173,7 @@ Frame = tuple[bytes | memoryview, ...]
 
 
 def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
+    """Yield (microseconds, frame) of the body."""
     if not isinstance(response.chunks, ChunkedBody):
         parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
     else:

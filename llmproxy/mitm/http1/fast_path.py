@@ -89,6 +89,7 @@ class Front(asyncio.StreamReaderProtocol):
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Pass remaining bytes to the layer."""
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._proxy.fronts.pop(self._place, None)
@@ -97,6 +98,7 @@ class Front(asyncio.StreamReaderProtocol):
             self._look.cancel()
 
     def eof_received(self) -> bool | None:
+        """Pass remaining bytes and the end to the layer."""
         self._hand_over(b"".join(self._held))
         return super().eof_received()
 
@@ -162,6 +164,7 @@ class Front(asyncio.StreamReaderProtocol):
         return self._here
 
     def _hand_over(self, data: bytes) -> None:
+        """Hand these bytes, and the request at their beginning, to the layer."""
         self._held, self._here = [], False
         if self._incoming is not None:
             self._proxy.arrived[self._place] = self._incoming
@@ -205,6 +208,7 @@ class Front(asyncio.StreamReaderProtocol):
             data = self._take_bytes_after_answered(data, end + length)
 
     def _take_bytes_after_answered(self, data: bytes, end: int) -> bytes:
+        """Return the bytes after an answered request; empty if the connection is closing."""
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
         return rest

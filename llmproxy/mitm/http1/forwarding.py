@@ -164,6 +164,7 @@ class RequestForwarder:
             yield self._held.popleft()
 
     def _find_failure_before_answer(self, command: commands.Command) -> LLMProxyError | None:
+        """Return why the request failed, if the client has not got any bytes yet."""
         exchange = self._here.incoming.exchange
         if exchange is None or self._here.incoming.answering:
             return None

@@ -212,6 +212,7 @@ def _name_file_module(path: Path) -> str:
 
 
 def load_module_file(path: Path, label: str) -> ModuleType:
+    """Execute a file, ``*.py``, as the module `label`. Raises what it raises."""
     spec = importlib.util.spec_from_file_location(label, path)
     assert spec is not None  # noqa: S101 - of such a name there is one
     assert spec.loader is not None  # noqa: S101 - as above

@@ -115,6 +115,7 @@ class _ClusterRunner:
         return back.ended
 
     def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:
+        """Return the parcel of a plan with its reference, sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
                 parcel = self._pack_plan(plan, f"{self.batch}-{len(self._sent)}")
@@ -166,6 +167,7 @@ class _PlanParcel(NodeSetup):
 
 
 def _pickle_plan(plan: RunPlan) -> bytes:
+    """Return a pickled plan. Raises SettingsError."""
     cloudpickle = import_ray().cloudpickle
     try:
         return cast("bytes", cloudpickle.dumps(plan))

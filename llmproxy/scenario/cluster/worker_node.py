@@ -42,6 +42,7 @@ class ClusterRateLimiter:
         self._pace = CallRateLimiter(rates, clock, **({"since": clock()} if anew else {}))
 
     def count_call(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
+        """Count one call; returns the seconds until it may be sent."""
         return self._pace.count_call(provider, model=model)
 
 

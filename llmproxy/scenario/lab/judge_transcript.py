@@ -31,6 +31,7 @@ class Transcript:
         return cls(id=id or result.run_id, messages=result.messages, description=description)
 
     def __post_init__(self) -> None:
+        """Refuse a transcript that cannot be judged. Raises SettingsError."""
         if not self.id:
             raise SettingsError("a transcript needs an id: it names what is recorded of it.")
         if not self.messages or not all("role" in each for each in self.messages):

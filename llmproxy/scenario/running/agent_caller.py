@@ -56,6 +56,7 @@ class ConnectedAgentCall:
 
 class ConnectedAgentAdapter(AgentAdapter):
     def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:
+        """Wrap an object with `name` and `invoke`. Raises TypeError for another."""
         if not is_connected_agent(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
         self.agent = agent
@@ -108,6 +109,7 @@ _log = logging.getLogger(__name__)
 
 
 def gather_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
+    """Return the run variables of an agent, started by us or in this process; a service's are unknown."""
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
     return gather_run_variables(*where) if where else []
 

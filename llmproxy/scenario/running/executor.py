@@ -104,6 +104,7 @@ _NESTED = 10
 
 
 def _refuse_false_result(label: str, value: object) -> None:
+    """Raise AssertionError for a step's False, and TypeError for a generator that never ran."""
     if type(value).__name__ in ("bool", "bool_") and not value:  # numpy's too
         raise AssertionError(f"the step {label} returned False")
     if inspect.isgenerator(value) or inspect.isasyncgen(value):

@@ -390,6 +390,7 @@ class RunLifecycle[S, R]:
         return []
 
     def _raise_if_pass_invalid(self, result: R) -> None:
+        """Raise the reason why a pass is withdrawn, if any."""
         if not self.played.has_passed(result):
             return
         if self.late and self.played.forbids_late_calls:

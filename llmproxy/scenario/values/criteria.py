@@ -174,6 +174,7 @@ def _read_finding(value: object) -> Finding | None:
 
 
 def refuse_pass_with_failed_criteria(who: str, result: ScenarioResult) -> None:
+    """Refuse a passing result with a failed criterion as contradictory. Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
     found = [each.text for each in result.criteria if each.status != CriterionStatus.PASSED]

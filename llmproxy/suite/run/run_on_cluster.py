@@ -139,6 +139,7 @@ class RemoteCaseRunner:
 
 class _SuiteNode(WorkerNode):
     def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
+        """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load_suites(list(parcel.paths)).scenarios}
         self._run_context: RunContext = RunContext(

@@ -190,6 +190,7 @@ class SuiteAgentCaller:
             raise AgentError(f"{name} crashed: {type(error).__name__}: {error}") from error
 
     def read_answer(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
+        """Check an answer. Raises AgentError if it is invalid."""
         name = _name_agent(agent)
         if isinstance(returned, ScenarioResult):
             if agent.role is not AgentRole.AGENT:

@@ -249,6 +249,7 @@ class NoStep(StepBase):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
+        """Raise an error that names missing or surplus keys."""
         if not isinstance(data, Mapping):
             raise build_value_error(
                 f"a step is a mapping with one of {', '.join(STEPS)}; not {get_type_name(data)} {quote(data, 60)}"

@@ -144,6 +144,7 @@ def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | No
 
 
 def parse_store_reset_request(text: str) -> HttpRequestTemplate:
+    """Read the request of `reset: {http: ...}`. Raises SuiteError."""
     method, _, address = text.partition(" ")
     if not address.startswith("/"):
         raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")

@@ -387,6 +387,7 @@ class EntityShape:
 def read_entity_shape(
     given: Mapping[str, Any], at: str, members: Sequence[str], *, reuses: bool = False
 ) -> EntityShape:
+    """Parse an entity of `store.entities` without a schema, with these keys. Raises SuiteError."""
     for member in given:
         if member not in members:
             raise SuiteError(f"{at}: unknown key {member!r}{did_you_mean(str(member), members)}")

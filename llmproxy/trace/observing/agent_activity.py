@@ -255,6 +255,7 @@ class ModelCallObserver:
         return [tool for each in self._list_calls_marking_retries() for tool in _list_counted_tool_uses(each)]
 
     def _list_calls_marking_retries(self) -> Sequence[SeenModelCall]:
+        """Return all calls so far, after marking the retried ones. Raises as `calls`."""
         calls = self.calls
         mark_calls_replaced_by_retries(each for each in calls if each.is_chat)
         return calls

@@ -80,6 +80,7 @@ class Source:
 
     @cached_property
     def json(self) -> Any:
+        """The content as JSON. Raises CassetteCorrupt with the line."""
         return parse_json(self.text, self.name)
 
     @cached_property
@@ -128,6 +129,7 @@ class Format:
     apart: bool = False  # whether every exchange has a file of its own: a folder of them is one cassette
 
     def read_all(self, sources: Sequence[Source]) -> list[Recorded]:
+        """Return the exchanges of the files of one cassette. Raises as `read`."""
         together: Callable[[Sequence[Source]], list[Recorded]] | None = getattr(self.loaded, "read_all", None)
         if together is not None:
             return together(sources)
@@ -167,6 +169,7 @@ SUFFIXES = tuple(dict.fromkeys(suffix for row in _ROWS for suffix in row.suffixe
 
 
 def get_format(name: str) -> Format:
+    """Return a format by name. Raises SettingsError."""
     try:
         return FORMATS[name]
     except KeyError as error:
@@ -221,6 +224,7 @@ def read_each_item[T](
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a file atomically, creating its folder if missing. Raises MachineError."""
     try:
         with replace_file(path) as file:
             file.write(text)

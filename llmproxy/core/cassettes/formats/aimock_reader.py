@@ -33,6 +33,7 @@ def read(source: Source) -> list[Recorded]:
 
 
 def read_all(sources: Sequence[Source]) -> list[Recorded]:
+    """Return two exchanges for each fixture of files that belong together. Raises CassetteCorrupt."""
     fixtures: list[_Fixture] = []
     for source in sources:
         try:
@@ -114,6 +115,7 @@ def _read_fixture_for_models(models: Sequence[str], tree: Tree, number: int) -> 
 
 
 def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
+    """Return a fixture for one model, with `problem` if it cannot be replayed. Raises ReadingProblem."""
     match, response = formats.mapping(tree, "match"), formats.mapping(tree, "response")
     user = match.get("userMessage")
     problem = "" if model else "it names no model: say which your agent asks, --model NAME"

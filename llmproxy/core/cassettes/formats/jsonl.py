@@ -65,6 +65,7 @@ def _parse_line(line: str, number: int, name: str) -> Tree:
 
 
 def parse_jsonl_exchange(tree: Tree, number: int) -> Recorded:
+    """Read the object of the `number`-th line. Raises ReadingProblem."""
     tree = formats.mapping(tree)
     return Recorded(
         method=formats.text(tree, "method"), uri=formats.text(tree, "url"), headers=_read_header_pairs(tree, "headers"),

@@ -99,6 +99,7 @@ def _move_shared_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], 
 
 
 def _apply_file_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
+    """Return the recordings of a file with the data of its head. Raises ReadingProblem."""
     runs = tree.get("run_variables") or {}
     notes = {name: tree[name] for name in NOTES if tree.get(name) not in (None, [])}
     if not isinstance(age := notes.get(_AGE, []), list):

@@ -112,6 +112,7 @@ def _refuse_exploding_yaml(text: str, name: str) -> None:
 
 
 def read_vcr_interaction(item: Tree, number: int) -> Recorded:
+    """Read one interaction, the `number`-th of its file. Raises ReadingProblem."""
     request, response = formats.mapping(item, "request"), formats.mapping(item, "response")
     status = response.get("status", response.get("status_code"))  # the latter of older httpx stubs, as is `content`
     code, reason = (status.get("code"), status.get("message")) if isinstance(status, dict) else (status, "")

@@ -166,6 +166,7 @@ _SIZES = 1 << 40, 20_000_000
 
 
 def _parse_plain(text: str) -> object:
+    """Return the value of a text without quotes. Raises ValueError for thousands of digits."""
     if text in _VALUES:
         return _VALUES[text]
     found = _NUMBER.fullmatch(text)

@@ -115,6 +115,7 @@ def _read_version(conn: Conn) -> int:
 
 
 def check_server_schema_version(conn: Conn, server: ServerStoreAddress) -> None:
+    """Raise CassetteNewer, CassetteNotFound or StoreReadOnly unless the server's tables have the current version."""
     found = _read_version(conn)
     if found == 0:
         raise CassetteNotFound(

@@ -320,6 +320,7 @@ class PostgresStore(Store):
         return [*ids, _read_inserted_id(inserted[-1])]
 
     def _read_count_and_version(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
+        """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
         recorded, version, holder = answer.fetchall()[0]
         if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
             raise CassetteBusy(
