@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from llmproxy.core.dialects.codecs import (
-    AnswerContent,
     Json,
     RequestedAnswerFormat,
+    SpokenTurn,
     find_operation_codec,
     get_codec_or_default,
 )
@@ -52,7 +52,7 @@ def write_answer(
         replace(each, id=each.id or hashlib.sha256(seed + bytes([n % 256, n // 256])).hexdigest()[:9])
         for n, each in enumerate(said.tool_calls)
     )
-    answer = AnswerContent(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
+    answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
     headers, pieces = writer(answer, RequestedAnswerFormat(as_dict(parse_json(body)), stream, target))
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 

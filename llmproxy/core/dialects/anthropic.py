@@ -16,7 +16,6 @@ from llmproxy.core.dialects.answers import (
     sse,
 )
 from llmproxy.core.dialects.codecs import (
-    AnswerContent,
     BodyLayout,
     Codec,
     Composer,
@@ -24,6 +23,7 @@ from llmproxy.core.dialects.codecs import (
     FailedCall,
     Json,
     RequestedAnswerFormat,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str
 from llmproxy.core.traffic.interaction import Headers
@@ -92,14 +92,14 @@ def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> t
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if streamed else {})
 
 
-def _write_usage_json(said: AnswerContent) -> Json:
+def _write_usage_json(said: SpokenTurn) -> Json:
     return {
         "input_tokens": said.find_token_count("input_tokens", "prompt_tokens") or 0,
         "output_tokens": said.find_token_count("output_tokens", "completion_tokens") or 0,
     }
 
 
-def _write_answer_json(said: AnswerContent) -> Json:
+def _write_answer_json(said: SpokenTurn) -> Json:
     return {
         "id": f"msg_{said.id}",
         "type": "message",
@@ -112,7 +112,7 @@ def _write_answer_json(said: AnswerContent) -> Json:
     }
 
 
-def build_stream_events(said: AnswerContent) -> list[tuple[str, object]]:
+def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     answer, usage = _write_answer_json(said), _write_usage_json(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
@@ -137,7 +137,7 @@ def build_stream_events(said: AnswerContent) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_write_answer_json(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]

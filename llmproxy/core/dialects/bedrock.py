@@ -10,13 +10,13 @@ from typing import Any
 from llmproxy.core.dialects import codecs
 from llmproxy.core.dialects.answers import AWS, WHOLE, choose_error_type_by_status, dump_json, parse_arguments
 from llmproxy.core.dialects.codecs import (
-    AnswerContent,
     BodyLayout,
     Codec,
     Dialect,
     FailedCall,
     Json,
     RequestedAnswerFormat,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_item_kind_by_members
 from llmproxy.core.dialects.openai import add_chat_completion_to_draft, build_error_event
@@ -86,7 +86,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -111,7 +111,7 @@ def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[H
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_invoke_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     speaker = codecs.get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]

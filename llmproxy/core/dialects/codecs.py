@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerContent:
+class SpokenTurn:
     model: str
     message: Message
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Codec:
     """For a stream that ends with HTTP: returns whether an event completes the answer."""
     below: bool = False
     """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
-    write: Callable[[AnswerContent, RequestedAnswerFormat], tuple[Headers, list[bytes]]] | None = None
+    write: Callable[[SpokenTurn, RequestedAnswerFormat], tuple[Headers, list[bytes]]] | None = None
     text_whole: bool = True
     """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
     text_streamed: bool = True
@@ -113,8 +113,8 @@ class Codec:
 @dataclass(frozen=True, slots=True)
 class Composer:
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
-    answer: Callable[[AnswerContent], Json]
-    stream: Callable[[AnswerContent], list[tuple[str, object]]]
+    answer: Callable[[SpokenTurn], Json]
+    stream: Callable[[SpokenTurn], list[tuple[str, object]]]
     """Events of (name or empty, JSON value or text)."""
     error: Callable[[Json, int], Json]
 

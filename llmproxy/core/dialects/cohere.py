@@ -6,13 +6,13 @@ from typing import Any
 
 from llmproxy.core.dialects.answers import SSE, WHOLE, build_event_type_predicate, dump_json, parse_arguments, sse
 from llmproxy.core.dialects.codecs import (
-    AnswerContent,
     BodyLayout,
     Codec,
     Dialect,
     FailedCall,
     Json,
     RequestedAnswerFormat,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
 from llmproxy.core.dialects.openai import build_error_event, build_tool_call
@@ -47,7 +47,7 @@ _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
 _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"input_tokens": 0, "output_tokens": 0}}
 
 
-def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
@@ -75,7 +75,7 @@ def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[H
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _write_v1_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_v1_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,

@@ -15,7 +15,6 @@ from llmproxy.core.dialects.answers import (
     sse,
 )
 from llmproxy.core.dialects.codecs import (
-    AnswerContent,
     BodyLayout,
     Codec,
     Composer,
@@ -23,6 +22,7 @@ from llmproxy.core.dialects.codecs import (
     FailedCall,
     Json,
     RequestedAnswerFormat,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
     Asks,
@@ -106,7 +106,7 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
     return f"https://generativelanguage.googleapis.com/v1beta/models/{model}:{how}", body
 
 
-def _build_answer(said: AnswerContent) -> Json:
+def _build_answer(said: SpokenTurn) -> Json:
     asked = said.find_token_count("promptTokenCount", "prompt_tokens", "input_tokens")
     replied = said.find_token_count("candidatesTokenCount", "completion_tokens", "output_tokens")
     counts = drop_none(promptTokenCount=asked, candidatesTokenCount=replied)
@@ -129,7 +129,7 @@ def _build_error(status: int, message: str, name: str = "") -> Json:
     return {"error": {"code": status, "message": message, "status": name}}
 
 
-def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     answer = _build_answer(said)
     if not wanted.stream:
         return WHOLE, [dump_json(answer)]

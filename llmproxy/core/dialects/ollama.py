@@ -6,13 +6,13 @@ from typing import Any
 
 from llmproxy.core.dialects.answers import LINES, WHOLE, dump_json, parse_arguments
 from llmproxy.core.dialects.codecs import (
-    AnswerContent,
     BodyLayout,
     Codec,
     Dialect,
     FailedCall,
     Json,
     RequestedAnswerFormat,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
 from llmproxy.core.traffic.interaction import Headers
@@ -26,7 +26,7 @@ def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     draft.add_text(value.get("response"))
 
 
-def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": parse_arguments(call.arguments)}}

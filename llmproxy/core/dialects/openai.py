@@ -9,7 +9,6 @@ from typing import Any
 from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.answers import SSE, WHOLE, build_event_type_predicate, drop_none, dump_json, sse
 from llmproxy.core.dialects.codecs import (
-    AnswerContent,
     BodyLayout,
     Codec,
     Composer,
@@ -17,6 +16,7 @@ from llmproxy.core.dialects.codecs import (
     FailedCall,
     Json,
     RequestedAnswerFormat,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
     Draft,
@@ -84,7 +84,7 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
 
-def _build_usage(said: AnswerContent) -> Json | None:
+def _build_usage(said: SpokenTurn) -> Json | None:
     asked = said.find_token_count("prompt_tokens", "input_tokens", "promptTokenCount")
     replied = said.find_token_count("completion_tokens", "output_tokens", "candidatesTokenCount")
     if asked is None and replied is None:
@@ -95,7 +95,7 @@ def _build_usage(said: AnswerContent) -> Json | None:
     return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
 
 
-def _build_answer(said: AnswerContent) -> Json:
+def _build_answer(said: SpokenTurn) -> Json:
     message = {**_build_message(said.message), "role": "assistant", "refusal": None}
     if said.finish == "refusal":
         message |= {"content": None, "refusal": said.message.text}
@@ -104,7 +104,7 @@ def _build_answer(said: AnswerContent) -> Json:
     return head | {"choices": [choice]} | drop_none(usage=_build_usage(said))
 
 
-def _build_stream_events(said: AnswerContent) -> list[tuple[str, object]]:
+def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
 
     def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
@@ -118,7 +118,7 @@ def _build_stream_events(said: AnswerContent) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write_answer(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_build_answer(said))]
     events = _build_stream_events(said)
@@ -230,7 +230,7 @@ def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
             draft.add_text(as_dict(as_dict(part).get("text")).get("value"))
 
 
-def _write_response(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_response(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     final = _build_response(said, wanted.request)
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
@@ -246,7 +246,7 @@ def _write_response(said: AnswerContent, wanted: RequestedAnswerFormat) -> tuple
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def _build_response(said: AnswerContent, tree: Json) -> Json:
+def _build_response(said: SpokenTurn, tree: Json) -> Json:
     output: list[Json] = []
     if said.message.text or not said.message.tool_calls:
         part: Json = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}

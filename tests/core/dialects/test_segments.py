@@ -17,7 +17,7 @@ from llmproxy.core.dialects.answers import can_build_provider_answer, dump_json,
 from llmproxy.core.dialects.codecs import (
     CHAT,
     ERROR_HEADER,
-    AnswerContent,
+    SpokenTurn,
     get_composer_for_model,
     get_miss_status,
     write_error,
@@ -231,7 +231,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
-    dialect, said = get_composer_for_model(model), AnswerContent(model, message, COUNTS)
+    dialect, said = get_composer_for_model(model), SpokenTurn(model, message, COUNTS)
     route = route_of(dialect.ask(model, TALK, stream)[0])
     kind = "text/event-stream" if stream else "application/json"
     body = sse(dialect.stream(said)) if stream else dump_json(dialect.answer(said))
@@ -257,16 +257,16 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
-    said = AnswerContent("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
+    said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
     (block,) = get_composer_for_model("claude-x").answer(said)["content"]
     assert block == {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
 
 
 def test_nothing_depends_on_chance() -> None:
     """The same fixture is the same answer, ids included."""
-    one, two = (AnswerContent("m", Message("assistant", text)) for text in ("a", "b"))
+    one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
     dialect = get_composer_for_model("m")
-    assert dialect.answer(one) == dialect.answer(AnswerContent("m", Message("assistant", "a")))
+    assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
     assert dialect.answer(one)["id"] != dialect.answer(two)["id"]
 
 

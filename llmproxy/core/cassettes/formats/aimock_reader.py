@@ -16,7 +16,7 @@ from functools import partial
 from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
-from llmproxy.core.dialects.codecs import AnswerContent, Composer, get_composer_for_model
+from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_composer_for_model
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 
@@ -53,7 +53,7 @@ class _Fixture:
     match: Mapping[str, Tree]
     model: str
     user: str
-    said: AnswerContent | None  # answer; None for an error
+    said: SpokenTurn | None  # answer; None for an error
     error: Mapping[str, Tree]
     status: int
     retry_after: str
@@ -142,13 +142,13 @@ def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
     )
 
 
-def _read_answer_turn(model: str, response: dict[str, Tree]) -> AnswerContent:
+def _read_answer_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
     said, calls = formats.text(response, "content", ""), formats.get_list(response, "toolCalls")
     if blocks := list(map(formats.mapping, formats.get_list(response, "blocks"))):
         said = "".join(formats.text(each, "text", "") for each in blocks if each.get("type") == "text")
         calls = [each for each in blocks if each.get("type") == "toolCall"]
     usage = response.get("usage")
-    return AnswerContent(
+    return SpokenTurn(
         model=formats.text(response, "model", "") or model,
         message=Message("assistant", said, tuple(_build_call(each, n) for n, each in enumerate(calls))),
         usage=usage if isinstance(usage, dict) else {},
