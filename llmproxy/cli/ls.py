@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -27,7 +28,6 @@ from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_g
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses, read_replayed_requests
-from llmproxy.core.store import integrity_checks
 from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import CassetteInfo
@@ -36,6 +36,9 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Channel, format_sample_name
 from llmproxy.server_store_copies import format_store_place
+
+if TYPE_CHECKING:
+    from llmproxy.core.store import integrity_checks
 
 _FAILED = 400
 _JSON = typer.Option(False, "--json", help="Print JSON.")
@@ -233,6 +236,8 @@ def audit(
     as_json: bool = typer.Option(False, "--json", help="Print every pair and every difference, as JSON."),
 ) -> None:
     """List recordings that count as one request, and how served requests differed from recorded ones, with reasons."""
+    from llmproxy.core.store import integrity_checks  # late: `ls` compares no requests
+
     settings = load_settings({"store": store}).settings
     rules = Rules.from_settings(settings.normalize)
     with open_given_store(store) as database:

@@ -20,7 +20,6 @@ from unicodedata import combining, east_asian_width
 from llmproxy import protocol
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars, duration, format_clock, format_count, format_tokens_in_out
-from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, DEFAULT_STORE, OFFLINE, Channel, Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
@@ -349,6 +348,8 @@ class Console:
 def format_start_lines(info: ProxyStartInfo) -> list[str]:
     what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
     upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
+    from llmproxy.core.providers.provider_table import format_base_url_assignments  # late: commands only lay out text
+
     lines = [what, *upstreams, f"  export {format_base_url_assignments(info.url)}"]
     if info.ca:
         lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {escape(info.ca, None)}")

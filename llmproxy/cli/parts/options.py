@@ -20,7 +20,6 @@ from typer.main import get_command
 from llmproxy import protocol
 from llmproxy.advice import StartCommand, quote_word
 from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
-from llmproxy.client.child_env import gather_run_variables, parse_var_option_dicts
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded, Option, format_shown_path, format_value, list_setting_options, load
@@ -155,6 +154,8 @@ class RunArguments:
 
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the run variables; given ones override detected ones. Raises SettingsError."""
+        from llmproxy.client.child_env import gather_run_variables, parse_var_option_dicts
+
         found = gather_run_variables(env, Path.cwd(), git=True)
         typed = parse_var_option_dicts(list(self.options.run_variable))
         names = {each["name"] for each in typed}

@@ -23,16 +23,18 @@ from itertools import chain
 from operator import index
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.changes.change import UnrecordedTrialCall
-from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.server_store_copies import ensure_copy_folder
 from llmproxy.sqlite_file import DatabaseFileState, open_connection, read_state, write_transaction
+
+if TYPE_CHECKING:
+    from llmproxy.core.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
