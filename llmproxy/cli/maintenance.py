@@ -15,9 +15,7 @@ import typer
 from llmproxy import sqlite_file
 from llmproxy.advice import format_command, format_store_option
 from llmproxy.amount_formatting import format_count, name_some
-from llmproxy.cli.parts.binding_texts import find_recordings_merged_by_fields, print_merged_recordings
 from llmproxy.cli.parts.completion import complete_cassette_names
-from llmproxy.cli.parts.import_files import ImportFile, read_exchanges
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size, print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import (
@@ -38,7 +36,6 @@ from llmproxy.core.bindings.text_alignment import find_git_user_positions
 from llmproxy.core.cassettes.anonymized_export import read_cassette_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.importing import convert_exchanges
-from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, find_secret_line_numbers
 from llmproxy.core.sessions.journal import read_ids_used_last_run
@@ -77,6 +74,8 @@ class _Verifier:
 
     def verify_store(self, path: Path) -> int:
         """Check a store, print and count the errors. Raises CassetteError."""
+        from llmproxy.cli.parts.binding_texts import find_recordings_merged_by_fields, print_merged_recordings  # late
+
         if path.is_file() and not path.stat().st_size:
             print_line(f"damaged: {path} is empty (0 bytes). Restore it from version control, or remove it.")
             return 1
@@ -116,6 +115,8 @@ class _Verifier:
 
     def count_file_errors(self, path: Path) -> int:
         """Check that each exchange of a file is a recording; returns the number of others. Raises CassetteError."""
+        from llmproxy.cli.parts.import_files import ImportFile, read_exchanges  # late: the other commands read stores
+
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         read_cassette_head_notes(recorded, path)
@@ -128,6 +129,8 @@ class _Verifier:
 
     def _describe_accepted_conflicts(self, database: Store) -> Iterator[str]:
         """Yield recordings that accepted changes would merge although their answers differ."""
+        from llmproxy.core.engine.carried_answers import find_conflicting_recordings  # late: it is half of the engine
+
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = read_accepted_changes(database, name)
             for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import typer
@@ -19,7 +19,6 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, duration, format_count, number, when
 from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
-from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import (
     escape_lines,
@@ -41,7 +40,6 @@ from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_answer_replay import read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_call_channel, parse_user_agent_client
-from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import get_answer_unix_time
@@ -53,7 +51,9 @@ from llmproxy.core.traffic.websocket_frames import format_transcript, is_websock
 from llmproxy.errors import CassetteNotFound, Exit, SettingsError, printable
 from llmproxy.protocol import format_sample_name
 from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
-from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
+
+if TYPE_CHECKING:
+    from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
 from llmproxy.trace.observing.agent_activity import compare_tool_calls_with_servers
 from llmproxy.ui.calls import encode_body_for_json, summarize_recorded_steps
 
@@ -400,6 +400,10 @@ class CassetteComparison:
 
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteComparison:
+    from llmproxy.cli.parts.import_files import load_file_or_cassette  # late: `show` reads a store only
+    from llmproxy.core.sessions.session import split_cassette_sample
+    from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
+
     loaded = load_settings({})
     rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
     sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]

@@ -168,10 +168,10 @@ def _run_tests_listing_changes(asked: TestOptions) -> int:
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = load_settings(flags)
-    folder = loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
-    found = summarize_recent_trials(store := find_tests_store(loaded), since)
+    store, usual = find_tests_store(loaded), CASSETTES if CASSETTES.is_dir() else None
+    found = summarize_recent_trials(store, since)
     found = replace(found, counts={**found.counts, **changes.count_last_report_outcomes(since)})
-    return changes.print_changes_and_choose_exit(store, found, code, folder=folder)
+    return changes.print_changes_and_choose_exit(store, found, code, folder=loaded.settings.cassette_dir or usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
             start = {"store": path.name, "file": str(path)}
             yield ViewTarget(_import_recordings(path, Path(folder) / "file.db"), start)
-    elif what is None and last.is_file() and (not store_exists(_choose_store(store)) or _choose_store(store) == tested):
+    elif what is None and last.is_file() and (not store_exists(found := _choose_store(store)) or found == tested):
         yield _build_report_target(last, store)  # only tests ran here
     else:
         found = _require_store(_choose_store(store), what or "")

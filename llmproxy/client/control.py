@@ -286,7 +286,6 @@ class ConnectionPool:
 
 
 def is_socket_idle(sock: socket.socket | None) -> bool:
-    """Return whether a connection is open and has no unread bytes."""
     if sock is None:
         return False
     timeout = sock.gettimeout()

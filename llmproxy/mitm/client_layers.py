@@ -265,7 +265,6 @@ class Http2Layer(layer.Layer):
             yield from self._pass_event_to_layer(stream, events.DataReceived(stream.client, data))
 
     def _pass_event_to_layer(self, stream: Http2Stream, event: events.Event) -> Commands:
-        """Pass an event to a stream's layer; its bytes for the client become frames."""
         for command in stream.layer.handle_event(event):
             if command.blocking or isinstance(command, commands.RequestWakeup):
                 self._waiting[command] = stream
@@ -291,7 +290,6 @@ class Http2Layer(layer.Layer):
             yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
     def _convert_layer_bytes(self, stream: Http2Stream, data: bytes) -> Commands:
-        """Send a layer's bytes to its client; no bytes end the stream."""
         if stream.gone or stream.closed:
             return
         stream.closed = not data
@@ -473,7 +471,6 @@ class TimeLimitedTlsLayer(layers.ClientTLSLayer):
 
 
 def may_be_connect(data: bytes) -> bool:
-    """Return whether these first bytes are a CONNECT, or can still become one."""
     return CONNECT.startswith(data[: len(CONNECT)].upper())
 
 

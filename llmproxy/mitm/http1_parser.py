@@ -94,7 +94,6 @@ class RequestReader:
         return len(self._buffer)
 
     def take_rest(self) -> bytes:
-        """Return all remaining bytes: those that follow are not HTTP."""
         data = bytes(self._buffer)
         self._buffer.clear()
         self._scanned = 0

@@ -55,7 +55,6 @@ class InterimSkippingClient(Http1Client):
     _passed = 0
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
-        """Remove interim heads from the received bytes, then read the answer's."""
         while isinstance(event, events.DataReceived) and self.request:
             held = bytes(self.buf)
             if len(held) < _SHORTEST and b"\n" not in held:

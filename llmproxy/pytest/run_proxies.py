@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Self
 
+from llmproxy.client import proxy_process
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command, read_env_proxy_url
 from llmproxy.errors import MachineError
@@ -119,7 +120,8 @@ class WorkerProxyLauncher:
                 session = line.strip()
         if session:
             with suppress(ControlError):
-                Control(url, token=self._env.get("LLMPROXY_TOKEN", "")).close_session(session, complete=False)
+                control = Control(url, token=self._env.get(proxy_process.TOKEN_VARIABLE, ""))
+                control.close_session(session, complete=False)
 
     def _start_requested(self, asked: Mapping[str, Any]) -> str:
         with self._guard:
@@ -220,7 +222,7 @@ class SharedSuiteResources:
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
         if url := read_env_proxy_url(env):
-            Control(url, token=env.get("LLMPROXY_TOKEN", "")).health()
+            Control(url, token=env.get(proxy_process.TOKEN_VARIABLE, "")).health()
             return url
         words = self._proxy_options(env)
         proxy = self.asked.with_options(words) if self.asked is not None else PytestProxyProcess(dict(env), self.root)

@@ -275,7 +275,7 @@ def expand_quoted_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> N
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
             for at, line in enumerate(lines):
-                quoted = [each.text for each in missed if is_this_miss_in_text(each, line)]
+                quoted = (each.text for each in missed if is_this_miss_in_text(each, line))
                 if line.startswith("E") and (miss := next((text for text in quoted if len(line) > len(text)), "")):
                     name, first, *more = line[1:].partition(":")[0].strip(), *_shorten_miss(miss.splitlines())
                     lines[at : at + 1] = [f"E   {name}: {first}", *(f"E     {each}" for each in more)]

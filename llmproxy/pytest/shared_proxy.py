@@ -116,8 +116,8 @@ class LateRequestGuard:
     def _find_test(self, ident: int) -> str | None:
         if self._tasks and (task := _current_task()) is not None and (test := self._tasks.get(task)) is not None:
             return test
-        alive = [(thread, test) for thread, test in list(self._of.items()) if thread.is_alive()]
-        return next((test for thread, test in alive if thread.ident == ident), None)
+        mine = (test for each, test in list(self._of.items()) if each.ident == ident and each.is_alive())
+        return next(mine, None)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 

@@ -162,7 +162,6 @@ def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[
 
 
 def wait_until_pipe_drained(fd: int, patience: float) -> None:
-    """Wait until the other side has read all bytes, or READING has passed."""
     for _ in range(int(patience / LOOK)):
         if (left := _count_unread(fd)) is None:
             sleep(BLIND)

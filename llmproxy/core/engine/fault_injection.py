@@ -276,8 +276,8 @@ class FaultFeature(Feature):
         store = state.stores.current
         calls = []
         if store is not None:
-            rows = [row.id for place in places for row in store.list_summaries(*place, limit=MOST_READ)]
-            calls = [build_fault_candidate_call(store.load(row)) for row in sorted(rows)]
+            rows = [sorted(row.id for row in store.list_summaries(*each, limit=MOST_READ)) for each in sorted(places)]
+            calls = [build_fault_candidate_call(store.load(row)) for some in rows for row in some]
         return explain_unused_fault_rules(faults, strikes, calls, came=came)
 
 

@@ -12,9 +12,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings import (
-    BLOCK,
-    OUTSIDE,
-    SYSTEM,
     Bindings,
     Fit,
     FittedMessageCache,
@@ -86,7 +83,7 @@ def find_interchangeable_recordings(
 ) -> list[InterchangeablePair]:
     fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *list_builtin_fields())))
     names = {field.name for field in fields}
-    anywhere = any(field.tool in (BLOCK, OUTSIDE, SYSTEM) for field in fields)
+    anywhere = any(field.is_outside_of_results for field in fields)
     tools = {json.dumps(field.tool).encode() for field in fields}
     tables: dict[tuple[str, str], tuple[Bindings, FittedMessageCache]] = {}
     found = []

@@ -295,9 +295,10 @@ class _JoinedLines:
         """Return the position in the text of a span of the joined text; None if it is in one line."""
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
-        key, rest = self.joined[start : starts[last]], self.joined[starts[last] : end]
-        if last > first and len(key) >= 20 and is_made_of_words(rest) and is_high_entropy_text(key):
-            end, last = starts[last], last - 1  # the rest is a word of the next line
+        if last > first:
+            key, rest = self.joined[start : starts[last]], self.joined[starts[last] : end]
+            if len(key) >= 20 and is_made_of_words(rest) and is_high_entropy_text(key):
+                end, last = starts[last], last - 1  # the rest is a word of the next line
         if last <= first:
             return None
         return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)

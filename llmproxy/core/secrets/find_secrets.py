@@ -209,8 +209,8 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
         for match in secret_kinds.LABELLED.finditer(text, max(0, start - _LABEL), end):
             value = match["value"]
             named = secret_kinds.SECRET_LABEL.search(match["label"]) is not None
-            plausible = is_random_value(value) and (named or not secret_kinds.LABELLED_ID.fullmatch(value))
-            if plausible and is_possible_key_start(text, match.start()):
+            plausible = named or not secret_kinds.LABELLED_ID.fullmatch(value)
+            if plausible and is_possible_key_start(text, match.start()) and is_random_value(value):
                 yield Span(*match.span("value"))
 
 

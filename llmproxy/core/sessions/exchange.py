@@ -288,7 +288,6 @@ class Recording:
         self._expected = int(length) if length is not None and length.isdecimal() else None
 
     def on_data(self, offset: int, data: bytes) -> None:
-        """Handle bytes of the body as received."""
         self._received += len(data)
         if data:
             self._body.write(data)

@@ -138,7 +138,8 @@ def was_abandoned_twice(recording: KeyedRecording, turn: int) -> bool:
 def find_answers_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
     good = len(slots) - len(find_trailing_failures(slots))
-    return [each for turn, each in enumerate(slots, 1) if turn > good and each.was_left and each.occurrence <= turn]
+    behind = ((turn, each) for turn, each in enumerate(slots, 1) if turn > good and each.was_left)
+    return [each for turn, each in behind if not was_abandoned_twice(each, turn)]
 
 
 def is_complete_replayable_response(made: Response | KeyedRecording) -> bool:

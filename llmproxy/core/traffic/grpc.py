@@ -165,7 +165,6 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _decode_printable_or_empty(data: bytes) -> str:
-    """Return bytes as text; empty if they are not printable."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -155,7 +155,6 @@ class ChunkedBody(Sequence[Chunk]):
         return Chunk(self._offsets[at], self.body[self._ends[at] : self._ends[at + 1]])
 
     def iter_views(self) -> Iterator[tuple[int, memoryview]]:
-        """Return offset and bytes of each chunk without copying."""
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
 

@@ -89,7 +89,6 @@ class Front(asyncio.StreamReaderProtocol):
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass remaining bytes to the layer."""
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._proxy.fronts.pop(self._place, None)
@@ -98,7 +97,6 @@ class Front(asyncio.StreamReaderProtocol):
             self._look.cancel()
 
     def eof_received(self) -> bool | None:
-        """Pass remaining bytes and the end to the layer."""
         self._hand_over(b"".join(self._held))
         return super().eof_received()
 
@@ -164,7 +162,6 @@ class Front(asyncio.StreamReaderProtocol):
         return self._here
 
     def _hand_over(self, data: bytes) -> None:
-        """Hand these bytes, and the request at their beginning, to the layer."""
         self._held, self._here = [], False
         if self._incoming is not None:
             self._proxy.arrived[self._place] = self._incoming

@@ -132,9 +132,8 @@ class RequestForwarder:
         here = self._here
         for command in made:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
-            recording = here.incoming.exchange.recording if here.incoming.exchange else None
-            broken = isinstance(recording, FrameRecorder) and recording.is_breaking()
-            if broken and isinstance(command, commands.SendData):
+            sent = here.incoming.exchange if isinstance(command, commands.SendData) else None
+            if sent is not None and isinstance(sent.recording, FrameRecorder) and sent.recording.is_breaking():
                 continue  # one side was lost without a close frame: mitmproxy would tell the other one 1000
             if ours and here.is_forwarding:
                 if (failed := self._find_failure_before_answer(command)) is not None:

@@ -316,7 +316,6 @@ class ReplayLayer(layer.Layer):
             yield from self._request_forwarder.stream_request_upstream(head.raw)
 
     def _take_over_front_request(self) -> None:
-        """Continue a request begun by the front, if the handed-over bytes begin with one."""
         client = self.context.client
         begun = None if self._front is None else self._proxy.arrived.pop((client.peername, client.sockname), None)
         if isinstance(begun, IncomingRequest):
@@ -405,7 +404,6 @@ class ReplayLayer(layer.Layer):
         yield from socket.accept_upgrade(self._here.reader.take_rest())
 
     def _send_due(self, sending: request_handling.Ending) -> Commands:
-        """Send the due bytes; end the request after the last."""
         if (yield from sending):
             yield from self._end_replay()
 

@@ -312,7 +312,6 @@ class StreamSender:
         return (yield from self._continue_interactive_answer(talk, opened))
 
     def continue_sending(self) -> Ending:
-        """Send the bytes that are due after a wakeup."""
         if self._opened is not None:
             return (yield from self._continue_interactive_answer(*self._opened))
         if self._here.state is LayerState.REPLAYING:

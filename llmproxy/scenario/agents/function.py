@@ -70,12 +70,12 @@ class FunctionAgent(AgentAdapter):
 
     async def open(self, session: RunSession | None) -> None:
         """Import it once, in a turn's environment. Raises AgentUnreachable: not found; AgentError: it raised."""
-        name = str(self.target).rpartition(":")[0]
-        path = _resolve_path_if_python_file(self.folder, name)
-        is_imported = self._found is not None or (name if path is None else _name_file_module(path)) in sys.modules
-        if session is not None and not is_imported:
-            async with session.importing_environment():
-                self._load_target()
+        if session is not None and self._found is None:
+            name = str(self.target).rpartition(":")[0]
+            path = _resolve_path_if_python_file(self.folder, name)
+            if (name if path is None else _name_file_module(path)) not in sys.modules:
+                async with session.importing_environment():
+                    self._load_target()
         found = self._load_target()
         if isinstance(found, AgentAdapter):
             await found.open(session)
