@@ -49,6 +49,8 @@ class StartCommand:
     """Environment variables with base URLs, as set where the proxy was started."""
     page: str = field(default="", compare=False)
     """Address of the viewer of a proxy that keeps running after its client; empty if there is none."""
+    names_cassette: bool = True
+    """False for a session whose own client named its cassette: no option of the command may name another."""
     in_mitmproxy: bool = False
     """Whether options are mitmproxy's, ``--set llmproxy_NAME=VALUE``."""
 
@@ -80,8 +82,8 @@ class StartCommand:
         if self.is_test_runner:  # its plugin knows cassette, store and upstreams; what it takes is the mode
             return self.start.replace(_MODE, mode)
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
-        named = ([("mode", mode)] if mode else []) + ([("cassette", cassette)] if cassette else [])
-        named += [("store", store)] if store != DEFAULT_STORE else []
+        given = (("mode", mode), ("cassette", cassette if self.names_cassette else ""))
+        named = [each for each in given if each[1]] + ([("store", store)] if store != DEFAULT_STORE else [])
         kept = " ".join(self._spell_option(name, value) for name, value in self.options + of_session)
         if len(kept) > LONGEST:
             kept = "... (and the options that it runs with: see `llmproxy settings`)"

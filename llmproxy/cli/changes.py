@@ -255,7 +255,7 @@ def accept(
     whole: bool = typer.Option(False, "--all", help="With --client: print each change, not only their groups."),
 ) -> None:
     """Accept changes: keep the recorded answers. llmproxy writes the acceptance into the affected cassettes."""
-    loaded, pending = _load_pending_changes(store, cassette_dir)
+    loaded, pending = _load_pending_changes(store, cassette_dir, again=names or ())
     if bool(names) == bool(client):
         raise SettingsError("say which changes: NAME..., or --client NAME for all that a client itself changed.")
     known = {group.name: group for group in pending}
@@ -270,15 +270,20 @@ def accept(
     _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_client_condition(when))
 
 
-def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
-    """Return the settings and the unaccepted changes of the last trials. Raises SettingsError."""
+def _load_pending_changes(
+    store: Path | None, cassette_dir: Path | None, again: Sequence[str] = ()
+) -> tuple[Loaded, list[ChangeGroup]]:
+    """Return the settings and the last trials' changes that are not accepted, or `again`. Raises SettingsError."""
     loaded = load_settings({"store": store, "cassette_dir": cassette_dir})
     accepted = read_accepted_changes_by_cassette(loaded)
-    done = {name: {each.name: each.exactly for each in some} for name, some in accepted.items()}
+    today = date.today()  # noqa: DTZ011 - the day of who accepts
+    standing = {name: [each for each in some if not each.has_expired(today)] for name, some in accepted.items()}
+    done = {name: {each.name: each.exactly for each in some} for name, some in standing.items()}
     pending = [
         group
         for group in summarize_recent_trials(loaded.settings.store).groups
-        if any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
+        if group.name in again
+        or any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
     if not pending:
         typed = format_command("changes -- COMMAND", loaded.settings.store)
@@ -326,7 +331,11 @@ def _write_accepted_changes(
     for group in chosen:
         for cassette, seen in group.cassettes.items():
             (taken,) = build_accepted_changes([group.change], today, until=until, when=when)
-            known = made.get(cassette, before.get(cassette, ()))
+            same = (taken.name, taken.segment, taken.when)
+            known = [
+                each._replace(until=until) if (each.name, each.segment, each.when) == same else each
+                for each in made.get(cassette, before.get(cassette, ()))
+            ]
             made[cassette] = merge_accepted(known, [taken._replace(exactly=frozenset(seen))])
     write_accepted_changes(loaded, made)
     print_line(f"accepted: {name_some(group.name for group in chosen)}, in {to_safe_line(name_some(made, ' '))}")
@@ -335,9 +344,12 @@ def _write_accepted_changes(
 
 def _parse_date(text: str) -> date | None:
     try:
-        return date.fromisoformat(text) if text else None
+        day = date.fromisoformat(text) if text else None
     except ValueError as error:
         raise SettingsError(f"--until {text!r} is no day: 2027-01-31 is one.") from error
+    if day is not None and day < date.today():  # noqa: DTZ011 - the day of who accepts
+        raise SettingsError(f"--until {text} is past.")
+    return day
 
 
 def _parse_client_condition(text: str) -> Condition | None:

@@ -28,6 +28,7 @@ from llmproxy.cli.parts.store_arguments import (
     list_stores_and_cassette_files,
     open_given_store,
     refuse_url_as_file,
+    require_not_being_recorded,
     resolve_store_path,
     suggest_numeric_cassette,
     validate_cassette_name,
@@ -184,8 +185,8 @@ def verify(
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
     settings = load_settings({"store": store}).settings
     verifier = _Verifier(Rules.from_settings(settings.normalize), settings.upstream, cassette, rekey)
-    wrong, failed, looked = 0, False, False
-    for path, is_store in list_stores_and_cassette_files(paths or [settings.store]):
+    wrong, failed, looked, places = 0, False, False, paths or [settings.store]
+    for path, is_store in list_stores_and_cassette_files(places):
         looked = True
         try:
             with copy_server_store(path) as here:
@@ -196,7 +197,7 @@ def verify(
             failed = True
             typer.echo(ensure_program_prefix(error), err=True)
     if not looked:
-        where = ", ".join(map(str, paths or ()))
+        where = ", ".join(map(str, places))
         raise CassetteNotFound(f"there is nothing to verify in {where}: no store, and no file of recordings.")
     if verifier.lacking and not verifier.held:  # a name that is nowhere: nothing was verified
         raise verifier.lacking[0]
@@ -260,6 +261,7 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
 
 
 def _confirm_and_delete(database: Store, chosen: Collection[StoredCallSummary], *, yes: bool) -> bool:
+    """Return whether they are deleted. Raises CassetteBusy: a session records a cassette that would lose answers."""
     if not chosen:
         print_line(f"There is nothing to delete in {format_store_place(database.path)}.")
         return True
@@ -273,6 +275,7 @@ def _confirm_and_delete(database: Store, chosen: Collection[StoredCallSummary], 
     if not yes and not _ask_confirmation():
         print_line("Nothing was deleted." + ("" if sys.stdin.isatty() else " --yes deletes without asking."))
         return False
+    require_not_being_recorded(database, {(row.cassette, row.sample) for row in chosen if not row.superseded})
     done = database.delete_interactions(ids)
     freed = "" if not done.freed else f"; the file is {format_size(done.freed)} smaller"
     print_line(f"Deleted {format_count(done.interactions, 'interaction')}{freed}.")

@@ -29,7 +29,12 @@ from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
 from llmproxy.cli.parts.options import CommandWithoutLiveChannels, RunArguments, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
-from llmproxy.cli.parts.store_arguments import is_id, open_given_store, parse_interaction_id
+from llmproxy.cli.parts.store_arguments import (
+    is_id,
+    open_given_store,
+    parse_interaction_id,
+    require_not_being_recorded,
+)
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, ApiKeyVariable
@@ -39,7 +44,7 @@ from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.websocket_frames import is_websocket_body
-from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
+from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import CHOSEN_RECORDING, UPDATE_VARIABLE, Update
 from llmproxy.settings import Loaded
 
@@ -109,10 +114,7 @@ def _load_current_recording(id_: int, store: Path | None) -> Interaction:
     with open_given_store(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.list_summaries(found.cassette)}
-        place, listed = (found.cassette, found.sample), database.cassettes()
-        holder = next((each.holder for each in listed if (each.name, each.sample) == place), "")
-    if holder:
-        raise CassetteBusy(f"cassette {found.cassette} is being recorded by {holder}.", hint="End that session first.")
+        require_not_being_recorded(database, {(found.cassette, found.sample)})
     if id_ not in live:
         hint = f"The numbers of today: {format_command('ls', database.path)}"
         raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint=hint)

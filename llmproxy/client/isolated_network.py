@@ -331,8 +331,6 @@ class IsolatedNetwork:
         text = f"{program}: {what}" if program else what
         self.tries[text] = self.tries.get(text, 0) + 1
 
-    # -- packets
-
     def _count_outgoing_packets(self, packets: socket.socket) -> None:
         with suppress(BlockingIOError):
             while True:
@@ -370,8 +368,6 @@ class IsolatedNetwork:
         parsed = ipaddress.ip_address(address)
         return parsed.is_loopback or parsed.is_unspecified or address in self._own
 
-    # -- names
-
     def _on_dns_question(self, names: socket.socket) -> None:
         with suppress(OSError, IndexError, struct.error):  # it left, or this is no question
             question, where, _, whom = names.recvmsg(4096, 128)
@@ -404,8 +400,6 @@ class IsolatedNetwork:
         address = known or str(ipaddress.ip_address(_FIRST_NAMED + len(self._hosts)))
         self._hosts[address] = host
         return address
-
-    # -- system calls
 
     def _on_socket_call(self, calls: int) -> None:
         poll, request = select.poll(), bytearray(80)

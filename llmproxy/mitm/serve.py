@@ -41,7 +41,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal, get_journal_path
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.origin_guard import OriginGuard
-from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
+from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, StoreReadOnly
 from llmproxy.mitm import interception
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import FastPathProxyserver, Front
@@ -177,6 +177,8 @@ def open_proxy_context(
     filed = load_cassette_files(config)
     check_store(config)
     journal = Journal.open(get_journal_path(config.store), time.time)
+    if config.trial and not journal.is_kept:
+        raise MachineError(journal.note, hint="What a trial saw is kept there: name a store elsewhere, --store PATH.")
     try:
         engine = Engine(
             config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic,
@@ -263,10 +265,13 @@ def load_cassette_files(config: Config) -> list[str]:
         raise CassetteNotFound(f"there is no folder {format_shown_path(config.cassette_dir)} of cassettes.", hint=hint)
     from llmproxy.core.cassettes.folder import CassetteDir
 
-    with open_store(config.store, writable=True, now=time.time) as store:
-        found = CassetteDir(config.cassette_dir, now=time.time).load_into(
-            store, rules=config.rules, upstreams=config.upstreams, wait=time.sleep
-        )
+    files = CassetteDir(config.cassette_dir, now=time.time)
+    try:
+        with open_store(config.store, writable=True, now=time.time) as store:
+            found = files.load_into(store, rules=config.rules, upstreams=config.upstreams, wait=time.sleep)
+    except StoreReadOnly as error:
+        hint = f"The files of {format_shown_path(config.cassette_dir)} are read into it: name another, --store PATH."
+        raise StoreReadOnly(error.message, hint=hint) from error
     notes = [f"not replayable: {what}" for what in found.skipped]
     notes += [
         f"{format_shown_path(path)} had a merge conflict: both sides were kept, and the file is written anew"

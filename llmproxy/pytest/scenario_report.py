@@ -93,8 +93,6 @@ def _format_name(scenario: Any) -> str:
     return f"{scenario.name}{number}"
 
 
-# -- a run as plain values ---------------------------------------------------------------------------------------------
-
 _KEPT = {
     "success", "reasoning", "passed_criteria", "failed_criteria", "inconclusive_criteria", "total_time", "agent_time",
     "status", "usage", "cassette", "run_id", "error",
@@ -148,9 +146,6 @@ def build_test_row(name: str, results: Sequence[ScenarioResult], *, passed: bool
     cost = mean_if_all_known([None if each is None else Decimal(each) for each in costs])
     row = RunStatusCounts.from_statuses(statuses).to_row(name, (Status.PASSED if passed else bad).value)
     return row | {"rate": None, "cost_usd": None if cost is None else format(cost, "f")}
-
-
-# -- a test that failed ------------------------------------------------------------------------------------------------
 
 
 def build_failure_sections(

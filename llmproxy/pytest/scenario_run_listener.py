@@ -55,8 +55,6 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
         self._reports: list[Report] = []
         self._run_tree = RunTree()
 
-    # -- what HOST tells
-
     def handle(self, event: Event) -> None:
         if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
             event = replace(event, rerun=self.again, place=event.place or self._line)
@@ -93,8 +91,6 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
         self.reporter = self.reporter or ScenarioReporter()
         return self.reporter
 
-    # -- how runs are recorded
-
     def choose_cassette(self, cassette: str) -> str:
         """Return the name of a run's recording: its test's (or wider fixture's), with a number if used before."""
         if not self._place:
@@ -124,8 +120,6 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
         finally:
             self._place = before
 
-    # -- tests that are run again
-
     def choose_mode_for_attempt(self, test: str, mode: str) -> str:
         """Return the mode of a test's sessions: after a failed attempt that recorded, `--reruns` records again.
 
@@ -144,8 +138,6 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
             self._retried.discard(test)
         elif any(each.recorded for each in reports):
             self._retried.add(test)
-
-    # -- tests
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

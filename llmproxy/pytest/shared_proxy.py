@@ -119,8 +119,6 @@ class LateRequestGuard:
         mine = (test for each, test in list(self._of.items()) if each.ident == ident and each.is_alive())
         return next(mine, None)
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def _patch_or_unpatch_send(self) -> None:
         wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
         if wanted and not self._guarded:

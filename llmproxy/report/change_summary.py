@@ -187,7 +187,8 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
     for each in found:
         if each.name in names:
             ends = each.until is not None and (each.until - today).days <= SOON
-            until = f"; it ends on {each.until}, and is a miss then" if ends else ""
+            verb = "ended" if each.has_expired(today) else "ends"
+            until = f"; it {verb} on {each.until}, and is a miss then" if ends else ""
             told.setdefault(f"accepted {each.accepted}{until}", []).append(each.name)
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 

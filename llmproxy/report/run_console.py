@@ -137,8 +137,6 @@ class SuiteConsole:
     def close(self) -> None:
         self._clear_bar()
 
-    # -- lines
-
     def _print_finished(self, run: Run, event: Finished) -> None:
         self._done += 1
         del self._runs[event.run_id]
@@ -221,8 +219,6 @@ class SuiteConsole:
     def _format_status(self, status: Status) -> str:
         word, code = _WORD[status]
         return f"\x1b[{code}m{word:<5}\x1b[0m" if self._colour else f"{word:<5}"
-
-    # -- the bar
 
     def _draw_bar(self) -> None:
         if not self._live or not self._total:

@@ -123,9 +123,6 @@ class ShardReport:
         return [[[to_plain(each) for each in run] for run in runs], to_plain(self.run_tree.completed)]
 
 
-# -- files
-
-
 def detect_report_kind(path: Path) -> str:
     """Return the kind of a report: ``json`` or ``jsonl``; empty for anything else. Raises OSError."""
     if path.suffix.lower() not in (".json", ".jsonl"):
@@ -173,9 +170,6 @@ def _split_document_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:
         said = {name: tree[name] for name in ("exit_code", "seconds", "notes")}
         more = {"part_notes": tree.get("part_notes", []), "times": tree.get("times", {})}
         yield {"event": "completed", **said, **more, "scenarios": tree["summary"]}
-
-
-# -- the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +315,6 @@ def _describe_interruption(part: ShardReport) -> str:
         return ""
     how = "did not end" if ended is None else "was interrupted"
     return f"part {part.number}/{part.shard['of']} {how}: what it did not run is not known"
-
-
-# -- the end
 
 
 def combine_exit_codes(codes: Sequence[int], by: str = "test") -> int:

@@ -51,8 +51,6 @@ class CacheWarning(UserWarning):
 class NotCacheable(Exception): ...
 
 
-# -- values as JSON, and back
-
 _TYPE = "$type"
 _KNOWN = frozenset(
     {"anthropic", "cohere", "google", "groq", "langchain_core", "litellm", "llmproxy", "mistralai", "openai"}
@@ -100,7 +98,7 @@ class _CachedValueWriter:
         if type(value) is dict and all(type(name) is str for name in value):
             members = self.write_members(value, where)
             return {_TYPE: "dict", "is": members} if _TYPE in value else members
-        if isinstance(value, Enum) and value.name is not None:
+        if isinstance(value, Enum) and type(value).__members__.get(value.name) is value:  # no combination of flags
             return {_TYPE: self.write_class(value, where), "is": value.name}
         return self.write_object(value, where)
 
@@ -221,8 +219,6 @@ def _find_under_its_name(kind: type) -> object:
 def _format_kind(value: object) -> str:
     return class_path(type(value)).removeprefix("builtins:")
 
-
-# -- the key of a call
 
 _REPR = (dt.date, dt.time, dt.timedelta, dt.tzinfo, Decimal, UUID, PurePath, complex, range, bytes, str, int, float)
 """Types whose `repr` identifies the value; of the last three only subclasses get here."""
@@ -414,9 +410,6 @@ class _ResultSlot(CacheSlot):
     def record_hit(self) -> None:
         if (running := context_scenario.get()) is not None:
             running.from_cache.append(self.name)
-
-
-# -- the decorator
 
 
 @overload

@@ -161,8 +161,6 @@ class CacheStore:
             yield None if is_empty and not make else conn
 
 
-# -- one value of it, and who makes it
-
 _flying: dict[tuple[int, str, str], Future[None]] = {}
 """Calls in progress by process (a forked one does not continue its parent's), file and key."""
 _mine: ContextVar[frozenset[Future[None]]] = ContextVar("cache_mine", default=frozenset())

@@ -43,8 +43,6 @@ from llmproxy.scenario.values.criteria import (
     object_schema,
 )
 
-# -- looking things up in a long conversation
-
 EXPAND, GREP = "expand_transcript", "grep_transcript"
 _CHARACTERS = 4  # of a token, approximately
 _HEAD = 120  # characters of a message in the outline
@@ -125,8 +123,6 @@ def _excerpt_around_words(entry: str, words: Sequence[str]) -> list[str]:
             found.append(f"{number} ...{entry[start:end]}...".replace("\n", " "))
     return found
 
-
-# -- asking one judge
 
 CONTINUE, FINISH = "continue_test", "finish_test"
 _OBJECT = re.compile(r"(?:[^{.!?]*:)?\s*(?:```(?:json)?\s*)?(\{.*\})\s*(?:```\s*)?", re.DOTALL | re.IGNORECASE)
@@ -363,9 +359,6 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-# -- several judges, one verdict
-
-
 class VoteRule(StrEnum):
     MAJORITY = "majority"
     UNANIMOUS = "unanimous"
@@ -404,8 +397,6 @@ def _decide_status_by_vote(statuses: Sequence[CriterionStatus], rule: VoteRule) 
             return status
     return CriterionStatus.INCONCLUSIVE
 
-
-# -- the adapter
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"

@@ -202,8 +202,6 @@ def strip_fence(text: str) -> str:
     return text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
 
 
-# -- the adapter
-
 PARTY = "user"
 BEST = 10  # score of an attack that reached its goal
 _REFUSES = re.compile(

@@ -36,8 +36,6 @@ from llmproxy.proxy_calls import Call, Miss
 from llmproxy.report.events import HOST, PartyUse
 from llmproxy.scenario.types import LLM, AgentRole
 
-# -- turns
-
 PATIENCE = 120.0  # seconds to wait for a session that another process has bound
 _TURN_PAUSE = 0.05
 
@@ -287,8 +285,6 @@ async def gather_with_limit[T](work: Sequence[Any], limit: int) -> list[T]:
         for each in work:
             each.close()
 
-
-# -- the session
 
 NOT_FOUND = 404
 _CONNECTIONS = ConnectionPool()

@@ -108,8 +108,6 @@ def _parse_persona(value: Any, where: str) -> Persona:
     return Persona(**{"name": Path(where).stem, **value})
 
 
-# -- the adapter
-
 GREETING = "Hello, how can I help you today?"
 """Assumed first message of the assistant, so that the simulator has something to answer."""
 PARTY = "user"

@@ -112,8 +112,6 @@ class Cassette:
     created_at_unknown: bool = False
     """Whether the file has no creation time. Not written."""
 
-    # -- what can be asked
-
     def compute_fingerprint(self) -> str:
         """Set and return the fingerprint: 16 hex digits over all members of the spans, ids and times included."""
         digest = SpanListDigest()
@@ -199,8 +197,6 @@ class Cassette:
             requested_models=list(models),
         )
         return self.provenance
-
-    # -- files
 
     def to_dict(self) -> dict[str, Any]:
         """Return the enveloped form, with recomputed totals and fingerprint."""

@@ -136,6 +136,36 @@ def test_an_edit_is_told_accepted_carried_and_taken_back(folder: Path) -> None:
     assert run("run", "--fail-on-miss", cwd=folder, **KIND).returncode == 4
 
 
+def test_an_acceptance_that_ends_is_renewed(folder: Path) -> None:
+    """Before its last day and after it; a day that is past is none."""
+
+    def accept(day: str) -> subprocess.CompletedProcess[str]:
+        return llmproxy("accept", name, "--until", day, "--cassette-dir", "tapes", cwd=folder)
+
+    (name,) = names(run("changes", "--cassette-dir", "tapes", cwd=folder, **KIND))
+    past = accept("2020-01-31")
+    assert (past.returncode, "--until 2020-01-31 is past." in past.stderr) == (2, True)
+    assert [accept(day).returncode for day in ("2990-01-31", "2991-01-31")] == [0, 0]
+    assert ", until 2991-01-31" in llmproxy("changes", "list", cwd=folder).stdout
+    tape = folder / "tapes" / "default.yaml"
+    tape.write_text(tape.read_text("utf-8").replace("2991-01-31", "2020-01-31"), "utf-8")
+    ended = run("changes", "--cassette-dir", "tapes", cwd=folder, **KIND)
+    assert (ended.returncode, names(ended)) == (6, [name]), ended.stdout
+    assert accept("2992-01-31").returncode == 0
+    assert run("run", "--fail-on-miss", "--cassette-dir", "tapes", cwd=folder, **KIND).returncode == 0
+
+
+def test_a_trial_that_cannot_be_kept_compares_nothing(folder: Path) -> None:
+    """Else the command would say that no prompt has changed, and end with 0."""
+    (store,) = folder.rglob("llmproxy.db")
+    journal = store.with_name(f"{store.name}.state.db")
+    journal.unlink()
+    journal.mkdir()
+    done = run("changes", cwd=folder, **KIND)
+    assert (done.returncode, "What a trial saw is kept there" in done.stderr) == (3, True), done.stdout + done.stderr
+    assert run("run", "--fail-on-miss", cwd=folder).returncode == 0, "a run needs no journal"
+
+
 def test_another_question_is_never_carried(folder: Path) -> None:
     """It is told as what it is, nothing of it can be accepted, and what follows is not looked at."""
     found = run("changes", cwd=folder, TOPICS="lamps sofas")

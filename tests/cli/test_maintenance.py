@@ -9,6 +9,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,19 @@ def test_rm_takes_cassettes_samples_and_single_interactions(path: Path, capsys: 
     assert [row["id"] for row in listed(capsys, path)] == [4]
     assert run(capsys, path, "rm", "17", "--yes")[0] == 3
     assert run(capsys, path, "verify")[0] == 0
+
+
+def test_what_is_being_recorded_loses_no_answer(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its recording would end as complete, without them; what a newer answer replaced may go."""
+    with FileStore.open(path, writable=True, now=time.time) as store:
+        store.begin_writing("other", 1, exclusive=True, holder="llmproxy 7 on here", anew=False)
+        for words in (["rm", "other"], ["rm", "2"], ["prune", "--cassette", "other"]):
+            code, out = run(capsys, path, *words, "--yes")
+            assert (code, "other is being recorded by llmproxy 7 on here." in out) == (3, True), out
+        assert [row["id"] for row in listed(capsys, path)] == [1, 2]
+        assert run(capsys, path, "prune", "--superseded", "--yes")[0] == 0
+        store.end_writing("other", 1, "llmproxy 7 on here", clean=True)
+    assert run(capsys, path, "rm", "other", "--yes")[0] == 0
 
 
 def test_rm_asks(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,7 @@ MISTAKES = [
     ("label cut.har", 2, "cut.har is no JSON report of tests."),
     ("mcp some-server -y", 2, "llmproxy mcp -- npx -y some-server"),
     ("verify adir", 3, "there is nothing to verify in adir"),
+    ("verify --store adir", 3, "/adir: no store, and no file of recordings"),
 ]
 SETTINGS = [
     ({"LLMPROXY_MODE": "rec"}, "", "did you mean 'record'?"),

@@ -103,10 +103,14 @@ def test_a_replay_that_no_file_holds_fails_in_ci(tmp_path: Path) -> None:
 
 
 def test_what_a_miss_advises_is_what_was_typed(tmp_path: Path) -> None:
-    """`llmproxy run` again, with what it was told."""
+    """`llmproxy run` again, with what it was told; a session of a test in it names its cassette itself."""
     code = ASK.replace('print("HTTP", error.code)', 'print(json.load(error)["error"]["message"])')
     done = run("--cassette", "trip", "--", python(), "-c", code, "hi", cwd=tmp_path)
     assert "  1. record what is missing: llmproxy run --mode auto --cassette trip -- COMMAND\n" in done.stdout
+    inner = code.replace('os.environ["OPENAI_BASE_URL"]', 'os.environ["OPENAI_BASE_URL"].replace("/s/trip", "/s/mine")')
+    done = run("--cassette", "trip", "--", python(), "-c", inner, "hi", cwd=tmp_path)
+    assert 'session "mine"' in done.stdout
+    assert "  1. record what is missing: llmproxy run --mode auto -- COMMAND\n" in done.stdout
 
 
 def test_an_upstream_that_cannot_be_reached_is_said(tmp_path: Path) -> None:

@@ -30,6 +30,11 @@ class Colour(enum.Enum):
     RED = "r"
 
 
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 @dataclass
 class Inner:
     colour: Colour
@@ -141,6 +146,14 @@ def test_what_would_not_come_back_is_not_kept(value: object) -> None:
     """Nor is a credential, in any part of a value."""
     with pytest.raises(NotCacheable):
         serialize_cached_value(value)
+
+
+def test_flags_come_back_one_by_one() -> None:
+    """A combination has no name that the class knows."""
+    assert back(Right.READ) is Right.READ
+    for combined in (Right.READ | Right.WRITE, Right(0), Inner(Right.READ | Right.WRITE, (1, ""))):  # type: ignore[arg-type]
+        with pytest.raises(NotCacheable):
+            serialize_cached_value(combined)
 
 
 def test_a_key_of_the_environment_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ from llmproxy.advice import format_command
 from llmproxy.cli.parts.options import format_record_command, load_settings
 from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
+from llmproxy.errors import CassetteBusy, CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.parsers import parse_path_setting, read_name
 from llmproxy.protocol import format_sample_name
 from llmproxy.server_store_copies import (
@@ -104,6 +104,14 @@ def open_given_store(given: Path | None, *, writable: bool = False) -> Store:
 
     path = resolve_store_path(given)
     return open_store(path, writable=writable and store_exists(path), now=time.time)
+
+
+def require_not_being_recorded(store: Store, places: Collection[tuple[str, int]]) -> None:
+    """Check that no session records one of the cassettes, each with its sample. Raises CassetteBusy."""
+    for each in store.cassettes():
+        if each.holder and (each.name, each.sample) in places:
+            name = to_safe_line(format_sample_name(each.name, each.sample))
+            raise CassetteBusy(f"cassette {name} is being recorded by {each.holder}.", hint="End that session first.")
 
 
 def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:

@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from llmproxy.settings import Settings
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
+_SECRET_ARGUMENT = re.compile(
+    r"(token|secret|passw(or)?d|passphrase|credentials?|(api|access|auth|private)_?key|_pat|authorization)$",
+    re.IGNORECASE,
+)
+"""Narrower than for variables: ``--max-tokens`` and ``--sort-key`` name no secrets."""
+_NAMED_VALUE = re.compile(r"(?P<name>-{0,2}[A-Za-z_][\w-]*)(?:=|:\s*)(?P<value>.+)", re.DOTALL)
+_SCHEMES = ("Basic", "Bearer", "Token")
+_NO_PROGRAM = re.compile(r"-|[A-Za-z_]\w*=|[A-Z0-9]+_[A-Z0-9_]+$|$")
+"""Options, and the variables of ``env`` and ``docker run -e``."""
 SHORTEST_SECRET = 8
 
 
@@ -69,10 +78,11 @@ def parse_mcp_shim_arguments(words: Sequence[str]) -> McpShimOptions | None:
 
 def run_mcp_shim(asked: McpShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on stdin and stdout until it leaves; return the exit code. Raises LLMProxyError."""
+    command, secrets = split_secrets_from_command(asked.command)
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
-    host = _make_backend(asked, asked.name or choose_mcp_server_name(asked.command, places), env)
+    host = _make_backend(asked, asked.name or choose_mcp_server_name(command, places), env, secrets)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
     shim = StdioProxy(asked.command, own, host, make_client_line_writer())
@@ -82,9 +92,24 @@ def run_mcp_shim(asked: McpShimOptions, env: Mapping[str, str]) -> int:
         return 0
 
 
-def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
+def split_secrets_from_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words without the secrets among them (``KEY=v``, ``--token v``, ``Authorization: v``), and those."""
+    words, secrets, before = list[str](), list[str](), ""
+    for word in command:
+        found = _NAMED_VALUE.fullmatch(word)
+        name, value = (found["name"], found["value"]) if found else (before, word)
+        is_secret = _SECRET_ARGUMENT.search(name.replace("-", "_")) and not value.startswith(("/", "~", "-"))
+        parts = value.split() if is_secret else []
+        secret = parts[-1 if parts[0] in _SCHEMES else 0] if parts else ""  # a shell's command goes on after it
+        secrets += [secret] if secret else []
+        words.append(word.replace(secret, "") if secret else word)
+        before = word if word.startswith("--") else ""
+    return words, secrets
+
+
+def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> ShimBackend:
     found = [value for name, value in env.items() if _SECRET.search(name) and not value.startswith(("/", "~"))]
-    secrets = [value for value in found if len(value) >= SHORTEST_SECRET]
+    secrets = [value for value in (*found, *secrets) if len(value) >= SHORTEST_SECRET]
     given = {name: getattr(asked, name) for name in ("mode", "cassette", "store", "faults")}
     flags = {name: value for name, value in given.items() if value is not None}
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
@@ -109,7 +134,7 @@ _VERSION = re.compile(r"@[\w.^~-]+$")
 
 def choose_mcp_server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return a name for the server of `command`, independent of `places` (cwd, home, tmp)."""
-    words = [word for word in command if not word.startswith("-")]
+    words = [word for word in command if not _NO_PROGRAM.match(word)]
     first = words[0] if words else "server"
     meant = next((word for word in words if _strip_path_and_version(word) not in _RUNNERS), first)
     shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _strip_path_and_version(meant)).strip("-.") or "server"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.id_pairs import (
+    PREFIXED,
     IdPair,
     IdPairs,
     RecordedIdFinder,
@@ -28,8 +29,10 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.leaf_places import Bindings
+from llmproxy.core.bindings.run_variables import RunVariablePair, ValueKind
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import ValueFormOccurrence
+from llmproxy.core.bindings.volatile_field_matching import matches_field_kind
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.core.dialects.streams import ByteReplacement, apply_edits_to_chunks, list_json_body_parts
 from llmproxy.core.traffic.canonical_json import reject_duplicate_members
@@ -320,6 +323,16 @@ def _iterate_tree_texts(tree: object) -> Iterator[str]:
             todo.extend(node)
 
 
+def _list_declared_ids(pairs: Iterable[RunVariablePair], unchanged: Collection[str]) -> Iterator[IdPair]:
+    """Yield the run variables that an answer may abbreviate: commits and UUIDs with another value in this run."""
+    for pair in pairs:
+        both = (pair.recorded.value, pair.present.value)
+        if pair.has_changed and pair.recorded.kind is pair.present.kind is ValueKind.IDENTIFIER:
+            for kind in PREFIXED if pair.recorded.value not in unchanged else ():
+                if all(matches_field_kind(kind, value) for value in both):
+                    yield IdPair(pair.name, kind, *both)
+
+
 class AnswerRewriter:
     def __init__(
         self,
@@ -333,7 +346,8 @@ class AnswerRewriter:
         """Not `strict`: short values in prose may stay. `named`: paths replaced outside of arguments; None: all."""
         self._strict = strict
         self._named = named
-        whole = IdPairs((*fit.identities, *(known or ())))
+        declared = _list_declared_ids(bindings.pairs, fit.unchanged)
+        whole = IdPairs((*fit.identities, *(known or ()), *declared))
         self._bindings, self._fit = bindings, fit
         self._tokens = RecordedIdFinder(each for each in whole if each.recorded != each.present)
         self._shorts = collect_changed_short_values(bindings.pairs, whole)
@@ -402,6 +416,7 @@ class AnswerRewriter:
             set_value_at_path(values[n], piece.path, convert_to_type_of(node, short.present))
             return True
         if not isinstance(node, str):
+            self._refuse_short_in_prose(str(node), place, piece)
             return False
         new = splice(node, self._list_changes(node, place, piece, piece.tool or ""))
         if new == node:
@@ -494,6 +509,8 @@ class AnswerRewriter:
             if piece is not None and (short := self._find_short_value_replacement(tool, piece, value, place)):
                 self.names.add(short.name)
                 changes.append(TextEdit(start, end, json.dumps(convert_to_type_of(value, short.present)), short.name))
+            elif isinstance(value, int):
+                self._refuse_short_in_prose(str(value), place, piece)
             elif isinstance(value, str):
                 inner = list(self._list_text_changes(value, place, piece))
                 self._refuse_left_ids(value, inner, place)  # in the JSON text an escape before an id ends in a letter
@@ -522,8 +539,8 @@ class AnswerRewriter:
     def _refuse_short_in_prose(self, text: str, place: str, piece: Piece | None) -> None:
         is_argument = piece is not None and bool(piece.inner)
         for short in self._shorts if self._strict else ():
-            if is_argument and text.strip() == short.recorded:
-                continue  # its member identifies it
+            if is_argument and text.strip() == short.recorded and not (short.identity and short.is_conspicuous):
+                continue  # its member says that it is another thing
             if mentions_short_value(text, short, is_argument=is_argument) and self._is_short_replaced(short, place):
                 raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
 

@@ -32,7 +32,7 @@ class IdPair(NamedTuple):
     @property
     def is_searchable_in_text(self) -> bool:
         """Whether both values are so long and unusual that they occur in no text by chance."""
-        return self.kind not in ("integer", "port") and all(
+        return self.kind not in ("integer", "pid", "port") and all(
             len(value) >= _SHORTEST and (self.kind in PREFIXED or not value.isalpha())
             for value in (self.recorded, self.present)
         )
@@ -172,9 +172,6 @@ def _measure_recorded_id_at(text: str, start: int, each: IdPair) -> int:
     return length if SHORTEST_PREFIX <= length <= 40 else 0
 
 
-# -- short values ------------------------------------------------------------------------------------------------------
-
-
 class ShortValue(NamedTuple):
     name: str
     recorded: str
@@ -183,6 +180,16 @@ class ShortValue(NamedTuple):
     path: str = ""
     identity: bool = False
     """Whether a tool created it, so that the recorded value must not be served."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and that without the number by which one of several fields of this name is told apart."""
+        return (self.name, _NUMBERED.sub("", self.name)) if self.identity else (self.name,)
+
+    @property
+    def is_conspicuous(self) -> bool:
+        """Whether it hardly occurs by chance."""
+        return len(self.recorded) >= _ODD and any(letter.isdigit() for letter in self.recorded)
 
     @property
     def comparison_label(self) -> str:
@@ -248,7 +255,7 @@ def find_short_values_at_leaf(
     placed = [
         each for each in same if each.path and each.tool in ("", tool) and matches_volatile_field_path(each.path, path)
     ]
-    return placed or [each for each in same if member_matches_variable_name(each.name, member, tool)]
+    return placed or [each for each in same if any(member_matches_variable_name(x, member, tool) for x in each.names)]
 
 
 def convert_to_type_of(value: object, text: str) -> object:
@@ -264,6 +271,7 @@ def index_changed_id_pairs(identities: Iterable[IdPair]) -> Mapping[str, IdPair]
 
 _ODD = 4
 """Minimum characters of a value with a digit that hardly occurs by chance."""
+_NUMBERED = late(r"_\d+\Z")
 _SHORTEST_NAME = 3
 _WITHIN = 60
 _WORD_BEFORE = late(r"[^\W_]+")
@@ -285,12 +293,13 @@ def mentions_short_value(text: str, short: ShortValue, *, is_argument: bool) -> 
     of four digits counts anywhere; in an argument of a call, ``git push origin topic``, so does a tool's word.
     """
     value = short.recorded
-    odd = len(value) >= _ODD and any(letter.isdigit() for letter in value)
     named = is_argument and short.identity and len(value) >= _SHORTEST_NAME and not value.isdigit()
     start = text.find(value)
     while start >= 0:
         if _is_own_word(text, start, start + len(value)) and (
-            odd or named or _ends_with_value_name(short.name, text[max(0, start - _WITHIN) : start])
+            short.is_conspicuous
+            or named
+            or any(_ends_with_value_name(each, text[max(0, start - _WITHIN) : start]) for each in short.names)
         ):
             return True
         start = text.find(value, start + 1)

@@ -440,9 +440,13 @@ class VolatileFieldReader(LeafPairVisitor):
         if not matches_field_kind(field.kind, recorded):
             return None
         self.values.append(VolatileFieldValue(field, recorded, place))
-        if not (field.is_id and matches_field_kind(field.kind, present)):
+        is_pid = field.kind == "pid" and field.noise is None
+        if not ((field.is_id or is_pid) and matches_field_kind(field.kind, present)):
             return None
         pair = IdPair(field.name, field.kind, recorded, present)
+        if is_pid:  # any process has one, but a command may name that of the recorded run
+            self.found.record_new_pair(pair)
+            return None
         conflict = self.found.add_pair(pair)
         return None if conflict is None else build_conflict_mismatch(place.path, pair, conflict.other)
 
@@ -595,14 +599,17 @@ class ValueConsistency:
 
 
 def find_merged_ids(found: IdPairs) -> Mismatch | None:
-    """Return the mismatch of two ids that tools created under different names and that became equal."""
-    seen: dict[str, tuple[str, str]] = {}
+    """Return the mismatch of two ids that tools created under different names: they became equal, or were equal."""
+    seen, were = dict[str, tuple[str, str]](), dict[str, tuple[str, str]]()
     for each in found:
         if not each.is_searchable_in_text:
             continue
         name, recorded = seen.setdefault(each.present, (each.name, each.recorded))
         if recorded != each.recorded and name != each.name:
             return Mismatch(MismatchKind.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
+        name, present = were.setdefault(each.recorded, (each.name, each.present))
+        if present != each.present and name != each.name:
+            return Mismatch(MismatchKind.AMBIGUOUS, "$", each.recorded, "", f"{name} and {each.name}")
     return None
 
 

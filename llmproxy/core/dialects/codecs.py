@@ -245,8 +245,6 @@ def get_composer_for_model(model: str) -> Composer:
     return speaker
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------
-
 ERROR_HEADER = "x-llmproxy-error"
 """Header with the error's code, for programs that do not read a provider's envelope."""
 PREFIX = "llmproxy:"

@@ -36,8 +36,6 @@ from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, count_com
 LOOKED_AT = 1000
 """Maximum entries, from the end, that are searched for the user's last words: 5 MB may contain millions."""
 
-# -- requests ----------------------------------------------------------------------------------------------------------
-
 
 # Any: a JSON value.
 _Part = tuple["Callable[[Any], Iterable[Message]]", Any]
@@ -115,8 +113,6 @@ def read_interaction_message(one: Interaction) -> Message | None:
     return read_response_message(one.operation, one.response)
 
 
-# -- ids ---------------------------------------------------------------------------------------------------------------
-
 _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores", "batches", "threads", "assistants",
            "uploads", "evals", "videos", "skills", "fine_tuning", "messages/batches", "interactions",
            "predictions")  # fmt: skip
@@ -147,9 +143,6 @@ def _list_server_made_ids(value: dict[str, Any], names: tuple[str, ...], *, make
         name = as_str(holder.get("name"))
         candidates.append(name if name.startswith(names) else None)
     return [name for name in candidates if isinstance(name, str) and name]
-
-
-# -- segments ---------------------------------------------------------------------------------------------------------
 
 
 class Kind(StrEnum):
@@ -379,9 +372,6 @@ class _SegmentReader:
         else:
             return False
         return True
-
-
-# -- where two requests differ -----------------------------------------------------------------------------------------
 
 
 def compare_requests(operation: str, old: object, new: object, limit: int) -> list[RequestDifferenceAtPath]:

@@ -26,8 +26,6 @@ from llmproxy.core.traffic.interaction import Chunk, Ending
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
 from llmproxy.lazy_regex import late
 
-# -- what is too long to be parsed at once ---------------------------------------------------------------------------
-
 LONG = 4 << 20
 """Bytes of an answer above which it is read shortened."""
 MOST_WEIGHT = 32 << 20
@@ -164,8 +162,6 @@ def _truncate_json_string(body: bytes | bytearray, start: int, end: int) -> byte
     return b'"' + text.decode("utf-8", "ignore").encode() + b'"'
 
 
-# -- AWS's binary event stream -----------------------------------------------------------------------------------------
-
 _PRELUDE = struct.Struct(">III")
 _WORD = struct.Struct(">I")
 _FIXED = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
@@ -229,8 +225,6 @@ def _parse_frame_headers(data: bytes) -> dict[str, str]:
         raise ValueError("event stream: the headers of a frame are cut short") from error
     return headers
 
-
-# -- framings ----------------------------------------------------------------------------------------------------------
 
 Framing = Literal["sse", "ndjson", "array", "aws", "json", "other"]
 
@@ -322,9 +316,6 @@ def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
         return
 
 
-# -- events ------------------------------------------------------------------------------------------------------------
-
-
 def detect_framing(content_type: str, body: bytes) -> Framing:
     """Return a body's framing: by its content type, or by its first bytes if the type is unspecific."""
     kind = content_type.partition(";")[0].strip().lower()
@@ -410,8 +401,6 @@ def keep_first_megabyte(content_type: str, body: bytes) -> bytes:
     return body[:BEGINNING] if detect_framing(content_type, body) in ("sse", "ndjson", "aws") else body
 
 
-# -- endings -----------------------------------------------------------------------------------------------------------
-
 _LOOK_BACK = 4
 """Number of events at the end of a stream that are searched for its terminator."""
 _TAIL = 1 << 16
@@ -479,8 +468,6 @@ def decide_response_ending(
         return Ending.COMPLETE
     return Ending.UNTERMINATED if http_ended else Ending.CUT
 
-
-# -- edits -------------------------------------------------------------------------------------------------------------
 
 _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
 

@@ -173,8 +173,6 @@ def read_model_and_fingerprint(answer: Response) -> str:
     return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
 
 
-# -- prices ------------------------------------------------------------------------------------------------------------
-
 _Row = tuple[Decimal | None, Decimal | None, Decimal | None, Decimal | None]
 _MILLION = Decimal(1_000_000)
 _DATE = late(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|\d{3}))$")

@@ -246,8 +246,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         """Run variables, the number of credentials known when they were redacted, and their redacted form, constant in
         a run."""
 
-    # -- the session
-
     def on_restart(self) -> None:
         self.bound.forget_id_pairs()
 
@@ -255,8 +253,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         text = self._parts.state.redactor.text
         declared = [{name: text(said) for name, said in one.to_dict().items()} for one in self.bound.declared.values()]
         return {"bind": str(self.bound.scope), "run_variables": declared}
-
-    # -- a call
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         store = self._parts.state.stores.current
@@ -314,8 +310,6 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingRewriter:
         return _RecordingRestater(self.bound, self._requests, store, wanted)
-
-    # -- which recording?
 
     def _find_fitting_recording(self, call: Exchange, store: Store, found: Lookup) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Otherwise `_UnboundReason` states why none does."""

@@ -100,8 +100,6 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
     def build_report(self) -> Mapping[str, Any]:
         return {"trial": [each.to_json() for each in self._told]} if self._trial else {}
 
-    # -- a call
-
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         store = self._parts.state.stores.current
@@ -167,8 +165,6 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         pending = _list_distinct_names(looked.pending)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
         return UnrecordedTrialCall(*place, id_, looked.changes, looked.refusal, pending, *used)
-
-    # -- which answer?
 
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarriedAnswerOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:

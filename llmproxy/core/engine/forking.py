@@ -89,8 +89,6 @@ class ForkState:
             self.fork = None
             self.shared.clear()
 
-    # -- a request
-
     def override_results(self, call: Exchange, body: bytes, known: Known) -> bytes:
         if not self.overrides.tools:
             return body
@@ -149,8 +147,6 @@ class ForkState:
             if each.id:
                 self.calls.setdefault(each.id, NumberedToolCall(each.name, self._counts[each.name], each.arguments))
 
-    # -- the fork
-
     def record_stop(self, call: Exchange, miss: ExplainedMiss) -> str:
         """Record that the run stopped at its fork, if first; returns the text. An override is no explained miss."""
         fork = self.build_fork(call, miss, "")
@@ -205,8 +201,6 @@ class ForkInterceptor(Interceptor[Exchange]):
         self._parts, self._session, self.forking = parts, session, forking
         self.leased_cassette = None if forking.child is None else (forking.child, 1)
 
-    # -- the session
-
     def on_restart(self) -> None:
         self.forking.restart()
 
@@ -220,8 +214,6 @@ class ForkInterceptor(Interceptor[Exchange]):
 
     def build_report(self) -> Mapping[str, Any]:
         return {"overrides": self.forking.to_json()}
-
-    # -- a call
 
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         if not _is_agent_request(call):

@@ -84,8 +84,6 @@ class PartlyLiveInterceptor(Interceptor[Exchange]):
         store_fork(store, replace(fork, parent_sample=live_session.parent[1], created_at=sessions.now()))
         live_session.again = live_session.begun = False
 
-    # -- the session
-
     def on_restart(self) -> None:
         self.live_session.restart()
 
@@ -118,8 +116,6 @@ class PartlyLiveInterceptor(Interceptor[Exchange]):
             self.live_session.waiting.extendleft(reversed(waiting))
             raise
         self._session.position.failed.update(ids)  # of this run: no answer of it takes their place
-
-    # -- a call
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Send calls of live channels, except telemetry and possible tools behind a name of --upstream."""

@@ -27,7 +27,7 @@ from llmproxy.core.providers.routing import find_unconfigured_upstream
 from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
-from llmproxy.core.sessions.session import MissedCall, Question, Session
+from llmproxy.core.sessions.session import MissedCall, Question, Session, split_cassette_sample
 from llmproxy.core.store.queries import canonical_of, find_cassettes_with_key
 from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_abandoned_twice
 from llmproxy.core.store.store import Store
@@ -145,11 +145,13 @@ PLACES = 3
 
 def build_initial_miss_context(exchange: Exchange, config: Config) -> MissContext:
     session = exchange.session
+    is_own = session.cassette == split_cassette_sample(config.cassette)[0]
+    again = replace(config.again, names_cassette=is_own or not config.again.is_for_one_command)
     return MissContext(
         mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
         party=exchange.party, key=exchange.key or "", method=exchange.method, provider=exchange.route.provider.name,
         operation=exchange.operation, model=exchange.identity.model, store=config.shown_store_path,
-        again=config.again, upstreams=session.settings.upstreams,
+        again=again, upstreams=session.settings.upstreams,
     )  # fmt: skip
 
 

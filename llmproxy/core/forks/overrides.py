@@ -118,9 +118,6 @@ class Overrides:
         }
 
 
-# -- from JSON
-
-
 def parse_json_overrides(value: Json) -> Overrides:
     """Return the overrides in JSON form. Raises OverrideError."""
     if value is None:
@@ -198,9 +195,6 @@ def format_given_value(value: Json) -> str:
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-# -- as it is typed
 
 
 def parse_overrides(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
@@ -336,8 +330,6 @@ class _ResultSwapper:
                 self._swap_block_in_place(block)
         self._swap_cohere_outputs(entry)
 
-    # -- the result of which call?
-
     def _take_override(self, call_id: object, name: object) -> ToolOverride | None:
         if (place := self._find_call_of_result(call_id, name)) is None:
             return None
@@ -358,8 +350,6 @@ class _ResultSwapper:
                 waiting = next((each for each in self._open if each.tool == tool), None)
                 return waiting or NumberedToolCall(tool, self._results.get(tool, 0) + 1)
         return self._open[0] if self._open and not call_id else None
-
-    # -- the shapes of results
 
     def _swap_block_in_place(self, block: Node) -> None:
         kind = block.get("type")

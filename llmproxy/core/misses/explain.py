@@ -281,9 +281,9 @@ def _advise_servers(miss: ExplainedMiss) -> list[_Advice]:
 def _advise_other_recording(miss: ExplainedMiss) -> list[_Advice]:
     context, there = miss.context, miss.context.elsewhere[0]
     if there.cassette != context.cassette:
-        if not context.again.is_test_runner:
+        if context.again.names_cassette and not context.again.is_test_runner:
             typed = _build_start_command(miss, "replay", there.cassette)
-        elif context.again.is_pytest:  # in a test, a cassette's name is no option
+        elif context.again.is_pytest or (context.is_python and not context.again.is_test_runner):  # it is no option
             typed = f"@pytest.mark.llmproxy(cassette={json.dumps(there.cassette)})"
         elif context.again.is_suite:
             typed = "a scenario has one of its own"

@@ -31,8 +31,6 @@ from llmproxy.lazy_regex import RustPattern, late
 
 Find = Callable[[str], list[Span]]
 
-# -- fingerprints ------------------------------------------------------------------------------------------------------
-
 _ROUNDS = 4096
 """Takes about a millisecond; used only for values that look secret and are no credential of their provider."""
 DIGITS = 12
@@ -68,8 +66,6 @@ def fingerprint_secret(secret: str) -> str:
 def _derive_slow_hash(secret: str) -> bytes:
     return hashlib.pbkdf2_hmac("sha256", secret.encode("utf-8", "surrogatepass"), _SALT, _ROUNDS)
 
-
-# -- placeholders ------------------------------------------------------------------------------------------------------
 
 FOLLOWED = "REDACTEDx"  # prefix of the placeholder of a secret in a URL; a fingerprint follows
 OURS = late(
@@ -165,8 +161,6 @@ def build_placeholder_suffix(secret: str, kind: str, fingerprint: Callable[[str]
     return f":{room}" if room else ""
 
 
-# -- escapes -----------------------------------------------------------------------------------------------------------
-
 HIDDEN = r"\\(?:/|u00[2-7])"
 _HOLDS_HIDDEN = RustPattern(HIDDEN)
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
@@ -202,8 +196,6 @@ def unescape_json_text(text: str) -> tuple[str, Callable[[int], int]]:
     return "".join(out), offset
 
 
-# -- large bodies, frames ----------------------------------------------------------------------------------------------
-
 _WHOLE = 4 << 20  # maximum characters that are searched at once; a search needs many times the size of its text
 _WINDOW = 1 << 20
 _MARGIN = 1 << 18  # larger than the longest expression, `_LONGEST_RUN`, and a key split over a stream's events
@@ -232,8 +224,6 @@ def renew_aws_frame_checksums(body: bytes) -> bytes:
 
 
 _KEY = r"A-Za-z0-9_\-+/=.~"
-
-# -- broken over lines -------------------------------------------------------------------------------------------------
 
 _WRAPS = tuple(
     late(
@@ -338,8 +328,6 @@ def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
     return pieces
 
 
-# -- base64 ------------------------------------------------------------------------------------------------------------
-
 _TEXTUAL = late(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
 """Six times three bytes of printable ASCII."""
 _HOLDS_TEXT = RustPattern(_TEXTUAL.pattern)
@@ -413,8 +401,6 @@ def _decode_base64_as_latin1(coded: str) -> str:
     return base64.b64decode(bare + "=" * (-len(bare) % _QUANTUM)).decode("latin-1")
 
 
-# -- UTF-16 ------------------------------------------------------------------------------------------------------------
-
 _WIDE = late(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
 _WIDE_CHARS = bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256))
 _WIDE_RUN = b"\1\0" * 12  # a match of `_WIDE` in the classes of `_WIDE_CHARS`; most bytes with a NUL contain none
@@ -433,8 +419,6 @@ def overwrite_secrets_in_utf16(text: str, find: Find) -> str:
             at = match.end()
     return "".join((*out, text[at:])) if out else text
 
-
-# -- split over a stream -----------------------------------------------------------------------------------------------
 
 _SAYS = (
     "text", "content", "delta", "partial_json", "arguments", "thinking", "reasoning", "reasoning_content", "refusal",

@@ -305,7 +305,8 @@ class Recording:
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.is_whole
-        chunks, undone = self._undo_content_encoding()
+        chunks, undone, is_cut = self._undo_content_encoding()
+        proper = proper and not is_cut  # whatever the framing says, its client could not read it to the end
         how = decide_response_ending(operation, stream, self.status, self.mime_type, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
@@ -318,17 +319,19 @@ class Recording:
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 
-    def _undo_content_encoding(self) -> tuple[ChunkedBody, bool]:
-        """Return the received body, and whether its content-encoding is undone; undecodable content stays."""
+    def _undo_content_encoding(self) -> tuple[ChunkedBody, bool, bool]:
+        """Return the received body, whether its content-encoding is undone, and cut; undecodable content stays."""
         came = ChunkedBody(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
-        if coding := self._content_encoding:
+        coding = self._content_encoding
+        if coding and self.status != PARTIAL_CONTENT:  # whose bytes are no whole coding
             with suppress(ValueError):
                 inflater, out = BodyDecoder(coding), io.BytesIO()
                 parts = [(each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))]
-                return ChunkedBody(out.getvalue(), parts), True
-        return came, not coding
+                return ChunkedBody(out.getvalue(), parts), True, not inflater.is_complete
+        return came, not coding, False
 
 
+PARTIAL_CONTENT = 206
 UNIDENTIFIED = CachedKeyEntry(Key(""), None, stream=False)
 
 

@@ -124,8 +124,6 @@ class Interceptor[C]:
     id_source: tuple[str, int] | None = None
     """Cassette and sample whose answers created the ids in requests, if not the session's own."""
 
-    # -- a call, on the way in
-
     def before_key(self, call: C, body: bytes) -> bytes:
         """Return the body that counts; or refuse: `call.mark_refused(error)`."""
         return body
@@ -159,8 +157,6 @@ class Interceptor[C]:
 
     def on_miss_message(self, call: C, miss: ExplainedMiss, text: str) -> str:
         return text
-
-    # -- on the way back
 
     def on_answer(self, call: C, response: Response) -> Response:
         """Return another answer for the client; or the same, noted."""
@@ -200,8 +196,6 @@ class Interceptor[C]:
 
     def on_end(self, call: C, record: Call) -> Call:
         return record
-
-    # -- the session
 
     def replays_channel(self, channel: Channel) -> bool:
         return True

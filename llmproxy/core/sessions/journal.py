@@ -155,6 +155,11 @@ class Journal:
             why = error.strerror if isinstance(error, OSError) else error
             return cls(None, now, f"The journal {path} cannot be used ({why}): kept in memory only.")
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it has a file that it can write."""
+        return self._conn is not None
+
     def record_call(self, call: Call) -> None:
         if self._conn is not None:
             self._queue.put(call)

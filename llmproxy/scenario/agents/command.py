@@ -273,8 +273,6 @@ class CommandAgent(AgentAdapter):
         self.declared_processing = said.get("processors")
         return read_answer(said, self.who)
 
-    # -- in a thread
-
     def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
         """Start a process; ended at once if closed since `closed` was counted. Raises AgentError."""
         env = {**copy_env_without_proxy_changes(), **self.env}

@@ -41,8 +41,6 @@ from llmproxy.scenario.values.messages import (
 if TYPE_CHECKING:
     import httpx
 
-# -- templates
-
 NAMES = {
     "message": "what the user newly said, as text; null if nobody said anything",
     "thread_id": "id of the conversation, made by us",
@@ -159,8 +157,6 @@ def fill_env_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:
             raise SuiteError(f"{where}: the environment has no variable {name}", hint=f"Set it: export {name}=...")
     return _ENV_IN_FILE.sub(lambda found: env[found[1]], tree)
 
-
-# -- any endpoint
 
 CONNECT = 10.0  # seconds
 LARGEST = 32 << 20  # bytes of an answer
@@ -445,8 +441,6 @@ def _build_completion_reply(found: AgentHttpReply, who: str) -> object:
     ]
     return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
 
-
-# -- a running service
 
 PROBE = "llmproxy-probe"
 PROBING = 20.0  # seconds; its answer does not matter

@@ -210,9 +210,6 @@ def _list_import_folders(root: Path) -> list[str]:
     ]
 
 
-# -- in the worker -----------------------------------------------------------------------------------------------------
-
-
 class RunPlanWorker(WorkerNode):
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)

@@ -85,8 +85,6 @@ def serve_rate_limit_socket(take: Take) -> Iterator[str]:
             thread.join()
 
 
-# -- the worker
-
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
 

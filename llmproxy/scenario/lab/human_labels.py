@@ -131,8 +131,6 @@ def _read_criterion_labels(given: object) -> dict[str, str | None]:
     return found
 
 
-# -- labelling the conversations of a report
-
 KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusive", "s": None}
 
 

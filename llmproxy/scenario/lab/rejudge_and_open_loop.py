@@ -34,8 +34,6 @@ from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import get_message_text
 from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
 
-# -- the judge live, everything else recorded
-
 
 @dataclass(frozen=True, slots=True)
 class TranscriptVerdictCounts:
@@ -139,9 +137,6 @@ def _list_notes(rows: Sequence[TranscriptVerdictCounts], repeats: int, ended: Se
     if ended and all(each.result.replayed for each in ended):
         notes.append("all judgements were replayed from a recording: they add no evidence to it")
     return notes
-
-
-# -- open loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,9 +125,6 @@ def _get_litellm_provider_tuple(model: str) -> tuple[Any, ...]:
         ) from error
 
 
-# -- clients of the user's own
-
-
 def fill_api_base_from_client(model: ModelConfig, proxy: str = "") -> ModelConfig:
     """Return a model with its client's address as `api_base`, unless it has one, or OpenAI's client, or ours."""
     base = _read_client_base_url(model.extra_parameters.get("client"))

@@ -32,8 +32,6 @@ from llmproxy.scenario.values.messages import extract_html_title
 if TYPE_CHECKING:
     import httpx
 
-# -- what came back
-
 _THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)
 _GOOD = range(200, 300)
@@ -150,8 +148,6 @@ def _format_body(body: bytes) -> str:
         return f"a web page ({title!r})" if title else "a web page"
     return repr(text[:_QUOTED]) if text else "nothing"
 
-
-# -- what is sent
 
 BASE = "https://api.openai.com/v1"
 TIMEOUT = 600.0  # seconds; litellm's default
@@ -325,9 +321,6 @@ async def _get_litellm_answer(keywords: Mapping[str, Any]) -> Answer:
     if client is not None and not type(client).__name__.startswith("Async"):  # `OpenAI(...)`, which cannot be awaited
         return parse_litellm_response(await asyncio.to_thread(litellm.completion, **asked))
     return parse_litellm_response(await litellm.acompletion(**asked))
-
-
-# -- the loop of model calls
 
 
 _GUARD = threading.Lock()

@@ -183,9 +183,6 @@ class Participants:
         return problems
 
 
-# -- their calls
-
-
 @dataclass
 class AgentTraffic:
     session: RunSession | None = None  # None without a proxy: no traffic is observed

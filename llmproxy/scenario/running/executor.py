@@ -235,8 +235,6 @@ class ScenarioExecutor(ScriptActions):
         self.marks: list[str] = []
         self.from_cache: list[str] = []
 
-    # -- what its conversation asks
-
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
         state, traffic = conversation.state, self.lifecycle.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
@@ -245,8 +243,6 @@ class ScenarioExecutor(ScriptActions):
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
     async def on_answer(self, conversation: Conversation, answer: object) -> None: ...
-
-    # -- what the run engine asks
 
     @property
     def describe_actor(self) -> str:

@@ -301,8 +301,6 @@ class RunLifecycle[S, R]:
             self.outcome = self.played.emit_end(result, error)
         return self.outcome
 
-    # -- within its limit
-
     async def _run_timed(self) -> R:
         scope = asyncio.timeout(None)
         try:
@@ -341,8 +339,6 @@ class RunLifecycle[S, R]:
         kind = asked.kind or RunSession
         self.session = await kind.open(asked.proxy, cassette=asked.cassette, sample=asked.sample, **asked.how)
         self.renew_caller()
-
-    # -- its end
 
     async def _close_all(self, *, raising: bool) -> list[str]:
         """Close everything, the session last; returns errors. Raises the error of the session's end."""
@@ -417,8 +413,6 @@ class RunLifecycle[S, R]:
             found |= {"replayed": report.hits > 0 and not lived, "carried_names": tuple(report.carried_names)}
             found["bound_names"] = tuple(sorted(report.bound_names))
         return found
-
-    # -- seen from outside, while its thread may be blocked
 
     def get_nearest_limit_seconds(self) -> float | None:
         """Return the seconds until a limit is reached, negative when it is passed; None without a limit."""

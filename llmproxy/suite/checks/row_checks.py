@@ -51,6 +51,7 @@ from llmproxy.suite.stores.protocol import (
     Snapshot,
     StoreError,
     UnknownColumn,
+    index_rows_by_key,
     to_driver_value,
     to_key_column_type,
 )
@@ -83,7 +84,7 @@ def take_row_snapshot_before_step(
         if others:
             with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
                 everybody = run.store.snapshot(others, None)
-        listed = [(info, _list_all_rows(run, info)) for info in infos if info.reuses]
+        listed = [(info, index_rows_by_key(info, _list_all_rows(run, info))) for info in infos if info.reuses]
     except LLMProxyError as error:
         return error
     contents: dict[str, Mapping[Id, Row]] = {}
@@ -95,7 +96,7 @@ def take_row_snapshot_before_step(
             )
             run.remarks.extend([said] if said not in run.remarks else [])
         else:
-            contents[info.name] = {row[info.key]: row for row in rows}
+            contents[info.name] = rows
     return RowSnapshotBeforeStep(own, everybody, contents)
 
 
@@ -118,7 +119,7 @@ def find_rows_with_reused_keys(
     old = before.contents.get(info.name)
     if not old:
         return []
-    now = {row[info.key]: row for row in _list_all_rows(run, info)}
+    now = index_rows_by_key(info, _list_all_rows(run, info))
     found: list[tuple[Row, Row]] = []
     numbers = {key: float(key) for key in old if isinstance(key, int | float) or key.isdecimal()}
     for key in sorted(numbers, key=numbers.__getitem__, reverse=True):

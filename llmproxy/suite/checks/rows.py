@@ -36,6 +36,7 @@ from llmproxy.suite.stores.protocol import (
     StoreAdapter,
     StoreError,
     build_unknown_column_error,
+    index_rows_by_key,
 )
 
 _SHOWN_LEFT = 5  # remaining rows listed
@@ -252,11 +253,10 @@ def select_rows(
         dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value))) if isinstance(value, str) else (value,)
         for value in exact.values()
     ]
-    found = {
-        str(row.get(info.key)): row
-        for values in product(*spellings)
-        for row in store.list(info.name, dict(zip(exact, values, strict=True)), MOST_ROWS + 1)
-    }
+    found: dict[Id, Row] = {}
+    for values in product(*spellings):
+        listed = store.list(info.name, dict(zip(exact, values, strict=True)), MOST_ROWS + 1)
+        found |= index_rows_by_key(info, listed)
     if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]

@@ -141,9 +141,11 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
             _validate_modifier(key, matcher, named, problems, place)
         elif key not in REGISTRY:
             near = suggest_name(str(key), [*REGISTRY, *MODIFIERS], listing=False)
-            deeper = f"`path.{key}: ...` looks inside, " if isinstance(matcher[key], (Mapping, str, int)) else ""
-            whole = f"`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
-            problems.add(place, f"there is no matcher `{key}`", near or deeper + whole)
+            has_inside = isinstance(matcher[key], (Mapping, str, int))
+            deeper = f"`path.{key}: ...` looks inside (in `fields`, `input`), " if has_inside else ""
+            whole = f"`{{eq: {{{key}: ...}}}}` compares a whole object, `json` one in a text"
+            hint = near or f"{deeper}{whole}; matchers: {', '.join(REGISTRY)}"
+            problems.add(place, f"there is no matcher `{key}`", hint)
     if not matcher:
         hint = "write a value, or a matcher such as {contains: text}"
         problems.add(get_yaml_place(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)

@@ -89,8 +89,6 @@ class ScenarioNameChecker:
             self.problems.add(at, message, "choose another name, or `overwrite: true`")
         self.captured.setdefault(bare, at)
 
-    # -- values that may name them
-
     def check_field_matchers(self, fields: object) -> None:
         if isinstance(fields, Mapping):
             for column, value in fields.items():
@@ -155,8 +153,6 @@ class ScenarioNameChecker:
             for i, each in enumerate(value):
                 self.check_text(each, get_yaml_place(value, i) or at, sure=sure)
 
-    # -- one reference
-
     def check_variable_reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
         name = found.name
         if found.env or name in self.captured:
@@ -219,8 +215,6 @@ class ScenarioNameChecker:
             return f"{found.text}: ${found.name} has no fields", BUILT_IN[found.name]
         return None
 
-    # -- the steps
-
     def check_scenario(self, scenario: Mapping[str, Any]) -> None:
         self.later = list_capture_names(scenario)
         # `mock` counts before anything is captured.
@@ -274,8 +268,6 @@ class ScenarioNameChecker:
             self.problems.add(
                 get_yaml_place(step, "conversation"), f"no step before has the conversation `{name}`", hint
             )
-
-    # -- talking
 
     def check_talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
         said = step[kind]

@@ -145,9 +145,9 @@ async def _run_talk_step(
     )
     done.recheck_traffic()
     labels = _list_traffic_remarks(context, step, window, measured)
-    if _DONE.search(answer) and any(
-        each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
-    ):
+    uncalled = {f"tools.{name}" for name in step.tools or ()} - {f"tools.{use.name}" for use in measured.tools}
+    failed = [each.name for each in done.wire if each.status is Status.FAILED]
+    if _DONE.search(answer) and any(name in uncalled or name.rpartition(".")[0] in uncalled for name in failed):
         labels.insert(0, "the answer says that something was done, and an expected tool was not called")
     context.labels += [f"step {context.index + 1}: {label}" for label in labels]
     if step.response is not None:
@@ -253,8 +253,6 @@ class _CaseRun:
     def context(self) -> StepContext | None:
         return self.opening.context
 
-    # -- begin and end
-
     async def choose_session(self) -> SessionToOpen | None:
         return await self.opening.build_session_request()
 
@@ -295,8 +293,6 @@ class _CaseRun:
             return
         about, flag = self.emitter.about, self.run_context.options.mode_flag
         raise build_no_recording_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
-
-    # -- steps
 
     async def begin(self) -> None:
         context = self.opening.require_context()
@@ -378,8 +374,6 @@ class _CaseRun:
         self._emit_step(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)
         )
-
-    # -- the end
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         limit = (self.case.scenario.timeout or 0) / 1000

@@ -338,8 +338,6 @@ class RunContext:
             return self.options.runs or self.recorded.count_samples(case.id)
         return self.options.runs or case.scenario.runs
 
-    # -- what suites describe
-
     def agent_for_case(self, case: SuiteCase) -> AgentAdapter:
         """Return an agent for one run. Raises SuiteError: none, or an invalid one."""
         known = self._agents.get(id(case.suite))

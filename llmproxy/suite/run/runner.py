@@ -352,8 +352,6 @@ class _CaseBatch:
             return False
         return True
 
-    # -- one at a time, or not
-
     async def _run_job(self, job: _CaseJob, plan: ConcurrencyPlan) -> None:
         lock: AbstractAsyncContextManager[object] = nullcontext()
         if checks_rows := bool(self.run_context.list_case_entities(job.case)):

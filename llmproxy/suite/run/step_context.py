@@ -105,8 +105,6 @@ class SuiteConversation:
         await self.verbs.agent()
         return self.answer
 
-    # -- what the engine's conversation asks and tells
-
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
@@ -277,8 +275,6 @@ class StepContext:
         self.caller.explain = self._advise_on_miss
         self.traffic.on_calls = self._record_faults
 
-    # -- the wire
-
     @property
     def traffic(self) -> AgentTraffic:
         return self.caller.traffic
@@ -327,8 +323,6 @@ class StepContext:
             await asyncio.sleep(min(left, max(_QUIET, pause / 4)))
             if await self.read_new_calls():
                 until = clock() + pause
-
-    # -- the agent
 
     def create_conversation(self, name: str, thread: str) -> SuiteConversation:
         return SuiteConversation(name, thread, self.agent, self.caller, player=UserIdForAgent(self.user), listener=self)

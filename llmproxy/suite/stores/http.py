@@ -243,8 +243,6 @@ class HttpEntityStore(StoreBase):
             headers={"accept": "application/json", **(headers or {})}, timeout=timeout, trust_env=False
         )
 
-    # -- what is there
-
     def describe(self, entity: str) -> EntityInfo:
         return self._find_entity(entity).shape.describe(entity, self._seen.get(entity, ()))
 
@@ -254,8 +252,6 @@ class HttpEntityStore(StoreBase):
                 name, self._entities, f"Say how it is listed: store.entities: {{{name}: /{name}}}"
             )
         return self._entities[name]
-
-    # -- reading
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
         spoken = self._find_entity(entity)
@@ -347,8 +343,6 @@ class HttpEntityStore(StoreBase):
         self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
         return dict(row)
 
-    # -- writing
-
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
         info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(data, "insert")
@@ -376,8 +370,6 @@ class HttpEntityStore(StoreBase):
 
     def close(self) -> None:
         self._client.close()
-
-    # -- the wire
 
     def _send_request(self, method: str, url: str, body: object = None) -> httpx.Response:
         for left in (1, 0) if method == "GET" else (0,):

@@ -205,6 +205,20 @@ def key_order(value: object) -> tuple[int, float, str]:
     return (1, 0.0, str(value))
 
 
+def index_rows_by_key(info: EntityInfo, rows: Iterable[Row]) -> dict[Id, Row]:
+    """Return rows by their keys. Raises StoreError: a row has no usable key, or two have one and would be one row."""
+    found: dict[Id, Row] = {}
+    for row in rows:
+        key = StoreBase.key(info, row)
+        if key in found:
+            raise StoreError(
+                f"two rows of {info.name} have {info.key} = {key!r}: nothing tells them apart.",
+                hint=f"Name the column that tells rows apart: store.entities.{info.name}.id",
+            )
+        found[key] = row
+    return found
+
+
 class StoreBase:
     """Base of stores; subclasses add `describe`, `insert`, `get`, `list` and `delete`."""
 
@@ -221,13 +235,13 @@ class StoreBase:
         new: dict[str, Rows] = {}
         for name, before in snapshot.ids.items():
             info = self.describe(name)
-            rows = self.list(name, self.scope(info, snapshot.user))
-            new[name] = sort_rows((row for row in rows if self.key(info, row) not in before), info.key)
+            rows = index_rows_by_key(info, self.list(name, self.scope(info, snapshot.user)))
+            new[name] = sort_rows((row for key, row in rows.items() if key not in before), info.key)
         return new
 
     def ids(self, entity: str, user: str | None) -> Ids:
         info = self.describe(entity)
-        return [self.key(info, row) for row in self.list(entity, self.scope(info, user))]
+        return [*index_rows_by_key(info, self.list(entity, self.scope(info, user)))]
 
     @staticmethod
     def scope(info: EntityInfo, user: str | None) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from llmproxy.suite.stores.protocol import (
     StoreRefused,
     build_unknown_column_error,
     build_unknown_entity_error,
+    index_rows_by_key,
     key_order,
     sort_rows,
     to_driver_value,
@@ -390,8 +391,6 @@ class SqlEntityStore(StoreBase):
         self._file = sqlite_file(self.url)
         self._backup: tempfile.TemporaryDirectory[str] | None = None
 
-    # -- what is there
-
     def find_table(self, entity: str) -> MappedEntity:
         with self._lock:
             if entity not in self._known:
@@ -406,8 +405,6 @@ class SqlEntityStore(StoreBase):
 
     def describe(self, entity: str) -> EntityInfo:
         return self.find_table(entity).info
-
-    # -- reading
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
         rows = self.list(entity, {self.describe(entity).key: id}, 1)
@@ -426,7 +423,8 @@ class SqlEntityStore(StoreBase):
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
         query, kind = sa.select(mapped.key).where(*(where or ())), mapped.info.columns[mapped.info.key].kind
         found = self.run_read_with_retry(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
-        return [to_plain(value, kind) for value in found]
+        rows = [{mapped.info.key: to_plain(value, kind)} for value in found]
+        return [*index_rows_by_key(mapped.info, rows)]
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
         """Return the new rows; only these are fetched, however large the table."""
@@ -475,8 +473,6 @@ class SqlEntityStore(StoreBase):
             kind = Kind.UNKNOWN
         return to_driver_value(value, kind, zone=column.source in mapped.zones)
 
-    # -- writing
-
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
         mapped = self.find_table(entity)
         info = mapped.info
@@ -510,8 +506,6 @@ class SqlEntityStore(StoreBase):
         statement = sa.delete(mapped.table).where(*where)
         return self.run_write(lambda c: c.execute(statement).rowcount, f"deleting from {entity}") > 0
 
-    # -- connections
-
     def run_read_with_retry[T](self, act: Callable[[sa.Connection], T], doing: str) -> T:
         self._require_file()
         try:
@@ -534,8 +528,6 @@ class SqlEntityStore(StoreBase):
                 hint="Let the agent make it before the tests (`hooks: {beforeAll: [{command: ...}]}`), start it once,"
                 " or fix the path.",
             )
-
-    # -- coming back
 
     def mark(self) -> None:
         if self._reset != "copy" or self._backup is not None:

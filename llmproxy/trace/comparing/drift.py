@@ -189,9 +189,6 @@ def describe_answer_behavior(one: AnswerProperties) -> str:
     return "; ".join(filter(None, (*parts, ", ".join(one.finish)))) or f"status {one.status}"
 
 
-# -- statistics --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class StatisticWithPermutations:
     """One call: the distance of its new answers from the earlier ones, and its possible values."""

@@ -260,8 +260,6 @@ class ModelCallObserver:
         mark_calls_replaced_by_retries(each for each in calls if each.is_chat)
         return calls
 
-    # -- one exchange
-
     def _attach_results(self, seen: SeenModelCall, exchange: DecodedExchange, place: PlaceInConversation) -> None:
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))

@@ -184,8 +184,6 @@ class SpanBuilder:
             yield from self._line.take_ready()
         yield from self._line.take_ready(ended=True)
 
-    # -- one exchange
-
     def _add_chat_exchange(self, exchange: DecodedExchange) -> None:
         place = self._conversations.place_exchange(exchange)
         conversation = place.conversation
@@ -340,8 +338,6 @@ class SpanBuilder:
             span.parent_id = call.id
             self._carried.add(call.id)
         self._line.add_span(span)
-
-    # -- retries, and the rest
 
     def _convert_to_attempt(self, failed: AnswerAwaitingRetry) -> QueuedSpan:
         """Turn a failed answer into an attempt: the request stays one, and its usage is not added."""

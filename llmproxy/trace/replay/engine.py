@@ -137,8 +137,6 @@ class ReplayEngine:
         self._cursor = 0
         self._checked = False
 
-    # -- what is to be different
-
     def override_tool_result(self, tool_name: str, result: Any) -> ReplayEngine:
         """Replace result and output of every call of this tool; the last one given wins. Returns self."""
         self._tools[tool_name] = result
@@ -156,8 +154,6 @@ class ReplayEngine:
         self._predicate = predicate
         self._checked = False
         return self
-
-    # -- going through
 
     def run(self) -> AgentRun:
         """Return a copy of the recording with the overrides applied, its totals and fingerprint computed anew.
@@ -214,8 +210,6 @@ class ReplayEngine:
                 raise OverrideNotUsed(text)
             warnings.warn(text, OverrideWarning, stacklevel=3)
         self._checked = True
-
-    # -- looking
 
     @property
     def spans(self) -> list[Span]:

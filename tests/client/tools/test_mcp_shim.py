@@ -18,6 +18,7 @@ from llmproxy.client.tools.mcp_shim import (
     RunningProxyBackend,
     choose_mcp_server_name,
     parse_mcp_shim_arguments,
+    split_secrets_from_command,
 )
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env
@@ -90,6 +91,8 @@ PLACES = {"cwd": "/home/kim/a", "home": "/home/kim", "tmp": "/tmp"}
         ("node /opt/x/index.js", "index.js"),
         ("uv run server", "server"),
         ("C:\\x\\server.exe", "server"),
+        ("docker run -i --rm -e GITHUB_PERSONAL_ACCESS_TOKEN ghcr.io/github/github-mcp-server", "github-mcp-server"),
+        ("env LOG=1 API_KEY=k3yk3yk3y uvx mcp-server-git", "mcp-server-git"),
     ],
 )
 def test_a_server_is_called_after_its_program(command: str, name: str) -> None:
@@ -104,6 +107,33 @@ def test_a_server_has_one_name_in_every_folder() -> None:
     )
     assert choose_mcp_server_name(["npx", "files", "/home/kim/a/other"], PLACES) != here
     assert choose_mcp_server_name(["npx", "files", "/home/kim/a/docs"], {"cwd": "/x"}) != here
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "docker run -i --rm -e GITHUB_PERSONAL_ACCESS_TOKEN={} ghcr.io/github/github-mcp-server",
+        "env API_KEY={} uvx mcp-server-git",
+        "server --token {} --max-tokens 1000000000 --sort-key created_at",
+        "server --api-key={}",
+        "npx mcp-remote https://mcp.example.com/sse --header Authorization:{}",
+    ],
+)
+def test_a_secret_in_the_command_is_no_part_of_the_name(command: str) -> None:
+    """It is told to what redacts; another key, as in CI, is the same server."""
+    here, secrets = split_secrets_from_command(command.format("ghp_k3y0123456789").split())
+    assert secrets == ["ghp_k3y0123456789"]
+    assert "k3y" not in choose_mcp_server_name(here, PLACES)
+    there, _ = split_secrets_from_command(command.format("x").split())
+    assert choose_mcp_server_name(here, PLACES) == choose_mcp_server_name(there, PLACES)
+
+
+def test_a_secret_is_one_word() -> None:
+    """Of a header the last, of a shell's command the first; a file with a secret, and an option after an option, are none."""
+    assert split_secrets_from_command(["sh", "-c", "KEY=1 exec x"]) == (["sh", "-c", "KEY=1 exec x"], [])
+    assert split_secrets_from_command(["sh", "-c", "A_TOKEN=abc exec x"]) == (["sh", "-c", "A_TOKEN= exec x"], ["abc"])
+    assert split_secrets_from_command(["x", "--header", "Authorization: Bearer abcdefgh"])[1] == ["abcdefgh"]
+    assert split_secrets_from_command(["x", "--token", "/run/key", "--secret", "--password", "~/p"])[1] == []
 
 
 def receive(client: socket.socket) -> None:

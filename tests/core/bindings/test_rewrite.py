@@ -82,6 +82,8 @@ BELOW_HOME = _bound({"cwd": "/tmp/a", "home": "/home/ann"}, {"cwd": "/home/kim/s
 SHOP = _bound({"cwd": "/tmp/shop", "home": "/home/ann"}, {"cwd": "/srv/of-today", "home": "/srv/kim"})
 MADE, SWAPPED = _identity(), Fit((), (IdPair("one", "uuid", OLD, NEW), IdPair("other", "uuid", NEW, OLD)))
 COMMIT, NEW_COMMIT = "1f3a9c0de4" * 4, "ab01cd23ef" * 4
+DECLARED = _bound({"head": COMMIT, "task.id": OLD}, {"head": NEW_COMMIT, "task.id": NEW})
+SECOND = Fit((), (IdPair("task_id", "integer", "4500", "3333"), IdPair("task_id_2", "integer", "1240", "6666")))
 
 
 @pytest.mark.parametrize(("bindings", "fit", "said", "wanted"), [
@@ -94,6 +96,16 @@ COMMIT, NEW_COMMIT = "1f3a9c0de4" * 4, "ab01cd23ef" * 4
                  id="members that changed places"),
     *(pytest.param(BINDINGS, _identity("hex", COMMIT, NEW_COMMIT), _text(f"at {COMMIT[:n]}."), _text(f"at {NEW_COMMIT[:n]}."),
                    id=f"{n} digits of a commit") for n in (40, 10, 7)),
+    *(pytest.param(DECLARED, EMPTY, _text(f"at {COMMIT[:n]}."), _text(f"at {NEW_COMMIT[:n]}."), id=f"{n} digits of a declared one") for n in (40, 7)),
+    pytest.param(DECLARED, EMPTY, _use("bash", command=f"git show {COMMIT[:5]}"), (MismatchKind.LEAKED, "head"), id="5 digits of a declared one"),
+    pytest.param(DECLARED, EMPTY, _text(f"task {OLD[:8]}"), _text(f"task {NEW[:8]}"), id="the beginning of a declared UUID"),
+    pytest.param(DECLARED, Fit((), (), unchanged={COMMIT}), _text(f"at {COMMIT[:8]}."), None, id="this run's request has the declared one"),
+    pytest.param(BINDINGS, SECOND, _use("delete_task", task_id="1240"), _use("delete_task", task_id="6666"), id="a second value of a name"),
+    pytest.param(BINDINGS, SECOND, _use("delete_task", id=4500), _use("delete_task", id=3333), id="the first value of a name"),
+    pytest.param(BINDINGS, SECOND, _use("tag", x=["1240"]), MismatchKind.SHORT, id="an old number as a text that no name explains"),
+    pytest.param(BINDINGS, SECOND, _use("tag", x=1240, y=True), MismatchKind.SHORT, id="an old number that no name explains"),
+    pytest.param(BINDINGS, _identity("pid", "1240", "6666"), _use("Bash", command="kill 1240"), MismatchKind.SHORT, id="the recorded process"),
+    pytest.param(BINDINGS, _identity("integer", "7", "9"), _use("tag", x=7), None, id="a small number may be anything"),
     pytest.param(SPACE, EMPTY, _use("bash", command="cat /tmp/a/x"), MismatchKind.QUOTING, id="a space would make two words of it"),
     pytest.param(SPACE, EMPTY, _use("bash", command='cat "/tmp/a/x"'), _use("bash", command='cat "/srv/my work/x"'), id="in quotes"),
     pytest.param(SPACE, EMPTY, _use("bash", command="cat '/tmp/a/x'"), _use("bash", command="cat '/srv/my work/x'"), id="in others"),
@@ -229,6 +241,24 @@ def test_what_this_run_made_leaks_nothing(text: str) -> None:
     assert _blocks(result)[0]["text"] == wanted.replace("/tmp/a", folder)
     left = rewrite_answer(bindings, _identity(new=new), _message(_text(f"{said}, in short 3f2b")))
     assert narrow(Mismatch, left).why is MismatchKind.LEAKED
+
+
+def test_what_was_one_value_and_is_two_now_does_not_fit() -> None:
+    """Which of the two does the answer mean?"""
+    fields = [VolatileField(name, "uuid", name, at="$.id") for name in ("one", "other")]
+
+    def request(*ids: str) -> Json:
+        turns = [
+            each
+            for n, name in enumerate(("one", "other"))
+            for each in used(name, {}, json.dumps({"id": ids[n]}), f"c{n}")
+        ]
+        return {"model": "m", "messages": [{"role": "user", "content": "go"}, *turns]}
+
+    third = OLD.replace("3f2b", "1234")
+    for now, why in (((NEW, third), MismatchKind.AMBIGUOUS), ((NEW, NEW), None), ((OLD, OLD), None)):
+        fit = match_request_values(Bindings([], [], fields), request(OLD, OLD), request(*now))
+        assert (fit.why if isinstance(fit, Mismatch) else None) is why, fit
 
 
 def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:

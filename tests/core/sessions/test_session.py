@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import zlib
+from collections.abc import Callable
 from dataclasses import fields, replace
 
+import brotli
 import pytest
+import zstandard
 
 from llmproxy.core.sessions.exchange import Config, Exchange, Recording, TelemetryRefused
 from llmproxy.core.sessions.session import (
@@ -201,6 +205,37 @@ def test_compression_is_undone_piece_by_piece() -> None:
     response = made.build_response("x", stream=True, proper=True)
     assert response.body == b"data: {}\n\n" * 100
     assert "content-encoding" not in dict(response.headers)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_compression_that_is_cut_off_is_no_complete_answer(coding: str) -> None:
+    """The framing is in order where a server of HTTP/1.0 dies, or announces too short a length; its client could not read it."""
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "br": brotli.compress,
+        "zstd": zstandard.compress,
+    }
+    lines = "\n".join(f"{n},{n * n}" for n in range(2000)).encode()
+    packed = compress[coding](lines)
+    headers = (("content-type", "text/csv"), ("content-encoding", coding))
+    for sent, ending in ((packed, Ending.COMPLETE), (packed[:-200], Ending.CUT)):
+        made = recorded((*headers, ("content-length", str(len(sent)))), sent[:500], sent[500:])
+        response = made.build_response("x", stream=False, proper=True)
+        assert (response.ending, lines.startswith(response.body)) == (ending, True)
+    stream = gzip.compress(b"data: {}\n\ndata: [DONE]\n\n")[:-8]
+    assert end(recorded((*SSE, ("content-encoding", "gzip")), stream)) is Ending.COMPLETE, (
+        "it says itself that it ended"
+    )
+
+
+def test_a_range_of_a_compressed_body_stays_as_it_came() -> None:
+    """It is no whole coding, and not cut off either."""
+    packed = gzip.compress(b"x" * 999)[:20]
+    made = recorded((*JSON, ("content-encoding", "gzip"), ("content-length", "20")), packed, status=206)
+    response = made.build_response("x", stream=False, proper=True)
+    assert (response.body, response.ending) == (packed, Ending.COMPLETE)
+    assert ("content-encoding", "gzip") in response.headers
 
 
 def test_what_does_not_decode_stays_as_it_came() -> None:

@@ -48,7 +48,9 @@ def answer(message):
             return "sorry"
     if message == "half priced":
         return ask("hi")["content"] + ask("hi", model="nobody-knows")["content"]
-    said = ask(message)
+    said = ask("do it" if message == "claim" else message)
+    if message == "claim":
+        return "It is done."
     calls = said.get("tool_calls") or []
     return said.get("content") or "called " + calls[0]["function"]["name"]
 """
@@ -103,6 +105,15 @@ def test_a_step_without_traffic_passes_nothing_about_it(tmp_path: Path, recordin
     assert {each.name for each in found.told.wrong} == {"tools.deleteTask", "totalToolCalls", "usage"}
     assert "did not pass the proxy" in found.why
     assert found.tested.exit_code == 3
+
+
+def test_a_claim_is_remarked_where_no_call_was_made(tmp_path: Path, recording: str) -> None:
+    """Not where the call is there and only its result was never seen."""
+    remark = "step 1: the answer says that something was done, and an expected tool was not called"
+    unseen = run(tmp_path, recording, "{chat: claim, tools: {createTask: {count: 1, error: false}}}", name="unseen")
+    assert (unseen.statuses, unseen.told.finished[0].labels) == (["environment_error"], ()), unseen.why
+    unmade = run(tmp_path, recording, "{chat: claim, tools: {deleteTask: {count: 1, input: {a: 1}}}}", name="unmade")
+    assert remark in unmade.told.finished[0].labels
 
 
 def test_no_traffic_can_be_what_is_expected(tmp_path: Path, recording: str) -> None:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.stores import EntityInfo, MemoryStore, Snapshot, StoreBase, StoreError, UnknownColumn, UnknownEntity
-from llmproxy.suite.stores.protocol import build_unknown_column_error, build_unknown_entity_error, key_order, sort_rows
+from llmproxy.suite.stores import (
+    EntityInfo,
+    MemoryStore,
+    Snapshot,
+    StoreBase,
+    StoreError,
+    UnknownColumn,
+    UnknownEntity,
+    build_store,
+)
+from llmproxy.suite.stores.protocol import (
+    build_unknown_column_error,
+    build_unknown_entity_error,
+    index_rows_by_key,
+    key_order,
+    sort_rows,
+)
 from tests.suite.stores.places import PLACES, Place, place
 
 
@@ -141,6 +158,20 @@ def test_a_row_without_a_key_is_an_error() -> None:
     with pytest.raises(StoreError, match=r"no usable key 'id'") as caught:
         StoreBase.key(EntityInfo("tasks"), {"title": "x"})
     assert "store.entities.tasks.id" in str(caught.value)
+    with pytest.raises(StoreError, match=r"no usable key 'id'"):
+        index_rows_by_key(EntityInfo("tasks"), [{"id": 1}, {"id": None}])
+
+
+def test_rows_with_one_key_are_an_error(tmp_path: Path) -> None:
+    """They would count as one row, and a new one among them as none."""
+    with pytest.raises(StoreError, match="two rows of tasks have id = 1: nothing tells them apart"):
+        index_rows_by_key(EntityInfo("tasks"), [{"id": 1, "a": 1}, {"id": 1, "a": 2}])
+    with closing(sqlite3.connect(tmp_path / "t.db")) as conn:
+        conn.executescript("CREATE TABLE tasks (id INTEGER PRIMARY KEY, title TEXT); "
+                           "INSERT INTO tasks(title) VALUES ('a'), ('a')")  # fmt: skip
+    store = build_store({"sqlalchemy": f"sqlite:///{tmp_path}/t.db", "entities": {"tasks": {"id": "title"}}}, tmp_path)
+    with closing(store), pytest.raises(StoreError, match="two rows of tasks have title = 'a'"):
+        store.snapshot(["tasks"])
 
 
 def test_a_user_narrows_only_where_rows_have_one() -> None:

@@ -307,7 +307,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
     if not forms:
         return b""
     style = side.get("style", "compact")
-    if style not in yaml_text.STYLES:
+    if not isinstance(style, str) or style not in yaml_text.STYLES:
         raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(yaml_text.STYLES)}")
     value = side[forms[0]]
     if forms == ["json_parts"]:

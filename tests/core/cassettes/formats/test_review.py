@@ -197,6 +197,7 @@ SOUND = "- request: {method: GET, url: 'http://h/'}\n  response: {status: 200}\n
     (HEAD + SOUND.replace("200", "200, json_parts: [{a: 1}, {a: 2}]") + "...\n", "stands twice in `json_parts`"),
     (HEAD + SOUND.replace("200", "200, json_parts: [1]") + "...\n", "`part` is int"),
     (HEAD + SOUND.replace("200", "200, style: odd, json: 1") + "...\n", "there is no style 'odd'"),
+    (HEAD + SOUND.replace("200", "200, style: {}, json: 1") + "...\n", "there is no style {}"),
     (HEAD + SOUND.replace("200", "200, text: 1") + "...\n", "`text` is int, not a text"),
     (HEAD + SOUND.replace("200", "200, base64: '?'") + "...\n", "its base64 is damaged"),
     (HEAD + SOUND.replace("200", "200, headers: [{a: 1, b: 2}]") + "...\n", "one `name: value`"),
