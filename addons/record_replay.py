@@ -38,9 +38,9 @@ def get_llmproxy_requirement(beside: Path) -> str:
     """Return what an installer takes for llmproxy: the place that it came from, where it came from no index."""
     try:
         sys.path.append(str(beside))
-        from llmproxy.advice import requirement
+        from llmproxy.advice import build_own_pip_requirement
 
-        return requirement()
+        return build_own_pip_requirement()
     except Exception:  # noqa: BLE001 - whatever keeps it from being loaded is being told already
         return "llmproxy-replay"
 

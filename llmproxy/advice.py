@@ -1,7 +1,7 @@
 """Commands suggested in messages: each works when typed exactly as printed.
 
 No other text of the product names a command that reads or writes recordings: tests/test_advice.py reads every string
-and lists the few exceptions. `core` creates no `StartCommand`: the code that starts the proxy passes one in.
+and lists the few exceptions. `core` creates no `ProxyStartCommand`: the code that starts the proxy passes one in.
 
 On an index this package is `llmproxy-replay`. Installed from a clone, a wheel or a repository it is named with that
 place (PEP 508's ` @ `), read from the installer's record (PEP 610): the command works, and installs the same version.
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.errors import MachineError, printable
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 
 NAME = "llmproxy-replay"
 LONGEST = 700
@@ -36,7 +36,7 @@ _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "allow_live", 
 
 
 @dataclass(frozen=True, slots=True)
-class StartCommand:
+class ProxyStartCommand:
     """The command that started the proxy, without mode, cassette and store, which each suggestion sets."""
 
     start: str = "llmproxy start"
@@ -91,7 +91,7 @@ class StartCommand:
         words = [before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
-    def for_other_command(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
+    def for_other_command(self, start: str, rest: str = " -- COMMAND") -> ProxyStartCommand:
         options = tuple(x for x in self.options if x[0] not in _OF_ONE)
         return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False)
 
@@ -109,7 +109,7 @@ class StartCommand:
             return ""
         return self.for_other_command(start, rest).command("", cassette, store=store)
 
-    def without_mcp_servers(self) -> StartCommand | None:
+    def without_mcp_servers(self) -> ProxyStartCommand | None:
         """Return the command without MCP servers; None if `run` did not start it, or the option was given."""
         if self.start.split()[:2] != ["llmproxy", "run"] or "--mcp-config" in self.start:
             return None
@@ -134,7 +134,7 @@ def format_command(command: str, store: str | Path) -> str:
 
 def format_store_option(store: str | Path) -> str:
     """Return `` --store PATH``; empty for the default store, however its path is written."""
-    said = format_store_place(store)
+    said = format_store_location(store)
     return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quote_word(said)}"
 
 
@@ -143,7 +143,7 @@ def quote_word(text: str) -> str:
     return shlex.quote(printable(text))
 
 
-def requirement(*extras: str) -> str:
+def build_own_pip_requirement(*extras: str) -> str:
     """Return this package with extras as installers take it, `llmproxy-replay[proxy]`; the caller quotes it."""
     return build_pip_requirement(_read_direct_url_text(), *extras)
 
@@ -168,9 +168,9 @@ def install_command(extra: str) -> str:
     there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
     with suppress(metadata.PackageNotFoundError):
         installer = (metadata.distribution(NAME).read_text("INSTALLER") or "").strip()
-        package = requirement(*sorted({*there, extra}))
+        package = build_own_pip_requirement(*sorted({*there, extra}))
         return choose_install_command(package, Path(sys.prefix), installer, _read_direct_url_text())
-    return f"pip install '{requirement(extra)}'"
+    return f"pip install '{build_own_pip_requirement(extra)}'"
 
 
 def choose_install_command(package: str, prefix: Path, installer: str, noted: str) -> str:
@@ -199,7 +199,7 @@ def build_pip_requirement(noted: str, *extras: str) -> str:
     return f"{named} @ {where}" if (where := find_reinstall_url(noted)) else named
 
 
-def describe_upgrade(noted: str | None = None) -> str:
+def describe_version_upgrade(noted: str | None = None) -> str:
     """Describe how to install a version newer than the installed one; `noted`: its `direct_url.json`."""
     noted = _read_direct_url_text() if noted is None else noted
     if not find_reinstall_url(noted):

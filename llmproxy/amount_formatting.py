@@ -65,7 +65,7 @@ def dollars(cost: Decimal | float) -> str:
     return f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${Decimal(f'{cost:.1e}'):f}"
 
 
-def duration(ms: float | None) -> str:
+def format_milliseconds(ms: float | None) -> str:
     """Return a duration, given in milliseconds, rounded to significant digits; empty for None."""
     if ms is None:
         return ""
@@ -80,14 +80,14 @@ def duration(ms: float | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    return duration(None if value is None else value * 1000)
+    return format_milliseconds(None if value is None else value * 1000)
 
 
 def format_clock(unix: float, zone: tzinfo | None = None) -> str:
     return f"{_to_local_time(unix, zone):%H:%M:%S}"
 
 
-def when(unix: float, zone: tzinfo | None = None) -> str:
+def format_local_time(unix: float, zone: tzinfo | None = None) -> str:
     """Return date and time of a Unix time; empty for 0 (missing in the file), the number if it is out of range."""
     try:
         return f"{_to_local_time(unix, zone):%Y-%m-%d %H:%M:%S}" if unix else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownToolPolicy, Update
+from llmproxy.protocol import VCR_MODES, BindableValues, Channel, Exhausted, Mode, UnknownToolPolicy, Update
 
 ANY_PROVIDER = "*"
 """Stands for each provider of models separately."""
@@ -31,12 +31,12 @@ _RESERVED = {"s", "_llmproxy"}
 """Reserved first path segments: no upstream may have such a name."""
 
 
-def in_words(names: Sequence[str]) -> str:
+def join_with_and(names: Sequence[str]) -> str:
     """Return names as listed in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
+def create_choice_converter[T](known: Mapping[str, T]) -> Callable[[object], T]:
     """Return a converter of the words of a table, ignoring case."""
 
     def convert(value: object) -> T:
@@ -49,7 +49,7 @@ def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
 
 
 def create_enum_converter[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
-    return one_of({each.value: each for each in kind} | more)
+    return create_choice_converter({each.value: each for each in kind} | more)
 
 
 def create_pattern_converter[T](
@@ -78,7 +78,7 @@ def create_list_converter[T](convert: Callable[[str], T]) -> Callable[[object], 
     return lambda value: tuple(convert(word) for word in _split_words(value))
 
 
-def create_table_converter(
+def create_mapping_parser(
     name: Callable[[object], str], convert: Callable[[object], str], part: Callable[[str], tuple[str, str]]
 ) -> Callable[[object], dict[str, str]]:
     """Return a converter of tables, or of words that `part` splits into name and value."""
@@ -100,15 +100,17 @@ def _split_words(value: object) -> list[str]:
 
 read_mode = create_enum_converter(Mode, **VCR_MODES)
 read_exhausted = create_enum_converter(Exhausted)
-read_scope = create_enum_converter(BindScope)
+read_scope = create_enum_converter(BindableValues)
 read_unknown_tool = create_enum_converter(UnknownToolPolicy)
 read_update = create_enum_converter(Update)
 _dollars = create_pattern_converter(
     r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1])
 )
 read_cost = create_optional_converter(_dollars)
-read_truth = one_of(_TRUTH)
-read_status = create_optional_converter(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
+read_truth = create_choice_converter(_TRUTH)
+read_status = create_optional_converter(
+    create_choice_converter({str(each): each for each in (400, 404, 422, 501, 503)})
+)
 read_seed = create_optional_converter(
     create_pattern_converter(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0]))
 )
@@ -134,7 +136,7 @@ read_host = create_pattern_converter(
 )
 
 
-def number_up_to(most: float, said: str) -> Callable[[object], float]:
+def create_number_converter(most: float, said: str) -> Callable[[object], float]:
     """Return a converter of finite numbers from 0 on. A bool is refused, though Python accepts it as a number."""
 
     def convert(value: object) -> float:
@@ -146,8 +148,8 @@ def number_up_to(most: float, said: str) -> Callable[[object], float]:
     return convert
 
 
-read_speed = number_up_to(sys.float_info.max, "a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
-read_wait = number_up_to(LONGEST_WAIT, f"a time to wait: seconds, from 0 to {LONGEST_WAIT}")
+read_speed = create_number_converter(sys.float_info.max, "a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
+read_wait = create_number_converter(LONGEST_WAIT, f"a time to wait: seconds, from 0 to {LONGEST_WAIT}")
 
 
 _AGES = {"h": 3_600, "d": 86_400, "w": 604_800}
@@ -167,7 +169,7 @@ def parse_age_seconds(age: str) -> float:
     raise ValueError(f"{age!r} is not an age: hours, days or weeks, as in 12h, 30d, 8w")
 
 
-def read_text(value: object) -> str:
+def parse_text_setting(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
@@ -216,7 +218,7 @@ read_origins = create_list_converter(_read_origin)
 """Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
 
 
-def read_channels(value: object) -> tuple[Channel, ...]:
+def parse_channel_list(value: object) -> tuple[Channel, ...]:
     """Read channels without duplicates, from a list or separated by commas."""
     words = [part for word in _split_words(value) for part in word.split(",") if part]
     return tuple(dict.fromkeys(map(create_enum_converter(Channel), words)))
@@ -245,7 +247,7 @@ _rate_name = create_pattern_converter(rf"\*|{_PROVIDER}", "a provider's name", l
 _stub_place = create_pattern_converter(
     r"([a-z0-9*.-]+)(/\S*)", "HOST/PATH, as in auth.example.com/oauth/token", lambda found: found[1].lower() + found[2]
 )
-_stub_kind = one_of({each: each for each in ("token", "empty", "issuer")})
+_stub_kind = create_choice_converter({each: each for each in ("token", "empty", "issuer")})
 
 
 def _split_upstream(word: str) -> tuple[str, str]:
@@ -292,7 +294,7 @@ def parse_calls_and_period(rate: str) -> tuple[int, float]:
     return int(calls), _SECONDS[unit]
 
 
-_read_stubs = create_table_converter(
+_read_stubs = create_mapping_parser(
     _stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2])
 )
 
@@ -305,7 +307,7 @@ def parse_stub_kinds_by_url(value: object) -> dict[str, str]:
     return made
 
 
-read_upstreams = create_table_converter(_upstream_name, _read_url, _split_upstream)
+read_upstreams = create_mapping_parser(_upstream_name, _read_url, _split_upstream)
 """Read name -> base URL; typed as ``NAME=URL``."""
-read_rates = create_table_converter(_rate_name, _validate_call_rate, _split_provider_rate)
+read_rates = create_mapping_parser(_rate_name, _validate_call_rate, _split_provider_rate)
 """Read provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""

@@ -127,7 +127,7 @@ class Update(StrEnum):
     """Send all requests upstream and replace likewise."""
 
 
-class BindScope(StrEnum):
+class BindableValues(StrEnum):
     """The values that may be bound between a recorded run and this one (``--bind``)."""
 
     ALL = "all"
@@ -159,7 +159,7 @@ AGENT = "agent"
 DEFAULT_SESSION = "default"
 
 
-def format_sample_name(cassette: str, sample: int) -> str:
+def format_cassette_sample(cassette: str, sample: int) -> str:
     """Return the name of a cassette's sample: ``weather``, ``weather~2``."""
     return cassette if sample == 1 else f"{cassette}~{sample}"
 

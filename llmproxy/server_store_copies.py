@@ -35,7 +35,7 @@ class ServerStoreAddress:
         return tuple(dict.fromkeys(each for text in given for each in (text, unquote(text)) if each))
 
 
-def is_server_url(typed: str) -> bool:
+def is_postgres_url(typed: str) -> bool:
     return typed.strip().partition("://")[0].lower() in SCHEMES and "://" in typed
 
 
@@ -63,29 +63,29 @@ def register_store_server(url: str, env: Mapping[str, str]) -> Path:
     return copy
 
 
-def find_server_of_copy(path: Path | str) -> ServerStoreAddress | None:
+def find_store_server_by_copy(path: Path | str) -> ServerStoreAddress | None:
     """Return the server whose copy is at a path; None for a file or a server that is not registered."""
     return _known.get(Path(path))
 
 
-def format_store_place(path: Path | str) -> str:
-    server = find_server_of_copy(path)
+def format_store_location(path: Path | str) -> str:
+    server = find_store_server_by_copy(path)
     return str(path) if server is None else server.shown
 
 
 def ensure_copy_folder(path: Path) -> None:
     """Create the folder of a server's copy and journal; no folder is created for a file. Raises OSError."""
-    if find_server_of_copy(path) is not None:
+    if find_store_server_by_copy(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def require_store_in_file(option: str, path: Path) -> None:
     """Raise SettingsError if an operation that needs a store in a file gets a server's store."""
-    if find_server_of_copy(path) is not None:
-        msg = f"{option} needs a store in a file; this one is {format_store_place(path)}."
+    if find_store_server_by_copy(path) is not None:
+        msg = f"{option} needs a store in a file; this one is {format_store_location(path)}."
         raise SettingsError(msg, hint="llmproxy pull NAME brings a cassette of it into a file.")
 
 
 def store_exists(path: Path) -> bool:
     """Return whether there is a store to open; always true for a server's, which is not contacted."""
-    return find_server_of_copy(path) is not None or path.exists()
+    return find_store_server_by_copy(path) is not None or path.exists()

@@ -23,8 +23,8 @@ from typing import Any
 from llmproxy import parsers, protocol
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownToolPolicy, Update
-from llmproxy.server_store_copies import find_server_of_copy, is_server_url, register_store_server
+from llmproxy.protocol import VCR_MODES, BindableValues, Channel, Exhausted, Mode, UnknownToolPolicy, Update
+from llmproxy.server_store_copies import find_store_server_by_copy, is_postgres_url, register_store_server
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -160,7 +160,7 @@ def _declare_switch(help_text: str, **more: Any) -> Any:
     return Option(parsers.read_truth, default=False, **more).explain(help_text)
 
 
-_VCR = parsers.in_words([name for name, mode in VCR_MODES.items() if name != mode])
+_VCR = parsers.join_with_and([name for name, mode in VCR_MODES.items() if name != mode])
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Settings:
     coalesce: bool = _declare_switch(
         "In modes record and once, identical concurrent requests to models share one answer.", again=False
     )
-    bind: BindScope = Option(parsers.read_scope, BindScope.ALL, "all|paths|none", of_session=True).explain(
+    bind: BindableValues = Option(parsers.read_scope, BindableValues.ALL, "all|paths|none", of_session=True).explain(
         "What may differ between the recorded run and this one: all (run variables and the cassette's "
         "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits)."
     )
@@ -224,7 +224,7 @@ class Settings:
     change: tuple[str, ...] = Option(parsers.read_names, (), "NAME", has_flag=False, again=False).explain(
         "If update is `changed`: record only requests with this change, by its name in `llmproxy changes`."
     )
-    faults: str = Option(parsers.read_text, "", "FILE|PRESET", again=False, of_session=True).explain(
+    faults: str = Option(parsers.parse_text_setting, "", "FILE|PRESET", again=False, of_session=True).explain(
         "Injected faults: a file, a preset, or a kind such as http-429 or reset@3 (in the third call). "
         "`llmproxy faults` lists kinds and presets."
     )
@@ -235,7 +235,7 @@ class Settings:
         "Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
         "providers are decrypted, all others tunnelled, or refused in replay."
     )
-    token: str = Option(parsers.read_text, "", "SECRET", secret=True).explain(
+    token: str = Option(parsers.parse_text_setting, "", "SECRET", secret=True).explain(
         "Token that clients on other machines must send as x-llmproxy-token to use the control API."
     )
     allow_host: tuple[str, ...] = Option(parsers.read_hosts, (), "HOST").explain(
@@ -258,7 +258,7 @@ class Settings:
     )
     allow_live: bool = _declare_switch("Let clients of a replay proxy open sessions in modes that use the network.")
     live: tuple[Channel, ...] = Option(
-        parsers.read_channels, (), "llm|mcp|http", again=False, of_session=True, of_live=True
+        parsers.parse_channel_list, (), "llm|mcp|http", again=False, of_session=True, of_live=True
     ).explain(
         "Channel that uses its real providers or tools in mode replay, while other channels are replayed: "
         "llm tries another model or prompt on recorded tools. Live calls are recorded in their own cassette, "
@@ -341,7 +341,7 @@ def list_setting_options() -> tuple[Option, ...]:
     return tuple(FORMS.values())
 
 
-class Origin(StrEnum):
+class SettingLayer(StrEnum):
     DEFAULT = "default"
     FILE = "file"
     ENVIRONMENT = "environment"
@@ -351,22 +351,22 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    origin: Origin = Origin.DEFAULT
+class SettingSource:
+    origin: SettingLayer = SettingLayer.DEFAULT
     name: str = ""
 
     def __str__(self) -> str:
-        named = self.origin in (Origin.FILE, Origin.PROGRAM)
+        named = self.origin in (SettingLayer.FILE, SettingLayer.PROGRAM)
         return self.name if named else f"{self.origin} {self.name}".strip()
 
     @property
     def is_sdk_variable(self) -> bool:
         """Whether it is a variable that providers' SDKs read, not one of ours."""
-        return self.origin is Origin.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
+        return self.origin is SettingLayer.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
 
     def was_typed(self, *, environment: bool) -> bool:
-        ours = self.origin is Origin.ENVIRONMENT and not self.is_sdk_variable
-        return self.origin is Origin.FLAG or (environment and ours)
+        ours = self.origin is SettingLayer.ENVIRONMENT and not self.is_sdk_variable
+        return self.origin is SettingLayer.FLAG or (environment and ours)
 
 
 def convert_listen_to_connect_host(host: str) -> str:
@@ -377,7 +377,7 @@ def convert_listen_to_connect_host(host: str) -> str:
 
 def format_shown_path(path: Path) -> str:
     """Return a path as typed in the current folder."""
-    if (server := find_server_of_copy(path)) is not None:
+    if (server := find_store_server_by_copy(path)) is not None:
         return server.shown
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
@@ -403,16 +403,16 @@ def _spell_value(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class Loaded:
     settings: Settings
-    sources: Mapping[str, Source]
+    sources: Mapping[str, SettingSource]
     """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``; also for each
     ``upstream.NAME``."""
 
     @property
-    def upstreams(self) -> tuple[tuple[str, str, Source], ...]:
+    def upstreams(self) -> tuple[tuple[str, str, SettingSource], ...]:
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
 
     def is_default(self, name: str) -> bool:
-        return self.sources[name].origin is Origin.DEFAULT
+        return self.sources[name].origin is SettingLayer.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
         """Return name and value of given flags and, if `environment`, of variables; a list once for each value.
@@ -432,7 +432,7 @@ class Loaded:
                 given += [(option.name, one if isinstance(one, bool) else _spell_value(one)) for one in each]
         return tuple(given)
 
-    def add_unset_upstreams(self, found: Mapping[str, tuple[str, Source]]) -> Loaded:
+    def add_unset_upstreams(self, found: Mapping[str, tuple[str, SettingSource]]) -> Loaded:
         """Add upstreams that no option has set: name -> (base URL, source)."""
         new = {name: pair for name, pair in found.items() if name not in self.settings.upstream}
         if not new:
@@ -441,7 +441,7 @@ class Loaded:
         sources = dict(self.sources) | {f"upstream.{name}": source for name, (_, source) in new.items()}
         if self.is_default("upstream"):
             found_in = list(dict.fromkeys(source for _, source in new.values()))
-            sources["upstream"] = Source(found_in[0].origin, ", ".join(each.name for each in found_in))
+            sources["upstream"] = SettingSource(found_in[0].origin, ", ".join(each.name for each in found_in))
         # Not read again: a name may be ours (`*`, where all goes in mitmproxy's reverse mode).
         settings = copy(self.settings)
         object.__setattr__(settings, "upstream", upstream)
@@ -451,7 +451,7 @@ class Loaded:
 @dataclass(frozen=True, slots=True)
 class _GivenValue:
     value: Any
-    source: Source
+    source: SettingSource
     folder: Path
 
 
@@ -464,7 +464,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     file = next((_read_table(*each) for each in find_pyproject_tables(cwd)), {})
     layers = [file, _read_env(env, cwd), _read_command_line_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / protocol.DEFAULT_STORE}
-    sources = dict.fromkeys(FORMS, Source())
+    sources = dict.fromkeys(FORMS, SettingSource())
     for layer in layers:
         for name, given in layer.items():
             found[name] = _validate_one(name, given, found.get(name), env)
@@ -493,7 +493,7 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
             typed = str(given.value)
             return (
                 register_store_server(typed, env)
-                if is_server_url(typed)
+                if is_postgres_url(typed)
                 else given.folder / parsers.parse_path_setting(given.value)
             )
         value = FORMS[name].read(given.value)
@@ -515,7 +515,9 @@ def _read_command_line_flags(flags: Mapping[str, object], cwd: Path) -> dict[str
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     for name in given:
         _check_option_name(name, name, "the flags", names)
-    return {name: _GivenValue(value, Source(Origin.FLAG, names[name]), cwd) for name, value in given.items()}
+    return {
+        name: _GivenValue(value, SettingSource(SettingLayer.FLAG, names[name]), cwd) for name, value in given.items()
+    }
 
 
 def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
@@ -524,7 +526,7 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
             spellings = [option.env for option in list_setting_options()]
             name = _check_option_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
-            found[name] = _GivenValue(env[variable], Source(Origin.ENVIRONMENT, variable), cwd)
+            found[name] = _GivenValue(env[variable], SettingSource(SettingLayer.ENVIRONMENT, variable), cwd)
     return found
 
 
@@ -537,7 +539,7 @@ def find_pyproject_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Pat
 
 
 def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenValue]:
-    source = Source(Origin.FILE, f"{folder / 'pyproject.toml'} {TABLE}")
+    source = SettingSource(SettingLayer.FILE, f"{folder / 'pyproject.toml'} {TABLE}")
     found: dict[str, _GivenValue] = {}
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:

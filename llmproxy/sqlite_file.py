@@ -4,7 +4,7 @@ A POSIX lock belongs to a process and a file. Closing *any* descriptor of a file
 holds on it, SQLite's too. Another process then sees no writer, checkpoints and removes the write-ahead log, and the
 live writer commits to an unlinked file: acknowledged, and lost (https://www.sqlite.org/howtocorrupt.html, 2.2). So
 databases are read through SQLite alone, which tracks its own descriptors, and the one function that must read raw bytes
-(`copy_database_bytes`) keeps its descriptor until the last connection of this process to that file is closed.
+(`copy_raw_database_file`) keeps its descriptor until the last connection of this process to that file is closed.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def open_connection(path: Path, query: str, *, timeout: float) -> OverwriteAware
     return made
 
 
-def read_state(path: Path) -> DatabaseFileState:
+def read_database_file_state(path: Path) -> DatabaseFileState:
     """Return the state of `path` without changing or creating anything. Raises sqlite3.Error: unreadable or damaged.
 
     It takes no lock, unless the file looks invalid: it may be in the middle of its first commit.
@@ -198,7 +198,7 @@ def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
 def is_database(path: Path) -> bool:
     """Return whether a file is an SQLite database, damaged or not: it must not be opened with `open`. Never raises."""
     try:
-        return read_state(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
+        return read_database_file_state(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
     except sqlite3.Error as error:
         return get_sqlite_primary_code(error) in DAMAGED
 
@@ -211,7 +211,7 @@ def passes_quick_check(path: Path) -> bool:
         return False
 
 
-def read_start_of_foreign_file(path: Path, count: int = 16) -> bytes:
+def read_head_of_non_database(path: Path, count: int = 16) -> bytes:
     """Return the first bytes of a file that is no database, for a message; b"" if unreadable."""
     if not path.is_file():
         return b""
@@ -225,7 +225,7 @@ def read_start_of_foreign_file(path: Path, count: int = 16) -> bytes:
         _close_descriptor_when_unused(descriptor)
 
 
-def copy_database_bytes(source: Path, target: Path) -> None:
+def copy_raw_database_file(source: Path, target: Path) -> None:
     """Copy a database's bytes to a new file, for one that SQLite cannot read in place. Raises OSError."""
     descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:

@@ -168,7 +168,7 @@ class _HaltReading(Exception):
     """Signal that the rest of the file cannot be parsed; the problem is already noted."""
 
 
-class Limits(NamedTuple):
+class YamlLimits(NamedTuple):
     size: int
     aliased: int
     """Maximum values added by the aliases of one file."""
@@ -176,10 +176,10 @@ class Limits(NamedTuple):
     """Converter of unquoted texts, in place of the core schema."""
 
 
-SUITE = Limits(MAX_BYTES, 300_000)
+SUITE = YamlLimits(MAX_BYTES, 300_000)
 
 
-def read_file(
+def read_yaml_file(
     path: Path, problems: Problems, name: str = "", doubts: Problems | None = None, *, empty_hint: str = ""
 ) -> list[tuple[object, YamlPlace]]:
     """Return a file's documents with their places; `name` replaces the path in messages."""
@@ -203,7 +203,7 @@ def read_documents(
     doubts: Problems | None = None,
     *,
     empty_hint: str = "",
-    limits: Limits = SUITE,
+    limits: YamlLimits = SUITE,
 ) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a YAML text with their places, without empty documents in between.
 
@@ -236,7 +236,9 @@ def read_documents(
     return documents
 
 
-def parse_single_yaml_document(content: bytes | str, name: str, *, empty_hint: str = "", limits: Limits = SUITE) -> Any:
+def parse_single_yaml_document(
+    content: bytes | str, name: str, *, empty_hint: str = "", limits: YamlLimits = SUITE
+) -> Any:
     """Return the only document of a YAML text as plain values. Raises SuiteProblems."""
     problems = Problems()
     documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits)
@@ -299,7 +301,7 @@ def _add_syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str, probl
 
 
 class _ValueBuilder:
-    def __init__(self, text: str, name: str, problems: Problems, doubts: Problems, limits: Limits) -> None:
+    def __init__(self, text: str, name: str, problems: Problems, doubts: Problems, limits: YamlLimits) -> None:
         self.limits = limits
         self.name, self.problems, self.doubts = name, problems, doubts
         self.events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)

@@ -36,7 +36,7 @@ DIALECT = '''
 from dataclasses import replace
 
 from llmproxy.core.dialects import openai
-from llmproxy.core.dialects.codecs import Codec
+from llmproxy.core.dialects.dialect_table import Codec
 
 _MURMUR = Codec(lambda draft, value: draft.add_text(value.get("heard")), lambda value: value.get("over") is True)
 DIALECT = replace(openai.DIALECT, codecs={"murmur": _MURMUR})
@@ -97,7 +97,7 @@ REPORT_ROW = """\
 """
 MATCHER = '''
 
-@matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
+@register_matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
 def is_shout(operand: object, seen: ValueToMatch) -> Match:
     """Return whether a text shouts."""
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
@@ -189,7 +189,7 @@ CHANGES: dict[str, list[Change]] = {
     "a provider": [Change("core/providers/provider_table.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
         Change("core/providers/provider_table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
-        Change("core/dialects/codecs.py", DIALECT_ROW, 'LazyDialect("ollama"'),
+        Change("core/dialects/dialect_table.py", DIALECT_ROW, 'LazyDialect("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],
     "a format of recordings": [
@@ -313,10 +313,10 @@ def test_a_provider_is_a_row(grown: Grown, tmp_path: Path) -> None:
 import json
 from llmproxy.core.providers.routing import route, route_by_host
 from llmproxy.scenario.models.route_via_proxy import route_model as models
-from llmproxy.trace.reading.decoded_exchange import get_otel_provider
+from llmproxy.trace.reading.decoded_exchange import map_to_otel_provider_name
 by_prefix = route("/acme/v1/chat/completions", (), {})
 by_host = route_by_host("https", "api.acme.example", 443, "/v1/chat/completions", {})
-print(json.dumps([by_prefix.operation, by_host.provider.name, models("acme_ai/x", "http://p")["api_base"], get_otel_provider("acme")]))
+print(json.dumps([by_prefix.operation, by_host.provider.name, models("acme_ai/x", "http://p")["api_base"], map_to_otel_provider_name("acme")]))
 """
     told = json.loads(grown.python(asked))
     assert told == ["chat.completions", "acme", "http://p/acme/v1", "acme.cloud"]

@@ -2,7 +2,7 @@
 
 A text that names ``llmproxy why`` without the store, or ``llmproxy start`` without the upstream, does something else than it says when it is
 typed: it looks into another store, or sends a gateway's key to the provider's public host.
-`advice.format_command` keeps the store, `advice.StartCommand` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
+`advice.format_command` keeps the store, `advice.ProxyStartCommand` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
 nothing to keep.
 """
 
@@ -24,11 +24,11 @@ from llmproxy.advice import (
     EXTRAS,
     LONGEST,
     NAME,
-    StartCommand,
+    ProxyStartCommand,
     build_missing_extra_error,
     build_pip_requirement,
     choose_install_command,
-    describe_upgrade,
+    describe_version_upgrade,
     find_reinstall_url,
     format_command,
     format_store_option,
@@ -63,13 +63,13 @@ BY_HAND = {
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",
-    "cli/parts/options.py": "the name of the command that `StartCommand` completes",
+    "cli/parts/options.py": "the name of the command that `ProxyStartCommand` completes",
     "cli/parts/import_files.py": "who holds the store while it writes",
     "cli/rerecord.py": "who holds the store while it writes",
-    "cli/replay.py": "the name of the command, in a refusal and before `StartCommand`",
+    "cli/replay.py": "the name of the command, in a refusal and before `ProxyStartCommand`",
     "cli/learn.py": "the name of the command that starts a proxy",
     "cli/run.py": "an example with another model",
-    "cli/parts/run_ending.py": "the name of the command that `StartCommand` completes, and what the command never used",
+    "cli/parts/run_ending.py": "the name of the command that `ProxyStartCommand` completes, and what the command never used",
     "cli/parts/session_setup.py": "the name of the command around this one, and an option for either",
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
@@ -117,7 +117,7 @@ def found() -> dict[str, list[str]]:
 
 
 def test_no_command_is_printed_that_forgets_what_was_typed() -> None:
-    """A new text with a command in it is made by `format_command` or `StartCommand`, or says here why it keeps nothing."""
+    """A new text with a command in it is made by `format_command` or `ProxyStartCommand`, or says here why it keeps nothing."""
     assert {name: lines for name, lines in found().items() if name not in BY_HAND} == {}
 
 
@@ -153,7 +153,9 @@ def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
 
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     """It has a proxy of its own: upstream, folder and rules are kept, the address is not."""
-    again = StartCommand(options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c")))
+    again = ProxyStartCommand(
+        options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c"))
+    )
     typed = again.for_other_command("llmproxy learn x").command("", store="s.db")
     assert typed == "llmproxy learn x --store s.db --upstream a=http://a --cassette-dir 'c c' -- COMMAND"
 
@@ -319,7 +321,7 @@ def test_a_page_is_named_where_its_proxy_goes_on(
 def test_inside_mitmproxy_options_are_set() -> None:
     """There is no `llmproxy start` there."""
     options = (("upstream", "a=http://a/v1"), ("forward", True))
-    again = StartCommand('mitmdump -s "$(llmproxy addon)"', "", options, in_mitmproxy=True)
+    again = ProxyStartCommand('mitmdump -s "$(llmproxy addon)"', "", options, in_mitmproxy=True)
     assert again.command("auto", "a b") == (
         "mitmdump -s \"$(llmproxy addon)\" --set llmproxy_mode=auto --set 'llmproxy_cassette=a b'"
         " --set llmproxy_upstream=a=http://a/v1 --set llmproxy_forward=true"
@@ -328,13 +330,13 @@ def test_inside_mitmproxy_options_are_set() -> None:
 
 def test_upstreams_of_a_session_are_named() -> None:
     """They were told to the session, and the proxy does not know them."""
-    command = StartCommand().command("auto", "c", upstreams={"openai": "https://gw.corp"})
+    command = ProxyStartCommand().command("auto", "c", upstreams={"openai": "https://gw.corp"})
     assert command == "llmproxy start --mode auto --cassette c --upstream openai=https://gw.corp"
 
 
 def test_a_command_is_whole_or_says_that_it_is_not() -> None:
     """Cut in the middle of a gateway's name it would run, with another host."""
-    again = StartCommand(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
+    again = ProxyStartCommand(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
     assert len(again.command("auto")) < LONGEST
     assert "... (and the options that it runs with" in again.command("auto")
     assert format_store_option("llmproxy.db") == ""
@@ -358,7 +360,7 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
     for each in (clone, tmp_path / "x.whl"):
         assert build_pip_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
     typed = f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
-    assert describe_upgrade(noted(clone.as_uri())).endswith(typed)
+    assert describe_version_upgrade(noted(clone.as_uri())).endswith(typed)
 
 
 def test_a_repository_is_named_with_its_revision() -> None:
@@ -374,7 +376,7 @@ def test_a_repository_is_named_with_its_revision() -> None:
 def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     """From an index, a file that is gone, a URL with a password."""
     assert build_pip_requirement(told, "proxy") == f"{NAME}[proxy]"
-    assert describe_upgrade(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
+    assert describe_version_upgrade(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
 
 
 @pytest.mark.parametrize(("prefix", "installer", "editable", "typed"), [

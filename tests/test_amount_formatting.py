@@ -9,13 +9,13 @@ import pytest
 
 from llmproxy.amount_formatting import (
     dollars,
-    duration,
     format_clock,
     format_count,
+    format_local_time,
+    format_milliseconds,
     format_seconds,
     format_tokens_in_out,
     number,
-    when,
 )
 
 DURATIONS = (
@@ -44,7 +44,7 @@ COUNTS = (
 def test_unknown_is_said_and_zero_is_not_invented() -> None:
     assert (number(None), number(0), number(12345)) == ("?", "0", "12,345")
     assert (format_tokens_in_out(None, None), format_tokens_in_out(1200, None)) == ("", "1,200>?")
-    assert duration(None) == ""
+    assert format_milliseconds(None) == ""
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_money_has_one_form(cost: Decimal | float, text: str) -> None:
 @pytest.mark.parametrize(("ms", "text"), [*DURATIONS, (None, "")])
 def test_a_duration_has_the_digits_that_say_something(ms: float | None, text: str) -> None:
     """Milliseconds, seconds, minutes, hours; none is sixty of what stands before the next."""
-    assert duration(ms) == format_seconds(None if ms is None else ms / 1000) == text
+    assert format_milliseconds(ms) == format_seconds(None if ms is None else ms / 1000) == text
 
 
 def test_times_are_told_by_one_clock() -> None:
     """The machine's own unless a zone is given; what no calendar has stays a number."""
-    assert (format_clock(45296.0, UTC), when(45296.0, UTC)) == ("12:34:56", "1970-01-01 12:34:56")
-    assert when(45296.0).endswith(format_clock(45296.0))
-    assert (when(0), when(1e300)) == ("", "1e+300")
+    assert (format_clock(45296.0, UTC), format_local_time(45296.0, UTC)) == ("12:34:56", "1970-01-01 12:34:56")
+    assert format_local_time(45296.0).endswith(format_clock(45296.0))
+    assert (format_local_time(0), format_local_time(1e300)) == ("", "1e+300")
 
 
 @pytest.mark.parametrize(("many", "text"), COUNTS)

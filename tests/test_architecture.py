@@ -52,9 +52,9 @@ def test_help_imports_nothing_heavy() -> None:
 UNTIL_IT_SERVES = """
 import asyncio, os, signal
 from llmproxy.cli import main
-from llmproxy.report.proxy_console import Console
-_ = Console.on_start  # said once it serves
-Console.on_start = lambda *_: asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+from llmproxy.report.proxy_console import ProxyConsole
+_ = ProxyConsole.on_start  # said once it serves
+ProxyConsole.on_start = lambda *_: asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
 main(["start", "--mode", "replay", "--port", "0", "--quiet"])
 """
 SHIM = """
@@ -86,7 +86,14 @@ def test_a_start_imports_nothing_that_it_does_not_need(
 
 @pytest.mark.parametrize(
     "module",
-    ["engine.engine", "providers.routing", "store.store", "cassettes.folder", "cassettes.formats", "misses.explain"],
+    [
+        "engine.engine",
+        "providers.routing",
+        "store.store",
+        "cassettes.folder_sync",
+        "cassettes.formats",
+        "misses.explain",
+    ],
 )
 def test_the_core_runs_without_the_extras(module: str) -> None:
     """Whatever runs in the user's own environment must not need mitmproxy or litellm."""

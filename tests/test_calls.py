@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from llmproxy.calls_and_totals import KEPT_MISSES, Call, Totals, find_strict_violations
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import KEPT_MISSES, Call, Totals, find_strict_violations
 
 ASKED = Call(decision=Decision.REPLAY, method="POST", target="/v1/chat/completions", status=200, interaction=1)
 HIT = ASKED._replace(model="gpt-4o", input=10, output=2, cost=Decimal("0.10"))

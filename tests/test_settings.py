@@ -17,9 +17,9 @@ from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import (
     KeyScrubPattern,
     Normalize,
-    Origin,
+    SettingLayer,
     Settings,
-    Source,
+    SettingSource,
     format_value,
     list_setting_options,
     load,
@@ -187,7 +187,7 @@ def test_upstreams_of_all_sources_come_together(tmp_path: Path) -> None:
     loaded = load({"upstream": ["b=http://flag"]}, {}, tmp_path)
     assert loaded.settings.upstream == {"a": "http://file", "b": "http://flag"}
     loaded = loaded.add_unset_upstreams(
-        {name: (f"http://{name}", Source(Origin.ENVIRONMENT, name.upper())) for name in "ac"}
+        {name: (f"http://{name}", SettingSource(SettingLayer.ENVIRONMENT, name.upper())) for name in "ac"}
     )
     found = {(name, url) for name, url, _ in loaded.upstreams}
     assert found == {("a", "http://file"), ("b", "http://flag"), ("c", "http://c")}

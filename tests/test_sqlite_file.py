@@ -20,7 +20,7 @@ import llmproxy
 from llmproxy import sqlite_file
 from llmproxy.cli import COMMANDS, main
 from llmproxy.cli.ui import make_viewer_query_function
-from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -33,10 +33,10 @@ from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
 from llmproxy.sqlite_file import (
     DatabaseFileState,
-    copy_database_bytes,
+    copy_raw_database_file,
     open_connection,
-    read_start_of_foreign_file,
-    read_state,
+    read_database_file_state,
+    read_head_of_non_database,
     sidecar_path,
 )
 from llmproxy.trace import Cassette
@@ -98,7 +98,7 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
     path = tmp_path / "a b%20?#ü.db"
     make(path)
     before = look(tmp_path) if state is not DatabaseFileState.FOLDER else None
-    assert read_state(path) is state
+    assert read_database_file_state(path) is state
     assert before is None or look(tmp_path) == before
 
 
@@ -110,7 +110,7 @@ def test_a_damaged_database_is_not_taken_for_another_file(tmp_path: Path) -> Non
     for damaged in (whole[:1500], whole.replace(b"CREATE TABLE", b"CREATE\xddTABLE", 1)):
         path.write_bytes(damaged)
         with pytest.raises(sqlite3.DatabaseError) as raised:
-            read_state(path)
+            read_database_file_state(path)
         assert raised.value.sqlite_errorcode == sqlite3.SQLITE_CORRUPT
         assert not sqlite_file.passes_quick_check(path)
 
@@ -270,14 +270,14 @@ def cassettes(path: Path) -> None:
 
 
 def crashed_copy(path: Path) -> None:
-    copy_database_bytes(path, path.with_name("copied.db"))
-    read_start_of_foreign_file(path)
+    copy_raw_database_file(path, path.with_name("copied.db"))
+    read_head_of_non_database(path)
 
 
 OPENERS: dict[str, Callable[[Path], object]] = {
     "reader": lambda path: reopened(path).close(),
     "writer": lambda path: reopened(path, writable=True).close(),
-    "peek": read_state,
+    "peek": read_database_file_state,
     "copy": crashed_copy,
     "trace": lambda path: Cassette.from_store(path, cassette="default"),
     "journal": lambda path: (
@@ -406,5 +406,5 @@ def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
     """A pipe gives its reader nothing until somebody writes: a start would hang."""
     pipe = tmp_path / "pipe.db"
     os.mkfifo(pipe)
-    assert read_state(pipe) is DatabaseFileState.FOREIGN
-    assert read_start_of_foreign_file(pipe) == b""
+    assert read_database_file_state(pipe) is DatabaseFileState.FOREIGN
+    assert read_head_of_non_database(pipe) == b""

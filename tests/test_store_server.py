@@ -10,9 +10,9 @@ import pytest
 
 from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start
 from llmproxy.server_store_copies import (
-    find_server_of_copy,
-    format_store_place,
-    is_server_url,
+    find_store_server_by_copy,
+    format_store_location,
+    is_postgres_url,
     register_store_server,
     strip_secrets_from_url,
 )
@@ -36,10 +36,10 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     store = load({}, env, tmp_path).settings.store
     assert store.is_relative_to(tmp_path)
     assert store == register_store_server(URL.replace("s3cret%21", "other"), env)
-    assert format_store_place(store) == format_shown_path(store) == strip_secrets_from_url(URL)
-    assert find_server_of_copy(tmp_path / "llmproxy.db") is None
+    assert format_store_location(store) == format_shown_path(store) == strip_secrets_from_url(URL)
+    assert find_store_server_by_copy(tmp_path / "llmproxy.db") is None
     register_store_server(URL, env)
-    server = find_server_of_copy(store)
+    server = find_store_server_by_copy(store)
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}
     assert "s3cret" not in repr(server)
@@ -47,7 +47,7 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
 
 def test_a_file_is_no_server() -> None:
     """Only PostgreSQL's schemes are."""
-    found = [is_server_url(each) for each in ("x.db", "postgres.db", "mysql://h/x", "POSTGRESQL://h/x")]
+    found = [is_postgres_url(each) for each in ("x.db", "postgres.db", "mysql://h/x", "POSTGRESQL://h/x")]
     assert found == [False, False, False, True]
 
 

@@ -74,8 +74,8 @@ _build_decision_row = lambda run, call: _row(run, call._replace(note=translate(c
 """,
     "suite/matchers/match.py": """
 from llmproxy.translated import translate
-_matcher = matcher
-matcher = lambda name, objection=lambda _: "", **more: _matcher(name, objection=lambda it: translate(objection(it)), **more)
+_matcher = register_matcher
+register_matcher = lambda name, objection=lambda _: "", **more: _matcher(name, objection=lambda it: translate(objection(it)), **more)
 """,
     "suite/run/case_runner.py": """
 from llmproxy.translated import translate

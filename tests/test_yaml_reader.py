@@ -19,7 +19,7 @@ from llmproxy.yaml_reader import (
     find_yaml_place_of_path,
     get_yaml_place,
     read_documents,
-    read_file,
+    read_yaml_file,
 )
 
 
@@ -182,7 +182,7 @@ def test_a_large_file_is_refused_at_once(tmp_path: Path) -> None:
     path, problems = tmp_path / "big.yaml", Problems()
     path.write_text("# " + "x" * 5_000_000, encoding="utf-8")
     began = time.process_time()
-    assert read_file(path, problems) == []
+    assert read_yaml_file(path, problems) == []
     assert time.process_time() - began < 1
     assert "5.0 MB, and at most 1.0 MB are read (split it" in str(*problems)
 
@@ -197,7 +197,7 @@ def test_the_largest_file_is_read_in_time() -> None:
 
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
     problems = Problems()
-    assert read_file(tmp_path / "no.yaml", problems) == []
+    assert read_yaml_file(tmp_path / "no.yaml", problems) == []
     assert "No such file" in str(*problems)
 
 

@@ -20,7 +20,7 @@ from llmproxy.advice import format_command
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
-    CommandWithoutLiveChannels,
+    CommandWithoutLiveOptions,
     RunArguments,
     format_record_command,
     load_settings,
@@ -28,10 +28,10 @@ from llmproxy.cli.parts.options import (
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given_store
 from llmproxy.client.proxy_process import read_env_proxy_url
-from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.changes.accepted_changes import (
     AcceptedChange,
-    Condition,
+    ClientVersionCondition,
     build_accepted_changes,
     client_slug,
     merge_accepted,
@@ -40,16 +40,16 @@ from llmproxy.core.changes.change import Author
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import forget_interrupted_trials_served_recordings
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
+from llmproxy.core.store.queries import read_accepted_changes, store_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
-from llmproxy.report.change_summary import ChangeGroup, ChangeSummary, summarize_recent_trials
 from llmproxy.report.json_report import read_report_runs
-from llmproxy.server_store_copies import find_server_of_copy, store_exists
+from llmproxy.report.request_change_summary import ChangeGroup, ChangeSummary, summarize_change_trials
+from llmproxy.server_store_copies import find_store_server_by_copy, store_exists
 from llmproxy.settings import Loaded
 
 
-class _ChangesArgumentParser(CommandWithoutLiveChannels):
+class _ChangesArgumentParser(CommandWithoutLiveOptions):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = args[:1] in (["list"], ["drop"])
         return super().parse_args(ctx, args)
@@ -88,14 +88,14 @@ def changes(
         code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
         if code not in (Exit.OK, Exit.MISS):
             forget_interrupted_trials_served_recordings(store, since)
-        folder, found = loaded.settings.cassette_dir, summarize_recent_trials(store, since, loaded.settings.cassette)
+        folder, found = loaded.settings.cassette_dir, summarize_change_trials(store, since, loaded.settings.cassette)
         final = print_changes_and_choose_exit(store, found, code, folder=folder, json_file=file, markdown=markdown)
         raise typer.Exit(final)
 
 
 def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
-    from llmproxy.cli.run import run_command
+    from llmproxy.cli.run import run_command_with_proxy
 
     settings = loaded.settings
     if read_env_proxy_url(os.environ):
@@ -103,7 +103,7 @@ def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str
     if not store_exists(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."
         raise CassetteNotFound(msg, hint=f"Record first: {format_record_command(loaded)}")
-    return run_command(asked, {**os.environ, **more})
+    return run_command_with_proxy(asked, {**os.environ, **more})
 
 
 def count_last_report_outcomes(since: float) -> dict[str, int]:
@@ -148,7 +148,7 @@ def read_accepted_changes_by_cassette(loaded: Loaded) -> dict[str, tuple[Accepte
 def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) -> None:
     """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would lack the change."""
     settings = loaded.settings
-    if settings.cassette_dir is None and find_server_of_copy(settings.store) is None:
+    if settings.cassette_dir is None and find_store_server_by_copy(settings.store) is None:
         with open_given_store(settings.store) as store:
             filed = next(filter(store.read_synced_file, cassettes), "")
         if filed:
@@ -160,7 +160,7 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         for cassette, accepted in made.items():
-            replace_accepted_changes(store, cassette, accepted)
+            store_accepted_changes(store, cassette, accepted)
             if settings.cassette_dir is not None:
                 files = CassetteDir(settings.cassette_dir, now=time.time)
                 files.save_cassette(store, cassette, remember=store.record_synced_file)
@@ -281,7 +281,7 @@ def _load_pending_changes(
     done = {name: {each.name: each.exactly for each in some} for name, some in standing.items()}
     pending = [
         group
-        for group in summarize_recent_trials(loaded.settings.store).groups
+        for group in summarize_change_trials(loaded.settings.store).groups
         if group.name in again
         or any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
@@ -324,7 +324,7 @@ def _format_change_counts_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
 
 
 def _write_accepted_changes(
-    loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None
+    loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: ClientVersionCondition | None
 ) -> None:
     today = date.today()  # noqa: DTZ011 - the day of who accepts
     before, made = read_accepted_changes_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
@@ -352,9 +352,9 @@ def _parse_date(text: str) -> date | None:
     return day
 
 
-def _parse_client_condition(text: str) -> Condition | None:
+def _parse_client_condition(text: str) -> ClientVersionCondition | None:
     if not text:
         return None
     if not (found := re.fullmatch(r"([A-Za-z][\w./-]*)(?:>=([\w.+-]+))?", text)):
         raise SettingsError(f"--when {text!r} names a client: claude-code, or claude-code>=2.1.332.")
-    return Condition(found[1], found[2] or "")
+    return ClientVersionCondition(found[1], found[2] or "")

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.advice import StartCommand
+from llmproxy.advice import ProxyStartCommand
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.env import find_configured_proxy_url, open_control
-from llmproxy.cli.parts.options import CommandWithFreePortProxy, RunArguments, load_settings
+from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.client import bypass_monitor, child_env
@@ -33,7 +33,7 @@ _WATCHED = 3.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor", cls=CommandWithFreePortProxy, context_settings={"allow_interspersed_args": False})(doctor)
+    app.command("doctor", cls=FreePortCliCommand, context_settings={"allow_interspersed_args": False})(doctor)
 
 
 def doctor(
@@ -146,7 +146,7 @@ def diagnose_traffic_arrival(reports: Iterable[Report]) -> Diagnosis:
 
 
 def check_bypassing_programs(
-    seen: Mapping[int, bypass_monitor.MonitoredProcess],
+    seen: Mapping[int, bypass_monitor.BypassMonitoredProcess],
     past: Mapping[int, Sequence[bypass_monitor.Address]],
     url: str,
     *,
@@ -181,7 +181,7 @@ def _describe_connections(addresses: Sequence[bypass_monitor.Address]) -> str:
     return " and ".join(f"{deed} {', '.join(what)}" for deed, what in deeds.items())
 
 
-def _list_runtime_advice(who: Iterable[bypass_monitor.MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
+def _list_runtime_advice(who: Iterable[bypass_monitor.BypassMonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
     """Return advice for the runtimes of these programs; for shells and the like only without other advice."""
     runtimes = list(dict.fromkeys(find_runtime_advice(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]
@@ -215,7 +215,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
         _, port = parse_url_address(url)
-        start = StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
+        start = ProxyStartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
         advice = (start, "or say where it is: export LLMPROXY_URL=http://...")
         found.append(Diagnosis(BAD, error.message, advice))
     found += [*check_proxy_env_variables(env, url), *check_own_address_exempt(env, url)]
@@ -259,7 +259,7 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         given |= bypass_monitor.make_lookup_reporting_env(given, Path(folder))
         code = run_child(asked.command, given, monitor.start if monitor.is_supported else lambda _pid: None)
         monitor.stop()
-        by_name = bypass_monitor.find_lookup_bypasses(
+        by_name = bypass_monitor.find_bypasses_by_dns_lookup(
             bypass_monitor.read_host_lookups(Path(folder)), socket.gethostname()
         )
         reports = proxy.control.sessions()
@@ -267,7 +267,7 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
     upstreams = frozenset(map(parse_url_address, find_upstreams(env, proxy.url).values()))
     past = monitor.find_bypasses(parse_url_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
-        monitor.seen.setdefault(pid, bypass_monitor.MonitoredProcess(pid, program))
+        monitor.seen.setdefault(pid, bypass_monitor.BypassMonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
     found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic_arrival(reports)]
     arrived, intercepted = any(report.calls for report in reports), asked.options.intercept

@@ -28,18 +28,23 @@ from llmproxy.amount_formatting import dollars
 from llmproxy.cli.parts.options import format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given_store
-from llmproxy.cli.rerecord import LiveRequest, build_live_request, start_recording_proxy
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.cli.rerecord import RerecordRequest, build_rerecord_request, start_recording_proxy
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
 from llmproxy.core.providers.routing import get_dialect_family
 from llmproxy.core.secrets.redact import is_redacted_request
-from llmproxy.core.store.rows import StoredCallSummary, get_answer_unix_time
+from llmproxy.core.store.row_conversion import StoredCallSummary, get_answer_date_or_start
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.server_store_copies import store_exists
-from llmproxy.trace.comparing import drift as stats
-from llmproxy.trace.comparing.drift import ALPHA, AnswerProperties, describe_answer_behavior, extract_answer_properties
+from llmproxy.trace.comparing import answer_drift_statistics as stats
+from llmproxy.trace.comparing.answer_drift_statistics import (
+    ALPHA,
+    AnswerProperties,
+    describe_answer_behavior,
+    extract_answer_properties,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -147,7 +152,7 @@ def _make_last_answers_baseline(kept: Path, first: str) -> None:
 class _DriftPlan:
     runs: int
     recorded: int
-    chosen: list[LiveRequest] = field(default_factory=list)
+    chosen: list[RerecordRequest] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
@@ -222,7 +227,7 @@ def _draw_rows_round_robin(groups: Mapping[tuple[Any, ...], list[StoredCallSumma
                 yield row
 
 
-def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> LiveRequest:
+def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> RerecordRequest:
     """Return a call to send. Raises SettingsError with the reason for leaving it out."""
     if is_redacted_request(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
@@ -233,7 +238,7 @@ def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) 
         raise SettingsError("names what a server kept")
     if any(_is_provider_tool(tool) for tool in body.get("tools") or ()):
         raise SettingsError("runs tools of the provider")
-    made = build_live_request(recorded, loaded)
+    made = build_rerecord_request(recorded, loaded)
     if limit is not None and made.most is None:
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
     if limit is not None and made.most is not None and made.most > limit:
@@ -306,7 +311,7 @@ def _send_and_record_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, n
             spending.ended = True
 
 
-def _send_call_and_settle(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit) -> None:
+def _send_call_and_settle(client: httpx.Client, sampled: RerecordRequest, spending: _CostLimit) -> None:
     import httpx
 
     recorded = sampled.recorded
@@ -354,14 +359,14 @@ def _read_nightly_answers(
 def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerProperties]]:
     """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
-    since = {_request_key(each): get_answer_unix_time(each.started_at, each.response.headers) for each in asked}
+    since = {_request_key(each): get_answer_date_or_start(each.started_at, each.response.headers) for each in asked}
     every = _read_nightly_answers(kept, _BEFORE, since)
     return {name: [each for each in found if each.is_success] for name, found in every.items()}
 
 
 @dataclass(frozen=True)
 class _AnswerDrift:
-    sampled: LiveRequest
+    sampled: RerecordRequest
     earlier: Sequence[AnswerProperties]
     new: Sequence[AnswerProperties]
 
@@ -375,7 +380,7 @@ class _AnswerDrift:
 
     @cached_property
     def refusals(self) -> list[str]:
-        return stats.list_new_refusals(self.new)
+        return stats.list_distinct_refusals(self.new)
 
     @cached_property
     def shape(self) -> list[str]:
@@ -423,7 +428,9 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
         distance = stats.measure_answer_distance
         statistics = [stats.compute_statistic(each.baseline, each.successful_answers, distance) for each in told]
         both = all(each.earlier for each in told)
-        ps.append(stats.compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
+        ps.append(
+            stats.compute_permutation_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None
+        )
     corrected = iter(stats.correct_p_values([p for p in ps if p is not None]))
     return [
         _ModelVerdict(model, calls, None if p is None else next(corrected))

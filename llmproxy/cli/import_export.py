@@ -14,13 +14,13 @@ import typer
 from llmproxy.advice import format_store_option, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.completion import complete_cassette_names
-from llmproxy.cli.parts.import_files import Importer, group_files_by_cassette
+from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_by_cassette
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url_as_file, resolve_store_path
-from llmproxy.core.bindings import load_run_variables
+from llmproxy.core.bindings import deserialize_run_variables
 from llmproxy.core.cassettes.anonymized_export import describe_remaining_personal_names, to_anonymized_records
-from llmproxy.core.cassettes.folder import CassetteDir, build_slug
+from llmproxy.core.cassettes.folder_sync import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, review_yaml, write_text
 from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.forks.fork_rows import Fork, find_fork
@@ -28,8 +28,8 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_program_prefix
-from llmproxy.protocol import DEFAULT_STORE, format_sample_name
-from llmproxy.server_store_copies import find_server_of_copy, format_store_place
+from llmproxy.protocol import DEFAULT_STORE, format_cassette_sample
+from llmproxy.server_store_copies import find_store_server_by_copy, format_store_location
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import build_viewer_page_data, choose_cassettes
@@ -90,7 +90,7 @@ def import_(
     work = group_files_by_cassette(
         files, loaded.settings.cassette if cassette else None, get_format(form) if form else None
     )
-    importer = Importer(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream, model)
+    importer = RecordingFileImporter(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
     progress = ProgressLine("importing", "cassette")
@@ -154,7 +154,7 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
-            raise build_no_cassette_error(database, format_sample_name(settings.cassette, sample or 1))
+            raise build_no_cassette_error(database, format_cassette_sample(settings.cassette, sample or 1))
         fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
         fields = read_cassette_notes(database, settings.cassette)
     if file == "-":
@@ -182,7 +182,7 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 
 def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
     with open_store(store, writable=False, now=time.time) as database:
-        runs = [load_run_variables(said) for said in list_run_variables(database, cassette, sample)]
+        runs = [deserialize_run_variables(said) for said in list_run_variables(database, cassette, sample)]
         fields = [field.name for field in read_volatile_fields(database, cassette)]
     names = dict.fromkeys(each.name for run in runs for each in run)
     found = {"run variables": ", ".join(names), "volatile fields": ", ".join(fields)}
@@ -197,7 +197,7 @@ def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise build_no_cassette_error(database, format_sample_name(cassette or "any name", sample or 1))
+            raise build_no_cassette_error(database, format_cassette_sample(cassette or "any name", sample or 1))
         made = build_viewer_page_data(database, wanted, cassette or store.name)
         made["store_words"] = format_store_option(shareable_path(store))
         text = render_viewer_page(made, title=cassette or store.name)
@@ -296,8 +296,8 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
     ) -> None:
         refuse_url_as_file(file)
         path = resolve_store_path(store)
-        if find_server_of_copy(path) is None:
-            msg = f"{format_store_place(path)} is a file; this command brings cassettes to a server, or from one."
+        if find_store_server_by_copy(path) is None:
+            msg = f"{format_store_location(path)} is a file; this command brings cassettes to a server, or from one."
             raise SettingsError(msg, hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE")
         if new is not None and len(names) > 1:
             raise SettingsError("--as names one cassette.")
@@ -310,13 +310,13 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
             for cassette in names:
                 one.refresh_cassette(cassette)
                 other.refresh_cassette(new or cassette)
-                with ProgressLine(f"bringing {to_safe_line(cassette)} to {format_store_place(target)}"):
+                with ProgressLine(f"bringing {to_safe_line(cassette)} to {format_store_location(target)}"):
                     done = copy_cassette(one, other, cassette, new or cassette, instead=instead, holder=holder)
                 many = format_count(done.interactions, "interaction")
                 said = (
                     f"there already, the same {many}"
                     if done.same
-                    else f"{many} brought to {format_store_place(target)}"
+                    else f"{many} brought to {format_store_location(target)}"
                 )
                 before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
                 typer.echo(f"{new or cassette}: {said}{before}.")

@@ -17,8 +17,9 @@ from pathlib import Path
 import typer
 
 from llmproxy.amount_formatting import align_rows, format_count
+from llmproxy.calls_and_totals import Miss
 from llmproxy.cli.parts.completion import complete_cassette_names
-from llmproxy.cli.parts.options import CommandWithoutLiveChannels, RunArguments, load_settings, refuse_live_channels
+from llmproxy.cli.parts.options import CommandWithoutLiveOptions, RunArguments, load_settings, refuse_live_channels
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.cli.parts.store_arguments import (
@@ -30,15 +31,14 @@ from llmproxy.cli.parts.store_arguments import (
 from llmproxy.client.child_env import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.client.session_reports import list_miss_lines
-from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
+from llmproxy.core.bindings import KINDS, VolatileField, deserialize_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields_over_commands
-from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
+from llmproxy.core.cassettes.folder_sync import CassetteDir
+from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_run_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.proxy_calls import Miss
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded
 
@@ -50,7 +50,7 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("learn", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=CommandWithoutLiveOptions, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -128,7 +128,7 @@ def _choose_zone_of_other_date(loaded: Loaded) -> str:
         return ""
     with open_given_store(loaded.settings.store) as store:
         newest = read_newest_run_variables(store, loaded.settings.cassette)
-    recorded = next((each.value for each in load_run_variables(newest) if each.name == "date"), "")
+    recorded = next((each.value for each in deserialize_run_variables(newest) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = find_zone_with_other_date(recorded) if recorded == here else ""
     if zone:
@@ -216,7 +216,7 @@ def _shorten_text(text: str, most: int = _WIDEST) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
-def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[InterchangeablePair]:
+def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[MergedRecordingPair]:
     if not lessons:
         return []
     settings = loaded.settings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.advice import format_command
-from llmproxy.amount_formatting import number, when
+from llmproxy.amount_formatting import format_local_time, number
 from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
@@ -31,11 +31,11 @@ from llmproxy.core.sessions.journal import read_faulted_calls, read_misses, read
 from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import CassetteInfo
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import Channel, format_sample_name
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.protocol import Channel, format_cassette_sample
+from llmproxy.server_store_copies import format_store_location
 
 if TYPE_CHECKING:
     from llmproxy.core.store import integrity_checks
@@ -153,12 +153,12 @@ def _print_cassettes(
 
 
 CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
-    Column("cassette", lambda info: format_sample_name(info.name, info.sample)),
+    Column("cassette", lambda info: format_cassette_sample(info.name, info.sample)),
     Column("live", lambda info: number(info.live)),
     Column("replaced", lambda info: number(info.stored - info.live), measure=True),
     Column("tokens in", lambda info: number(info.tokens_in), measure=True),
     Column("out", lambda info: number(info.tokens_out), measure=True),
-    Column("last", lambda info: when(info.last_at)),
+    Column("last", lambda info: format_local_time(info.last_at)),
 )
 
 
@@ -179,8 +179,8 @@ def _format_optional(value: int | None) -> str:
 
 INTERACTION_COLUMNS: Sequence[Column[StoredCallSummary]] = (
     Column("id", lambda row: str(row.id)),
-    Column("recorded", lambda row: when(row.recorded_at), narrowest=len("2027-01-15 ")),
-    Column("cassette", lambda row: format_sample_name(row.cassette, row.sample)),
+    Column("recorded", lambda row: format_local_time(row.recorded_at), narrowest=len("2027-01-15 ")),
+    Column("cassette", lambda row: format_cassette_sample(row.cassette, row.sample)),
     Column("party", lambda row: row.party, alike=True),
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
     Column("model", lambda row: row.model or "", alike=True),
@@ -215,7 +215,7 @@ def why(
         print_line("The last run met injected faults, which are no misses:")
     for each in injected:
         asked = f"{each.provider} {each.operation} {each.model}"
-        print_line(f"  {when(each.at)}  {asked}  {each.status or '-'}  {each.note}")
+        print_line(f"  {format_local_time(each.at)}  {asked}  {each.status or '-'}  {each.note}")
     if not found:
         if path.is_file():
             print_line(f"No request was refused, as far as {path} knows.")
@@ -223,7 +223,7 @@ def why(
             print_line(f"Nothing is known: there is no {path}, so nothing has run with this store.")
             print_line(advise_missing_store(resolve_store_path(store)))
     for n, missed in enumerate(found):
-        print_line(("\n" if n else "") + f"--- {when(missed.at)}")
+        print_line(("\n" if n else "") + f"--- {format_local_time(missed.at)}")
         here = f"{format_command('why', str(missed.data.get('store', '')))}   "  # before the command that shows more
         print_line(escape_lines(missed.text.replace(here, "")))
 
@@ -242,7 +242,7 @@ def audit(
     rules = Rules.from_settings(settings.normalize)
     with open_given_store(store) as database:
         path, total = database.path, len(database.list_summaries())
-        pairs = list(integrity_checks.find_equal_keys(database, rules, settings.upstream))
+        pairs = list(integrity_checks.find_same_key_recordings(database, rules, settings.upstream))
         merges = bindings.find_recordings_merged_by_fields(database, rules, settings.upstream)
         services = integrity_checks.list_ignored_fields_by_service(database, rules, settings.upstream)
         answers = list(
@@ -257,7 +257,7 @@ def audit(
         volatile = {name: [each._asdict() for each in some] for name, some in merges.items()}
         print_json({"recordings": total, **found, "services": others, "volatile": volatile})
     else:
-        print_line(f"{format_store_place(path)}: {total} live recordings.")
+        print_line(f"{format_store_location(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
         _print_ignore_reason_counts(pairs)
         differed = [pair for pair in answers if pair.differences]

@@ -34,8 +34,8 @@ from llmproxy.cli.parts.store_arguments import (
     validate_cassette_name,
 )
 from llmproxy.core.bindings.text_alignment import find_git_user_positions
-from llmproxy.core.cassettes.anonymized_export import read_cassette_head_notes
-from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.anonymized_export import read_cassette_header_notes
+from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, find_secret_line_numbers
@@ -44,7 +44,7 @@ from llmproxy.core.store import queries
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
 from llmproxy.core.store.queries import RekeyedRecording, find_merged_keys, find_split_keys, read_accepted_changes
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import (
     CassetteError,
@@ -56,7 +56,7 @@ from llmproxy.errors import (
     ensure_program_prefix,
 )
 from llmproxy.files import read_bounded_bytes
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 
 _DAY = 86_400
 
@@ -82,7 +82,7 @@ class _Verifier:
             return 1
         with (
             open_given_store(path) as database,
-            ProgressLine(f"verifying {format_store_place(path)}", "interaction") as working,
+            ProgressLine(f"verifying {format_store_location(path)}", "interaction") as working,
         ):
             if self.cassette is not None and not self._is_cassette_stored(database, path):
                 return 0
@@ -111,7 +111,7 @@ class _Verifier:
             print_line(text)
         wrong = len(damaged) + sum(each.has_unexplained_key for each in found) + len(told)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
-        print_line(f"{format_store_place(path)}: {format_count(len(found), 'live interaction')}, {state}")
+        print_line(f"{format_store_location(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
 
     def count_file_errors(self, path: Path) -> int:
@@ -120,7 +120,7 @@ class _Verifier:
 
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
-        read_cassette_head_notes(recorded, path)
+        read_cassette_header_notes(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
             print_line(f"{path}: exchange {each.recorded.number} is no recording: {to_safe_line(each.why)}")
@@ -130,11 +130,11 @@ class _Verifier:
 
     def _describe_accepted_conflicts(self, database: Store) -> Iterator[str]:
         """Yield recordings that accepted changes would merge although their answers differ."""
-        from llmproxy.core.engine.carried_answers import find_conflicting_recordings  # late: it is half of the engine
+        from llmproxy.core.engine.carried_answers import find_acceptance_conflicts  # late: it is half of the engine
 
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = read_accepted_changes(database, name)
-            for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):
+            for one, other in find_acceptance_conflicts(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
                     f"cassette {to_safe_line(name)}: recordings #{one} and #{other} answer differently, and would be "
@@ -263,14 +263,14 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
 def _confirm_and_delete(database: Store, chosen: Collection[StoredCallSummary], *, yes: bool) -> bool:
     """Return whether they are deleted. Raises CassetteBusy: a session records a cassette that would lose answers."""
     if not chosen:
-        print_line(f"There is nothing to delete in {format_store_place(database.path)}.")
+        print_line(f"There is nothing to delete in {format_store_location(database.path)}.")
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
     what = f"{format_count(len(ids), 'interaction')} of {_format_cassette_names(chosen)}"
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
     print_line(
-        f"about {format_size(count_bytes_freed_by_deletion(database, ids))} of {format_store_place(database.path)}."
+        f"about {format_size(count_bytes_freed_by_deletion(database, ids))} of {format_store_location(database.path)}."
     )
     if not yes and not _ask_confirmation():
         print_line("Nothing was deleted." + ("" if sys.stdin.isatty() else " --yes deletes without asking."))
@@ -299,7 +299,7 @@ def rm(
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
             hint = suggest_numeric_cassette(database, lacking, "rm")
-            msg = f"There is no interaction {lacking} in {format_store_place(database.path)}."
+            msg = f"There is no interaction {lacking} in {format_store_location(database.path)}."
             raise CassetteNotFound(msg, hint=hint or f"Their numbers: {format_command('ls', database.path)}")
         wanted = {int(typed): rows[int(typed)] for typed in numbers}
         whole = []
@@ -468,7 +468,7 @@ def _read_file_or_store_copy(path: Path) -> bytes:
         return read_bounded_bytes(path)
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
-        sqlite_file.copy_database_bytes(path, copied)
+        sqlite_file.copy_raw_database_file(path, copied)
         return copied.read_bytes()
 
 

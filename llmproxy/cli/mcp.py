@@ -18,7 +18,7 @@ from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.client.tools.mcp_shim import McpShimOptions, run_mcp_shim
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
-from llmproxy.server_store_copies import is_server_url
+from llmproxy.server_store_copies import is_postgres_url
 
 _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
 _BEHIND = "llmproxy.behind"
@@ -92,13 +92,13 @@ def serve(
     """
     from llmproxy.client.tools.mcp_server import McpServeOptions, serve_mcp_on_stdio as serve_tools
 
-    is_store = is_server_url(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
+    is_store = is_postgres_url(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
     other = ""
     if not named:
-        named, other = choose_store_to_serve(Path.cwd())
+        named, other = choose_mcp_served_store(Path.cwd())
     behind = ctx.meta[_BEHIND]
     options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
     if options and not behind:
@@ -107,7 +107,7 @@ def serve(
     serve_tools(McpServeOptions(named, "" if is_store else what, write, behind, other, options))
 
 
-def choose_store_to_serve(folder: Path) -> tuple[str, str]:
+def choose_mcp_served_store(folder: Path) -> tuple[str, str]:
     """Return the store to serve if none was named (empty: the settings'), and the tests' store if both exist."""
     try:
         settings = load_settings({})

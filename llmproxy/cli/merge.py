@@ -15,7 +15,7 @@ from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
 from llmproxy.core.cassettes.formats import read_file_of_recordings, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_into_new_store
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.report_kinds import CHOICES, make_report_handler
+from llmproxy.report.report_kinds import CHOICES, parse_report_option
 from llmproxy.report.sharding import detect_report_kind, merge_shard_reports, read_shard_report
 
 _YAML = (".yaml", ".yml")
@@ -130,7 +130,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_shard_reports(parts, advise_recording)
     for text in wanted:
-        handler = make_report_handler(text)
+        handler = parse_report_option(text)
         for event in done.events:
             handler.handle(event)
         try:

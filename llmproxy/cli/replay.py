@@ -20,11 +20,12 @@ from typing import Any
 
 import typer
 
-from llmproxy.advice import StartCommand, format_command
-from llmproxy.amount_formatting import duration, format_count
+from llmproxy.advice import ProxyStartCommand, format_command
+from llmproxy.amount_formatting import format_count, format_milliseconds
+from llmproxy.calls_and_totals import Call
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import (
-    CommandWithoutLiveChannels,
+    CommandWithoutLiveOptions,
     RunArguments,
     format_record_command,
     load_settings,
@@ -45,10 +46,9 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_comman
 from llmproxy.client.session_reports import Report, format_session_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.sessions.session import split_cassette_sample
+from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
-from llmproxy.proxy_calls import Call
 from llmproxy.server_store_copies import require_store_in_file, store_exists
 from llmproxy.settings import Loaded, format_shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
@@ -56,7 +56,7 @@ from llmproxy.trace.export import build_trace_from_calls
 
 
 def register(app: typer.Typer) -> None:
-    app.command("replay", cls=CommandWithoutLiveChannels, context_settings={"allow_interspersed_args": False})(replay)
+    app.command("replay", cls=CommandWithoutLiveOptions, context_settings={"allow_interspersed_args": False})(replay)
     app.command("fork")(fork)
 
 
@@ -95,12 +95,12 @@ def replay(
         record = format_record_command(load_settings({**run.flags, "mode": None}))
         raise SettingsError(f"--mode {mode}: `llmproxy replay` replays.", hint=f"Record with {record}")
     run = replace(run, flags={**run.flags, "mode": str(Mode.REPLAY)})
-    asked = ReplayOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
+    asked = ReplayOverrideOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
     raise typer.Exit(run_replay(asked, os.environ))
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayOptions:
+class ReplayOverrideOptions:
     run: RunArguments
     overrides: Overrides
     live: bool
@@ -108,7 +108,7 @@ class ReplayOptions:
     child: str | None
 
 
-def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
+def run_replay(asked: ReplayOverrideOptions, env: Mapping[str, str]) -> int:
     """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     run = asked.run
     if asked.live and not read_env_proxy_url(env):
@@ -135,7 +135,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
             began = time.time()
             code = run_child(run.command, plan.apply_to(env))
             start = run.append_flags_to_command("llmproxy replay")
-            end = ReplayFinisher(proxy, session.name, loaded, asked.run.command, live=asked.live, start=start)
+            end = ReplayCommandReporter(proxy, session.name, loaded, asked.run.command, live=asked.live, start=start)
             end.close_session()
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
@@ -144,7 +144,9 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
         return end.print_end(code, time.time() - began)
 
 
-def _open_session(proxy: ProxyHandle, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
+def _open_session(
+    proxy: ProxyHandle, loaded: Loaded, asked: ReplayOverrideOptions, upstreams: Mapping[str, str]
+) -> Report:
     """Open the session of a non-empty cassette; `upstreams` are those unknown to the proxy so far."""
     settings = loaded.settings
     try:
@@ -188,9 +190,9 @@ def fork(
         validate_cassette_name(as_)
     with open_given_store(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
-        made = fork_cassette(database, split_cassette_sample(parent), at, as_, holder, time.time())
+        made = fork_cassette(database, split_sample_name(parent), at, as_, holder, time.time())
     print_line(f"{to_safe_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_safe_line(parent)}")
-    again = StartCommand("llmproxy run", " -- COMMAND")
+    again = ProxyStartCommand("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=format_shown_path(database.path))}")
 
 
@@ -198,7 +200,7 @@ SHOWN_RESULT = 60
 
 
 @dataclass(slots=True)
-class ReplayFinisher:
+class ReplayCommandReporter:
     proxy: ProxyHandle
     session: str
     loaded: Loaded
@@ -223,7 +225,7 @@ class ReplayFinisher:
             write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
-        long = duration(seconds * 1000)
+        long = format_milliseconds(seconds * 1000)
         write_stderr_lines(f"llmproxy: {format_session_counts(report)}  (replay of {said['parent']}, {long})")
         write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_overrides(said)))
         write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_fork(said, report)))
@@ -260,7 +262,7 @@ class ReplayFinisher:
         path = f", first at {fork['path']}" if fork["path"] else ""
         store = format_shown_path(self.loaded.settings.store)
         typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
-        again = StartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
+        again = ProxyStartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
         compared = format_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         begun = f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}"
         if report.refused and not report.recorded:

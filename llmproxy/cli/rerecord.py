@@ -27,7 +27,7 @@ import typer
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
-from llmproxy.cli.parts.options import CommandWithoutLiveChannels, RunArguments, format_record_command, load_settings
+from llmproxy.cli.parts.options import CommandWithoutLiveOptions, RunArguments, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import (
     is_id,
@@ -39,7 +39,7 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, ApiKeyVariable
 from llmproxy.core.secrets.redact import is_redacted_request
-from llmproxy.core.store.rows import extract_texts_and_cost
+from llmproxy.core.store.row_conversion import extract_texts_and_cost
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
@@ -53,7 +53,7 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=CommandWithoutLiveChannels)(rerecord)
+    app.command("rerecord", cls=CommandWithoutLiveOptions)(rerecord)
 
 
 def rerecord(
@@ -85,7 +85,7 @@ def rerecord(
     found = [_load_current_recording(each, store) for each in ids]
     if asked.command:
         raise typer.Exit(_rerecord_changed(asked, [f"{CHOSEN_RECORDING}{each.id}" for each in found]))
-    requests = [build_live_request(each, loaded) for each in found]
+    requests = [build_rerecord_request(each, loaded) for each in found]
     if not _rerecord_one_by_one(requests, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
@@ -96,7 +96,7 @@ def _rerecord_changed(asked: RunArguments, change: Sequence[str]) -> int:
     return run_command_in_replay(asked, load_settings(asked.flags), more)
 
 
-class LiveRequest(NamedTuple):
+class RerecordRequest(NamedTuple):
     recorded: Interaction
     headers: Headers
     upstream: str
@@ -121,7 +121,7 @@ def _load_current_recording(id_: int, store: Path | None) -> Interaction:
     return found
 
 
-def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
+def build_rerecord_request(found: Interaction, loaded: Loaded) -> RerecordRequest:
     """Return a request to send. Raises SettingsError."""
     headers = _build_live_headers(found, os.environ, format_record_command(loaded, found.cassette))
     target = _find_live_upstream(found, dict(loaded.settings.upstream))
@@ -129,11 +129,11 @@ def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
     most = None
     if tokens is not None and isinstance(body, dict):
         most = compute_maximum_cost(found.provider, found.model, int(tokens * MARGIN) + 1, body)
-    return LiveRequest(found, headers, target, most)
+    return RerecordRequest(found, headers, target, most)
 
 
 def start_recording_proxy(
-    asked: Sequence[LiveRequest], store: Path, cassette: str, log: Path | None = None
+    asked: Sequence[RerecordRequest], store: Path, cassette: str, log: Path | None = None
 ) -> AbstractContextManager[ProxyHandle]:
     """Start a proxy of our own that records the answers into a cassette of `store`. Raises MachineError."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
@@ -142,7 +142,7 @@ def start_recording_proxy(
     return ensure_proxy(options, env, log=log, started_by="llmproxy run")
 
 
-def _rerecord_one_by_one(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
+def _rerecord_one_by_one(questions: Sequence[RerecordRequest], store: Path | None, limit: Decimal | None) -> bool:
     spent, good = Decimal(0), True
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
@@ -160,7 +160,7 @@ def _rerecord_one_by_one(questions: Sequence[LiveRequest], store: Path | None, l
     return good
 
 
-def _store_good_answer(question: LiveRequest, made: Interaction, store: Path | None) -> Decimal | None:
+def _store_good_answer(question: RerecordRequest, made: Interaction, store: Path | None) -> Decimal | None:
     """Replace the recording by a good answer; returns its cost, None if the recording is kept."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
@@ -220,7 +220,7 @@ def _find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> st
     raise SettingsError(msg, hint=hint)
 
 
-def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
+def _send_request(question: RerecordRequest, proxy: str, path: Path) -> Interaction:
     """Return the request with its new answer, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"

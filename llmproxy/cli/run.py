@@ -16,16 +16,16 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.cli.parts import session_setup as setup
-from llmproxy.cli.parts.options import CommandWithFreePortProxy, RunArguments, RunOptions, load_settings
+from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, RunOptions, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.run_ending import FinishedLiveRuns, RunFinisher, require_recordings, write_json_result
+from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, require_recordings, write_json_result
 from llmproxy.client.bypass_monitor import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run", cls=CommandWithFreePortProxy, context_settings={"allow_interspersed_args": False})(run)
+    app.command("run", cls=FreePortCliCommand, context_settings={"allow_interspersed_args": False})(run)
 
 
 def run(
@@ -34,10 +34,10 @@ def run(
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
     asked = RunArguments.from_context(ctx, command)
-    raise typer.Exit(run_command(asked, os.environ))
+    raise typer.Exit(run_command_with_proxy(asked, os.environ))
 
 
-def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
+def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
     """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     loaded = load_settings(asked.flags)
     hosts = loaded.settings.record_host
@@ -76,7 +76,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
             plan = setup.plan_environment(proxy, opened, env, asked, Path(folder))
             warnings = () if how.intercept else list_bypass_warnings(asked.command)
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes), *warnings)
-            end, runs = RunFinisher(proxy, opened.name, since, loaded, asked.command), FinishedLiveRuns(loaded)
+            end, runs = RunFinisher(proxy, opened.name, since, loaded, asked.command), LiveChannelRunSummary(loaded)
             run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
             again = partial(setup.open_session, proxy, loaded, env, declared, tools)
             code = _run_command_repeatedly(asked, run_once, end, runs, again)
@@ -93,7 +93,7 @@ def _run_command_repeatedly(
     asked: RunArguments,
     run_once: Callable[[Callable[[int], object]], int],
     end: RunFinisher,
-    runs: FinishedLiveRuns,
+    runs: LiveChannelRunSummary,
     again: Callable[[], object],
 ) -> int:
     """Run the command as often as requested; `again` opens the next session. Returns the last nonzero exit code."""

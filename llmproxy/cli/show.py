@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import typer
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.amount_formatting import dollars, duration, format_count, number, when
+from llmproxy.amount_formatting import dollars, format_count, format_local_time, format_milliseconds, number
 from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
@@ -31,29 +31,29 @@ from llmproxy.cli.parts.printing import (
 )
 from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given_store, suggest_numeric_cassette
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
-from llmproxy.core.dialects.conversation import compare_requests, read_interaction_message, read_request_messages
+from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
+from llmproxy.core.dialects.conversation import compare_requests, read_interaction_answer, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
-from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, restate_run
+from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, rewrite_with_newer_values
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.mcp_answer_replay import read_call
+from llmproxy.core.mcp_answer_replay import read_mcp_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_call_channel, parse_user_agent_client
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
-from llmproxy.core.store.reader import Readable
-from llmproxy.core.store.rows import get_answer_unix_time
+from llmproxy.core.store.reader import StoreReader
+from llmproxy.core.store.row_conversion import get_answer_date_or_start
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.grpc import Descriptors, format_grpc_messages
+from llmproxy.core.traffic.grpc import GrpcDescriptors, format_grpc_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
-from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
+from llmproxy.core.traffic.websocket_frames import format_websocket_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, Exit, SettingsError, printable
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample
 from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
 
 if TYPE_CHECKING:
-    from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
+    from llmproxy.trace.comparing.recording_diff import TraceAndRequestsDiff
 from llmproxy.trace.observing.agent_activity import compare_tool_calls_with_servers
 from llmproxy.ui.calls import encode_body_for_json, summarize_recorded_steps
 
@@ -106,7 +106,7 @@ def _show_interaction(
     if other:
         typer.echo(f"({other})", err=True)
 
-    asked, answer = read_request_messages(found.request.body), read_interaction_message(found)
+    asked, answer = read_request_messages(found.request.body), read_interaction_answer(found)
     if as_json:
         print_json(_to_json(found, asked, answer) | {"volatile": values})
         return
@@ -128,7 +128,7 @@ def _show_interaction(
 
 
 def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
-    read, ending = Descriptors(descriptor) if descriptor else None, found.response.ending.value
+    read, ending = GrpcDescriptors(descriptor) if descriptor else None, found.response.ending.value
     for title, body, answer in (
         ("--- request", found.request.body, False),
         ("=== answer" + ("" if ending == "complete" else f" ({ending})"), found.response.body, True),
@@ -146,10 +146,10 @@ def _print_interaction_messages(found: Interaction, asked: Sequence[Message], an
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
     if is_websocket_body(found.response.headers):
         print_line(f"\n=== messages{ending}")
-        for text in format_transcript(found.response.body):
+        for text in format_websocket_transcript(found.response.body):
             print_line(to_safe_line(text))
         return
-    if (call := read_call(found)) is not None:
+    if (call := read_mcp_tool_call(found)) is not None:
         print_line(f"\n--- call of {to_safe_line(call.tool)}\n{format_body_for_reading(call.arguments.encode())}")
         print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + escape_lines(call.result))
         return
@@ -173,21 +173,21 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
     client, model = parse_user_agent_client(found.request.headers), read_model_and_fingerprint(answer)
-    again = get_answer_unix_time(found.started_at, answer.headers)
+    again = get_answer_date_or_start(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     came = f"{size:,} bytes in {format_count(len(answer.chunks), 'chunk')}"
-    times = f"first byte {duration(first / 1000)}, last {duration(last / 1000)}"
-    name = format_sample_name(found.cassette, found.sample)
+    times = f"first byte {format_milliseconds(first / 1000)}, last {format_milliseconds(last / 1000)}"
+    name, where = format_cassette_sample(found.cassette, found.sample), f"{found.upstream}{found.request.target}"
     return [
         f"interaction {found.id}  cassette {name}  party {found.party}  occurrence {found.occurrence}",
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
-        f"request     {when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
+        f"request     {format_local_time(found.started_at)}  {found.request.method} {where}",
         f"channel     {get_call_channel(found.provider, found.operation)}",
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         f"response    {answer.status} {answer.reason}, {answer.ending.value}, {came}, {times}",
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
-        *([f"asked again {when(again)}"] if again > found.started_at else []),
+        *([f"asked again {format_local_time(again)}"] if again > found.started_at else []),
         *([f"client      {client}"] if client else []),
         *([f"answered by {model}"] if model else []),
         *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
@@ -230,7 +230,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     plain["answer"] = None if answer is None else asdict(answer)
     plain["client"] = str(parse_user_agent_client(found.request.headers) or "")
     plain["answered_by"] = read_model_and_fingerprint(found.response)
-    plain["recorded_at"] = get_answer_unix_time(found.started_at, found.response.headers)
+    plain["recorded_at"] = get_answer_date_or_start(found.started_at, found.response.headers)
     return plain
 
 
@@ -256,7 +256,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_safe_line(fork.describe_origin()))
-            shown = format_sample_name(to_safe_line(named.cassette), sample)
+            shown = format_cassette_sample(to_safe_line(named.cassette), sample)
             declared = list_run_variables(database, named.cassette, sample)
             for text in bindings.iter_recorded_variable_lines(shown, declared):
                 print_line("\n".join(wrap_text(text, cells)))
@@ -269,7 +269,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
                 print_line("\n".join(["", *wrap_text(escape_lines(f"differs: {each}"), cells)]))
 
 
-def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, Any]:
+def _cassette_to_json(store: StoreReader, cassette: str, sample: int) -> dict[str, Any]:
     of_tools = False
 
     def read_interactions() -> Iterator[Interaction]:
@@ -286,7 +286,7 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:
-    name = format_sample_name(told["cassette"], told["sample"])
+    name = format_cassette_sample(told["cassette"], told["sample"])
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [
@@ -294,8 +294,8 @@ def _format_totals(told: Mapping[str, Any]) -> str:
         f"{told['failed']} failed" if told["failed"] else "",
         f"{number(told['in'])} tokens in, {number(told['out'])} out",
         cost,
-        duration(max(told["to"] - told["from"], 0) * 1000) if told["from"] else "",
-        when(told["from"] or 0),
+        format_milliseconds(max(told["to"] - told["from"], 0) * 1000) if told["from"] else "",
+        format_local_time(told["from"] or 0),
     ]
     return f"{to_safe_line(name)}: {', '.join(filter(None, parts))}"
 
@@ -369,7 +369,7 @@ def diff(
 @dataclass(frozen=True, slots=True)
 class CassetteComparison:
     names: tuple[str, str]
-    diff: RunAndAllRequestsDiff
+    diff: TraceAndRequestsDiff
     forks: tuple[Fork, ...]
     exchanged: tuple[str, ...]
     """Run variables and volatile fields with different values; the old run is compared with the new values."""
@@ -401,23 +401,23 @@ class CassetteComparison:
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteComparison:
     from llmproxy.cli.parts.import_files import load_file_or_cassette  # late: `show` reads a store only
-    from llmproxy.core.sessions.session import split_cassette_sample
-    from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff
+    from llmproxy.core.sessions.session import split_sample_name
+    from llmproxy.trace.comparing.recording_diff import TraceAndRequestsDiff
 
     loaded = load_settings({})
     rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
     sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
-    own = {name: read_volatile_fields(store, split_cassette_sample(name)[0]) for name, store in kept.items()}
+    own = {name: read_volatile_fields(store, split_sample_name(name)[0]) for name, store in kept.items()}
     fields = [own.get(name, ()) for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
-    sides[0], exchanged = restate_run(
+    sides[0], exchanged = rewrite_with_newer_values(
         sides[0], sides[1], (*fields[0], *fields[1], *list_builtin_fields()), rules, upstreams
     )
-    found = (find_fork(store, *split_cassette_sample(name)) for name, store in kept.items())
+    found = (find_fork(store, *split_sample_name(name)) for name, store in kept.items())
     return CassetteComparison(
         (old, new),
-        RunAndAllRequestsDiff.compare(*sides, names=(old, new)),
+        TraceAndRequestsDiff.compare(*sides, names=(old, new)),
         tuple(each for each in found if each is not None),
         exchanged,
         tuple(zip(said, fields, strict=True)),
@@ -525,7 +525,7 @@ def _decode_answers_for_diff(a: Interaction, b: Interaction) -> tuple[object, ob
     """Return both answers as JSON trees; if one is a stream, the decoded content of both."""
     bodies = [_parse_body(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
-        said = [read_interaction_message(one) for one in (a, b)]
+        said = [read_interaction_answer(one) for one in (a, b)]
         if None not in said:
             bodies = [asdict(message) for message in said if message is not None]
     statuses = [{"status": one.response.status, "ending": one.response.ending.value} for one in (a, b)]

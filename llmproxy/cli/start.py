@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import typer
 
 from llmproxy.cli.parts.options import CommandWithSettingsFlags, get_given_flag_values, load_settings
-from llmproxy.report.proxy_console import Console, get_width_if_terminal, wants_colour
+from llmproxy.report.proxy_console import ProxyConsole, get_width_if_terminal, wants_colour
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
         logger = logging.getLogger("llmproxy")
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG if loaded.settings.verbose else logging.WARNING)
-        console = Console(
+        console = ProxyConsole(
             sys.stdout,
             colour=wants_colour(sys.stdout, os.environ),
             quiet=loaded.settings.quiet,

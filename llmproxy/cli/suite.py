@@ -19,7 +19,7 @@ from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli import make_default_typer
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstInHelp, get_given_flag_values, load_settings
 from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
-from llmproxy.core.cassettes.folder import build_slug
+from llmproxy.core.cassettes.folder_sync import build_slug
 from llmproxy.core.cassettes.formats import review_yaml, write_text
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.store.file.store import open_store
@@ -28,7 +28,7 @@ from llmproxy.errors import Exit, MachineError, SettingsError, SuiteError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.reading.project_settings import parse_agent_or_store_flag
+from llmproxy.suite.reading.project_settings import parse_agent_or_store_spec
 from llmproxy.suite.run.run_context import add_yaml_place_to_errors
 from llmproxy.suite.schema.json_schema import SCHEMA_COMMENT, format_suite_schema_json, write_schema_beside
 from llmproxy.suite.selection import SelectionOptions, build_case_cassette_name, select_cases
@@ -119,7 +119,7 @@ def from_session(
     if loaded.is_default("store") and not store.exists() and (Path.cwd() / STORE).exists():
         store = Path.cwd() / STORE  # only tests ran here
     folder = Path(output).parent if output else Path("tests")
-    reached = rebase_agent_paths(parse_agent_or_store_flag(agent, "--agent"), Path.cwd(), folder) if agent else None
+    reached = rebase_agent_paths(parse_agent_or_store_spec(agent, "--agent"), Path.cwd(), folder) if agent else None
     made = build_suite_from_recording(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
@@ -170,7 +170,7 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
         kinds = "An address (http://127.0.0.1:8000/v1), a command (python agent.py), or module:function."
         typer.echo(f"How is your agent reached? {kinds}")
         agent = typer.prompt("agent")
-    found = rebase_agent_paths(parse_agent_or_store_flag(agent, "--agent"), Path.cwd(), target.parent)
+    found = rebase_agent_paths(parse_agent_or_store_spec(agent, "--agent"), Path.cwd(), target.parent)
     hint = f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
     _write_suite(target, format_starter_suite(found), hint=hint)
     typer.echo(f"wrote {target}")

@@ -41,10 +41,10 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import create_gitignored_folder
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Completed, Handler
-from llmproxy.report.report_kinds import CHOICES, make_report_handler
-from llmproxy.report.scenario_rows import BaselineComparisonHandler, read_baseline
+from llmproxy.report.report_kinds import CHOICES, parse_report_option
+from llmproxy.report.scenario_rows import BaselineChangePrinter, read_baseline
 from llmproxy.report.trend import format_trend, read_recent_tests
-from llmproxy.server_store_copies import find_server_of_copy, is_server_url, strip_secrets_from_url
+from llmproxy.server_store_copies import find_store_server_by_copy, is_postgres_url, strip_secrets_from_url
 
 if TYPE_CHECKING:
     from llmproxy.client.fault_sweep_judging import TrialFinding
@@ -150,7 +150,7 @@ def run_tests(
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.print_trend())
-    with helpers.signals_as_interrupt():
+    with helpers.treat_signals_as_interrupt():
         if changes:
             raise typer.Exit(_run_tests_listing_changes(asked))
         if watch:
@@ -163,13 +163,13 @@ def run_tests(
 
 def _run_tests_listing_changes(asked: TestOptions) -> int:
     from llmproxy.cli import changes  # late: a sixth of a second, which no other test needs
-    from llmproxy.report.change_summary import summarize_recent_trials
+    from llmproxy.report.request_change_summary import summarize_change_trials
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = load_settings(flags)
     store, usual = find_tests_store(loaded), CASSETTES if CASSETTES.is_dir() else None
-    found = summarize_recent_trials(store, since)
+    found = summarize_change_trials(store, since)
     found = replace(found, counts={**found.counts, **changes.count_last_report_outcomes(since)})
     return changes.print_changes_and_choose_exit(store, found, code, folder=loaded.settings.cassette_dir or usual)
 
@@ -204,11 +204,11 @@ class TestOptions:
 
     def execute(self, env: Mapping[str, str]) -> int:
         """Load, select and run the scenarios; return the exit code. Raises LLMProxyError: nothing was run."""
-        from llmproxy.suite.checks.chat_steps import refuse_snapshot_update_in_ci
+        from llmproxy.suite.checks.chat_step_assertions import refuse_snapshot_update_in_ci
 
         if self.update:
             refuse_snapshot_update_in_ci(env)
-        reports = [make_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
+        reports = [parse_report_option(text, lambda: self.find_store(env)) for text in self.reports]
         ended = helpers.MissingTestEndEmitter()
         try:
             code = self._run_cases_for_exit_code([*reports, ended], env)
@@ -266,7 +266,7 @@ class TestOptions:
             return self.run_sweep(cases, settings, env)
         ids, against = [case.id for case in cases], list[Handler]()
         if self.baseline is not None:
-            against.append(BaselineComparisonHandler(read_baseline(self.baseline, ids), sys.stdout.write, ids))
+            against.append(BaselineChangePrinter(read_baseline(self.baseline, ids), sys.stdout.write, ids))
         shown = helpers.make_suite_console(verbose=settings.settings.verbose)
         kept = [] if self.rejudge is not None or self.step else [helpers.make_trend_recorder(settings)]
         last = None if self.rejudge is not None else helpers.make_last_report_writer()
@@ -334,7 +334,7 @@ class TestOptions:
         env: Mapping[str, str],
         part: ShardCases | None = None,
     ) -> SuiteResult:
-        from llmproxy.scenario.cluster.transfer_files import driver_cassette_folder
+        from llmproxy.scenario.cluster.transfer_files import get_ray_driver_cassette_dir
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_estimated_cost_limit
 
@@ -352,8 +352,8 @@ class TestOptions:
             said = settings.settings
             carried, stale, live = said.fail_on_carried, said.fail_on_stale, "llm" in said.live
             run_context.options = replace(run_context.options, fail_on_carried=carried, fail_on_stale=stale, live=live)
-            if proxy.process is not None and find_server_of_copy(find_tests_store(settings)) is None:
-                run_context.files = (find_tests_store(settings), driver_cassette_folder(settings))
+            if proxy.process is not None and find_store_server_by_copy(find_tests_store(settings)) is None:
+                run_context.files = (find_tests_store(settings), get_ray_driver_cassette_dir(settings))
             if self.rejudge is not None:
                 from llmproxy.suite.run.run_context import load_runs_to_rejudge
 
@@ -403,15 +403,15 @@ class TestOptions:
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster import transfer_files
         from llmproxy.scenario.cluster.remote_runner import open_ray_connection
-        from llmproxy.scenario.cluster.transfer_files import driver_cassette_folder
-        from llmproxy.suite.run.run_on_cluster import OrderedEvents, RemoteCaseRunner, pack_suites
+        from llmproxy.scenario.cluster.transfer_files import get_ray_driver_cassette_dir
+        from llmproxy.suite.run.run_on_cluster import RemoteCaseRunner, RunEventReorderer, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_estimated_cost_limit
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
         run_context = replace(self, parallel=self.parallel or max(len(order), 1)).make_run_context(
-            None, [shown, OrderedEvents(handlers, order)], mode, part
+            None, [shown, RunEventReorderer(handlers, order)], mode, part
         )
         flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
         parcel = pack_suites(
@@ -430,14 +430,14 @@ class TestOptions:
         )
         told = partial(
             transfer_files.localize_interaction_ids,
-            known=partial(transfer_files.read_local_recording_ids, find_tests_store(settings)),
+            known=partial(transfer_files.map_recording_names_to_ids, find_tests_store(settings)),
         )
         with closing(run_context), open_ray_connection(self.on, parcel.batch, parcel.rates) as runner:
             run_context.execute = RemoteCaseRunner(runner, parcel, told).run_case
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := transfer_files.merge_node_cassettes(runner.recorded, driver_cassette_folder(settings)):
+                if home := transfer_files.merge_node_cassettes(runner.recorded, get_ray_driver_cassette_dir(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
@@ -479,7 +479,7 @@ class TestOptions:
         """Return the context shared by all runs; the caller closes it."""
         from llmproxy.suite.reading.project_settings import (
             SuiteCommandOptions,
-            parse_agent_or_store_flag,
+            parse_agent_or_store_spec,
             read_suite_pyproject_table,
         )
         from llmproxy.suite.run.run_context import RunContext
@@ -496,8 +496,8 @@ class TestOptions:
             options=options,
             proxy=None if proxy is None else proxy.url,
             handlers=handlers,
-            agent=parse_agent_or_store_flag(self.agent, "--agent") if self.agent else None,
-            store=parse_agent_or_store_flag(self.store, "--entity-store") if self.store else None,
+            agent=parse_agent_or_store_spec(self.agent, "--agent") if self.agent else None,
+            store=parse_agent_or_store_spec(self.store, "--entity-store") if self.store else None,
             folder=Path.cwd(),
             defaults=defaults,
             defaults_folder=folder,
@@ -512,7 +512,7 @@ class TestOptions:
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
         said = {name: value for name, value in self.flags.items() if name != "mode"}
-        if is_server_url(str(said.get("store", ""))):
+        if is_postgres_url(str(said.get("store", ""))):
             said["store"] = strip_secrets_from_url(str(said["store"]))
         proxy = build_start_flags(said)
         return shlex.join(["llmproxy", "test", *(path for path in self.paths if path != "."), *words, *proxy])
@@ -525,7 +525,7 @@ def build_test_proxy_flags(flags: Mapping[str, object], settings: LoadedSettings
         store = Path.cwd() / STORE
         create_gitignored_folder(store.parent)
         words.append(f"--store={store}")
-    if settings.is_default("cassette_dir") and find_server_of_copy(settings.settings.store) is None:
+    if settings.is_default("cassette_dir") and find_store_server_by_copy(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES
         # A proxy in replay insists on it; that nothing is recorded is each scenario's to say.
         folder.mkdir(parents=True, exist_ok=True)

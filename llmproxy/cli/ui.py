@@ -18,18 +18,18 @@ import typer
 
 from llmproxy.advice import format_command, format_store_option
 from llmproxy.cli.parts.completion import complete_cassette_names
-from llmproxy.cli.parts.import_files import Importer, group_files_by_cassette
+from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_by_cassette
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, find_tests_store, load_settings
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url_as_file
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.session import split_cassette_sample
+from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report_reader import make_report_query_handler, read_finished_report
 from llmproxy.report.sharding import detect_report_kind
 from llmproxy.scenario.lab.human_labels import add_or_replace_label
-from llmproxy.server_store_copies import format_store_place, is_server_url, store_exists
+from llmproxy.server_store_copies import format_store_location, is_postgres_url, store_exists
 from llmproxy.settings import format_shown_path
 from llmproxy.ui.page import Ask
 from llmproxy.ui.queries import answer_viewer_query
@@ -88,14 +88,14 @@ class ViewTarget:
 @contextmanager
 def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
     """Yield the store for a name, a temporary one for a file of recordings. Raises LLMProxyError if there is none."""
-    if what and is_server_url(what):
+    if what and is_postgres_url(what):
         store, what = cast("Path", what), None  # `settings` reads the URL
     if what:
         refuse_url_as_file(what)
     path = Path(what) if what else None
     last, tested = Path.cwd() / LAST_REPORT, Path.cwd() / TESTS
     tests: dict[str, Any] = {"tests": True, "labels": True}
-    if path is not None and is_test_report_file(path):
+    if path is not None and is_viewable_report_file(path):
         yield _build_report_target(path, store)
     elif path is not None and path.suffix in _DATABASES:
         yield ViewTarget(_require_store(path), {**_name_store_for_page(path), **tests}, last)
@@ -123,7 +123,7 @@ def make_viewer_query_function(path: Path, report: Path | None = None) -> Ask:
     return ask
 
 
-def is_test_report_file(path: Path) -> bool:
+def is_viewable_report_file(path: Path) -> bool:
     """Return whether a file is a test report for the page. Raises SettingsError: of another kind or version."""
     if not path.is_file():
         return False
@@ -185,18 +185,18 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 def _quote_cassette_for_url(path: Path, name: str) -> str:
     """Return a cassette's name quoted for a URL. Raises CassetteNotFound with the existing names."""
-    cassette, sample = split_cassette_sample(name)
+    cassette, sample = split_sample_name(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):
             names = ", ".join(database.list_cassette_names(20)) or "none"
-            msg = f"there is no file and no cassette {name}; {format_store_place(path)} holds: {names}."
+            msg = f"there is no file and no cassette {name}; {format_store_location(path)} holds: {names}."
             raise CassetteNotFound(msg, hint=format_command("ls", path))
     return quote(name, safe="")
 
 
 def _import_recordings(file: Path, store: Path) -> Path:
     loaded = load_settings({})
-    importer = Importer(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream)
+    importer = RecordingFileImporter(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream)
     with open_store(store, writable=True, now=time.time) as database:
         for name, pieces in group_files_by_cassette([file], None).items():
             importer.import_cassette(database, name, pieces)

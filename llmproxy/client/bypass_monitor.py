@@ -96,7 +96,7 @@ def list_bypass_warnings(command: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class LanguageRuntimeAdvice:
     name: str
     programs: str
     base_url: str
@@ -104,7 +104,7 @@ class Runtime:
 
 
 RUNTIMES = (
-    Runtime(
+    LanguageRuntimeAdvice(
         "Python", r"python[0-9.]*|pypy[0-9.]*|pytest|uv|uvx|uvicorn|gunicorn|celery|poetry|tox|nox",
         "SDKs read the base URL when a client is made, modules often when they are imported: set it before Python "
         "starts. A base_url= argument, and load_dotenv(override=True), win over it.",
@@ -112,7 +112,7 @@ RUNTIMES = (
         "AWS_CA_BUNDLE. Past it go: aiohttp without trust_env=True, a urllib3 PoolManager, httpx with trust_env=False "
         "or a transport of its own.",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "Node", r"node|nodejs|npm|npx|pnpm|yarn|tsx|ts-node|vitest|jest|next|vite",
         "openai, @anthropic-ai/sdk, @google/genai and the AI SDK read it when they are loaded. @ai-sdk/google and "
         "Ollama's client read none: pass baseURL (host) in code.",
@@ -120,46 +120,46 @@ RUNTIMES = (
         "NODE_OPTIONS requires; both trust NODE_EXTRA_CA_CERTS (llmproxy run --intercept sets all three). The AWS "
         "SDK's HTTP/2 handler ignores it.",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "Java", r"java|javac|mvn|mvnw|gradle|gradlew|sbt|kotlin",
         "openai-java reads OPENAI_BASE_URL only through fromEnv(); else -Dopenai.baseUrl, or baseUrl() in code.",
         "The JVM reads no proxy variable: -Dhttps.proxyHost and -Dhttps.proxyPort in JAVA_TOOL_OPTIONS, with "
         "-Djavax.net.ssl.trustStore (llmproxy run --intercept sets them; a build tool that forks tests may drop them).",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "Go", r"go|gopls",
         "openai-go and genai read their base-URL variables; others take option.WithBaseURL in code.",
         "HTTPS_PROXY is read, but never for 127.0.0.1. SSL_CERT_FILE works on Linux only: elsewhere put the "
         "certificate into the system's store. (documented)",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "Ruby", r"ruby[0-9.]*|irb|rake|bundle|rspec|rails",
         "ruby-openai takes uri_base in code; the official gem reads OPENAI_BASE_URL.",
         "Net::HTTP reads https_proxy and SSL_CERT_FILE. (documented)",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         ".NET", r"dotnet|pwsh",
         "Pass the endpoint in code: OpenAIClientOptions.Endpoint.",
         "HTTPS_PROXY is read; SSL_CERT_FILE on Linux, elsewhere the system's store. (documented)",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "curl", r"curl|wget",
         'Write the variable into the address: curl "$OPENAI_BASE_URL/chat/completions".',
         "HTTPS_PROXY and CURL_CA_BUNDLE are read, unless --noproxy or --cacert says otherwise.",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "Deno or Bun", r"deno|bun|bunx",
         "npm packages read the same variables as under Node; Deno needs --allow-env for it.",
         "HTTPS_PROXY is read; Deno trusts DENO_CERT, Bun NODE_EXTRA_CA_CERTS. (documented)",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "a coding agent", r"claude|codex|copilot|gemini|qwen",
         "Claude Code reads ANTHROPIC_BASE_URL, the Gemini CLI GOOGLE_GEMINI_BASE_URL with an API key, Copilot CLI "
         "COPILOT_PROVIDER_BASE_URL, Qwen Code OPENAI_BASE_URL. Codex has openai_base_url in ~/.codex/config.toml.",
         "All read HTTPS_PROXY; Claude Code trusts NODE_EXTRA_CA_CERTS, Codex CODEX_CA_CERTIFICATE. Signed in with an "
         "account, they can only be intercepted. (documented)",
     ),
-    Runtime(
+    LanguageRuntimeAdvice(
         "a container or another machine", r"docker|docker-compose|podman|kubectl|ssh|sudo|su|vagrant|systemd-run",
         "It does not inherit variables, and its 127.0.0.1 is its own: start the proxy with --host 0.0.0.0 and a "
         "token, and pass `llmproxy env --url http://host.docker.internal:8080 --format dotenv` with --env-file.",
@@ -167,7 +167,7 @@ RUNTIMES = (
     ),
 )  # fmt: skip
 
-OTHER = Runtime(
+OTHER = LanguageRuntimeAdvice(
     "this program", r".*",
     "If it reads no base-URL variable, look for a setting or an argument of that name.",
     "If it reads no proxy variable (Rust programs with built-in certificates cannot be told either), only its base URL "
@@ -175,7 +175,7 @@ OTHER = Runtime(
 )  # fmt: skip
 
 
-def find_runtime_advice(program: str) -> Runtime:
+def find_runtime_advice(program: str) -> LanguageRuntimeAdvice:
     name = program.replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
     return next((runtime for runtime in RUNTIMES if re.fullmatch(runtime.programs, name)), OTHER)
 
@@ -190,7 +190,7 @@ _DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(slots=True)
-class MonitoredProcess:
+class BypassMonitoredProcess:
     pid: int
     program: str
     env: dict[str, str] | None = None
@@ -202,7 +202,7 @@ class MonitoredProcess:
 
 class ProcessMonitor:
     def __init__(self, proc: Path = Path("/proc")) -> None:
-        self.seen: dict[int, MonitoredProcess] = {}
+        self.seen: dict[int, BypassMonitoredProcess] = {}
         self._proc = proc
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -245,7 +245,7 @@ class ProcessMonitor:
         seen = self.seen.get(pid)
         if seen is None or seen.program != program:  # a shell became what it executes
             before = seen.connected if seen else set()
-            seen = self.seen[pid] = MonitoredProcess(pid, program, None, before)
+            seen = self.seen[pid] = BypassMonitoredProcess(pid, program, None, before)
         seen.looks += 1
         seen.env = seen.env or _read_environ(folder)
         seen.connected |= set(self._list_connections(folder))
@@ -345,7 +345,7 @@ def read_host_lookups(folder: Path) -> Iterator[ObservedHostLookup]:
             yield ObservedHostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
 
 
-def find_lookup_bypasses(
+def find_bypasses_by_dns_lookup(
     lookups: Iterable[ObservedHostLookup], machine: str = ""
 ) -> dict[int, tuple[str, list[Address]]]:
     """Return program and looked-up hosts by process; port 0: only resolved. `machine` is our host name."""

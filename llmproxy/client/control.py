@@ -17,11 +17,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from llmproxy.calls_and_totals import Call, Miss, RefusalBeforeSession
 from llmproxy.client.session_reports import Health, Report
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import MachineError, remove_program_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
-from llmproxy.proxy_calls import Call, Miss, SessionlessRefusal
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -58,7 +58,7 @@ def session_url(url: str, name: str | None) -> str:
 
 
 class Control:
-    def __init__(self, url: str, *, token: str = "", pool: ConnectionPool | None = None) -> None:
+    def __init__(self, url: str, *, token: str = "", pool: ControlConnectionPool | None = None) -> None:
         """`url` is the proxy's address (``http://127.0.0.1:8080``)."""
         self.url = url.rstrip("/")
         self._pool = pool if self.url.startswith("http:") else None
@@ -163,10 +163,10 @@ class Control:
             for row in rows
         )
 
-    def read_refused_before_session(self) -> tuple[SessionlessRefusal, ...]:
+    def read_refused_before_session(self) -> tuple[RefusalBeforeSession, ...]:
         rows = self._request("GET", "refused?limit=100")["refused"]
         return tuple(
-            SessionlessRefusal(
+            RefusalBeforeSession(
                 float(row.get("at") or 0), str(row.get("method")), str(row.get("target")), int(row.get("status") or 0),
                 str(row.get("text")),
             ) for row in rows
@@ -185,7 +185,7 @@ class Control:
 
     def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
         """Return the volatile fields learned so far. Raises ControlError if the session is no trial."""
-        from llmproxy.core.bindings.volatile_field_matching import parse_volatile_field
+        from llmproxy.core.bindings.volatile_field_definitions import parse_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
         rows = self._request("GET", _session_path(session, "lessons"))["lessons"]
@@ -245,7 +245,7 @@ FRESH = 30.0
 """Seconds of idle time after which a connection is dropped: the server may close it during the next request."""
 
 
-class ConnectionPool:
+class ControlConnectionPool:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._idle: defaultdict[tuple[int, str, int], list[tuple[HTTPConnection, float]]] = defaultdict(list)

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from llmproxy.amount_formatting import align_rows, format_count, format_seconds
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import BadFaults
 from llmproxy.core.faults.rules import (
@@ -30,8 +31,7 @@ from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
-from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.recording_spans import read_call_recording
+from llmproxy.trace.reading.recording_spans import parse_embedded_recording
 
 
 class PlannedFaultTrial(NamedTuple):
@@ -63,7 +63,7 @@ def select_fault_kinds(asked: str) -> list[FaultKind]:
 
 def plan_fault_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[PlannedFaultTrial]:
     replayed = [each for each in calls if each.party == AGENT and each.decision == Decision.REPLAY and each.key]
-    made = [(each, read_call_recording(each)) for each in replayed]
+    made = [(each, parse_embedded_recording(each)) for each in replayed]
     found = [(each, build_fault_candidate_call(recording)) for each, recording in made if recording is not None]
     trials = []
     for kind in kinds:
@@ -99,7 +99,7 @@ class FaultTrialOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultSweepOutcome:
+class FaultSweepRunOutcome:
     calls: Sequence[Call]
     seconds: float
     said: str = ""
@@ -145,7 +145,7 @@ def give_bound_hits_recorded_keys(calls: Sequence[Call], bound: set[int | None])
 
 
 def judge_fault_trial(
-    trial: PlannedFaultTrial, went: FaultSweepOutcome, baseline: Sequence[FaultSweepOutcome]
+    trial: PlannedFaultTrial, went: FaultSweepRunOutcome, baseline: Sequence[FaultSweepRunOutcome]
 ) -> TrialFinding:
     """Compare with `baseline`, one or more undisturbed runs; differences among those are ignored."""
     mine = [call for call in went.calls if call.party == AGENT]

@@ -25,13 +25,13 @@ from pathlib import Path
 from types import FrameType
 
 import llmproxy
-from llmproxy.advice import NAME, requirement
+from llmproxy.advice import NAME, build_own_pip_requirement
+from llmproxy.calls_and_totals import Totals
 from llmproxy.client.child_env import URL_VARIABLE
 from llmproxy.client.control import Control, ControlError
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
-from llmproxy.proxy_calls import Totals
-from llmproxy.server_store_copies import is_server_url
+from llmproxy.server_store_copies import is_postgres_url
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 PATIENCE = 120.0
@@ -79,7 +79,7 @@ class InstalledProgramProbe:
     on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
     ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _run_version_command
-    package: Callable[[str], str] = requirement
+    package: Callable[[str], str] = build_own_pip_requirement
     """Returns this package's name with an extra, as installers take it."""
 
 
@@ -248,7 +248,7 @@ def begin_proxy_start(
     own = (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
     clean = {name: value for name, value in env.items() if name not in own}
     clean |= {STARTED_BY_VARIABLE: started_by, SUMMARY_VARIABLE: str(_summary_file(log).absolute())}
-    for word in [word for word in words if is_server_url(word.removeprefix("--store="))]:
+    for word in [word for word in words if is_postgres_url(word.removeprefix("--store="))]:
         words.remove(word)  # everybody on the machine may read a command line, and it may hold a password
         clean["LLMPROXY_STORE"] = word.removeprefix("--store=")
     if command.notice:
@@ -414,13 +414,13 @@ def run_child(
         for number in early:
             popen.send_signal(number)
         started(popen.pid)
-        return to_exit_code(popen.wait())
+        return to_shell_exit_code(popen.wait())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def to_exit_code(returned: int) -> int:
+def to_shell_exit_code(returned: int) -> int:
     return KILLED - returned if returned < 0 else returned
 
 

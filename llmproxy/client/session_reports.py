@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from llmproxy.amount_formatting import dollars, format_count
+from llmproxy.calls_and_totals import Call, Totals, UnusedRecording, describe_replay_hits, describe_stubs
 from llmproxy.errors import remove_program_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
-from llmproxy.proxy_calls import Call, Totals, UnusedRecording, describe_replay_hits, describe_stubs
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 
 
-def describe_unreached_provider(calls: Iterable[Call]) -> str:
+def explain_unreachable_provider(calls: Iterable[Call]) -> str:
     """Return which provider was unreachable and why, from calls in order; empty if none, or if a retry succeeded. Calls
     to an unreachable provider may have no key: any later answer of that provider counts as the retry's.
     """

@@ -17,12 +17,12 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from llmproxy.amount_formatting import name_some
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel, UnknownToolPolicy
@@ -104,7 +104,7 @@ def may_depend_on_tool_state(channel: Channel, operation: str) -> bool:
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
-def order_recorded_tool_calls(
+def track_recorded_tool_state(
     rows: Iterable[StoredCallSummary], changes: Callable[[StoredCallSummary], bool]
 ) -> RecordedToolSequence:
     found: list[tuple[StoredCallSummary, bool]] = [
@@ -164,7 +164,7 @@ def _get_end_time(row: StoredCallSummary) -> float:
     return row.started_at + (row.duration_ms or 0.0) / 1000
 
 
-def is_request_for_tool_call(request: bytes, name: str, arguments: str) -> bool:
+def is_same_call_as_mcp_request(request: bytes, name: str, arguments: str) -> bool:
     try:
         asked = json.loads(request)["params"]
         tool, given = str(asked["name"]), asked.get("arguments") or {}
@@ -185,7 +185,7 @@ class ChosenRecording(NamedTuple):
 
 
 @dataclass(slots=True)
-class LiveSession:
+class PartlyLiveSession:
     asked: LiveChannelSettings
     parent: tuple[str, int]
     """Cassette and sample whose tool results are served."""

@@ -16,10 +16,15 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.streams import ByteReplacement, JsonBodyPart, apply_edits_to_chunks, list_json_body_parts
+from llmproxy.core.dialects.stream_events import (
+    ByteReplacement,
+    JsonBodyPart,
+    apply_edits_to_chunks,
+    list_json_body_parts,
+)
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Headers, Interaction, Response, without
+from llmproxy.core.traffic.interaction import Headers, Interaction, Response, remove_headers
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
@@ -38,7 +43,7 @@ def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> R
     if not edits:
         return response
     chunks = apply_edits_to_chunks(response.chunks, edits)
-    return replace(response, headers=without(response.headers, "content-length"), chunks=chunks)
+    return replace(response, headers=remove_headers(response.headers, "content-length"), chunks=chunks)
 
 
 def answers(response: Response, asked: bytes) -> bool:
@@ -107,49 +112,51 @@ MICROSECONDS = 1_000_000
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-class SendCondition(Enum):
+class AnswerPartCondition(Enum):
     NOTHING = auto()
     ANSWER = auto()
-    """The client answered the server's request with the id `AnswerPart.what`."""
+    """The client answered the server's request with the id `McpAnswerPartWithWait.what`."""
     SERVED = auto()
-    """The interaction `AnswerPart.what` was served in this run."""
+    """The interaction `McpAnswerPartWithWait.what` was served in this run."""
     FOR_EVER = auto()
     """The recorded client left it open."""
     BROKEN = auto()
     """The server broke off: no answer can follow."""
 
 
-class AnswerPart(NamedTuple):
-    wait: SendCondition
+class McpAnswerPartWithWait(NamedTuple):
+    wait: AnswerPartCondition
     what: object
     data: bytes
 
 
-def split_at_server_requests(response: Response) -> list[AnswerPart] | None:
+def split_at_server_requests(response: Response) -> list[McpAnswerPartWithWait] | None:
     found = ((part.end, part.value) for part in list_messages(response) if isinstance(part.value, dict))
     asked = [(end, message["id"]) for end, message in found if {"method", "id"} <= message.keys()]
     if not asked:
         return None
     body = response.body
-    turns, begin, wait, what = [], 0, SendCondition.NOTHING, None
+    turns, begin, wait, what = [], 0, AnswerPartCondition.NOTHING, None
     for said, id_ in asked:
         end = _find_event_end(body, said)
-        turns.append(AnswerPart(wait, what, body[begin:end]))
-        begin, wait, what = end, SendCondition.ANSWER, id_
-    return [*turns, AnswerPart(wait, what, body[begin:])]
+        turns.append(McpAnswerPartWithWait(wait, what, body[begin:end]))
+        begin, wait, what = end, AnswerPartCondition.ANSWER, id_
+    return [*turns, McpAnswerPartWithWait(wait, what, body[begin:])]
 
 
 def split_standalone_sse_stream(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]]
-) -> list[AnswerPart]:
+) -> list[McpAnswerPartWithWait]:
     """Return a standalone stream, left open, in parts after `messages` (Unix seconds, interaction)."""
     times = [at for at, _ in messages]
     turns = []
     for chunk in response.chunks:
         before = bisect_right(times, started_at + chunk.offset / MICROSECONDS)
-        wait, what = (SendCondition.SERVED, messages[before - 1][1]) if before else (SendCondition.NOTHING, None)
-        turns.append(AnswerPart(wait, what, chunk.data))
-    return [*turns, AnswerPart(SendCondition.FOR_EVER, None, b"")]
+        wait, what = (
+            (AnswerPartCondition.SERVED, messages[before - 1][1]) if before else (AnswerPartCondition.NOTHING, None)
+        )
+        turns.append(McpAnswerPartWithWait(wait, what, chunk.data))
+    return [*turns, McpAnswerPartWithWait(AnswerPartCondition.FOR_EVER, None, b"")]
 
 
 def _find_event_end(body: bytes, at: int) -> int:
@@ -212,7 +219,7 @@ class ToolCallWithResult(NamedTuple):
     failed: bool
 
 
-def read_call(one: Interaction) -> ToolCallWithResult | None:
+def read_mcp_tool_call(one: Interaction) -> ToolCallWithResult | None:
     try:
         asked = json.loads(one.request.body)
         if not isinstance(asked, dict) or asked.get("method") != "tools/call":
@@ -226,7 +233,7 @@ def read_call(one: Interaction) -> ToolCallWithResult | None:
         return None
 
 
-def list_called_tool_names(request: bytes) -> tuple[str, ...]:
+def read_mcp_called_tool(request: bytes) -> tuple[str, ...]:
     try:
         asked = json.loads(request)
         return (str(asked["params"]["name"]),) if asked["method"] == "tools/call" else ()

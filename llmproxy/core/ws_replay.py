@@ -22,7 +22,7 @@ from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse, parse_json
-from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
+from llmproxy.core.traffic.interaction import Ending, Headers, Response, remove_headers
 from llmproxy.core.traffic.json_diff import Difference, clip, list_differences, list_unequal_values
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, encode_frames
 from llmproxy.errors import printable
@@ -163,7 +163,7 @@ class FrameMissExplanation:
     """Plain values for the journal."""
 
 
-def explain(
+def explain_frame_miss(
     context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False
 ) -> FrameMissExplanation:
     text = "\n".join(_format_miss_lines(context, recording, mismatch, records=records))
@@ -254,7 +254,7 @@ class FrameRecorder(Recording):
         """Begin with the upgrade's answer, `offset` microseconds after the release."""
         super().__init__()
         self._redact, self._frames = redact, list[Frame]()
-        kept = (*without(headers, *_NOT_KEPT), ("content-type", CONTENT_TYPE))
+        kept = (*remove_headers(headers, *_NOT_KEPT), ("content-type", CONTENT_TYPE))
         super().on_head(offset, SWITCHING, "Switching Protocols", kept)
         self.is_closing: Callable[[], bool] = lambda: False
         """Returns whether one side has begun to close: what reaches the client after that is the end."""

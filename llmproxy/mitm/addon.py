@@ -16,20 +16,26 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.advice import StartCommand
+from llmproxy.advice import ProxyStartCommand
+from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.mitm.client_layers import NextLayerChoice
-from llmproxy.mitm.interception import ConnectInterceptor
+from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.recorder import Recorder, deny_server_connection
-from llmproxy.mitm.serve import OPTIONS, ContextAndJournal, build_origin_guard, end_connections, open_proxy_context
-from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser
-from llmproxy.proxy_calls import Call, Totals
+from llmproxy.mitm.serve import (
+    OPTIONS,
+    ProxyContextAndJournal,
+    build_origin_guard,
+    end_connections,
+    open_store_and_journal,
+)
+from llmproxy.mitm.socket_resets_and_limits import IdleConnectionEvictor
 from llmproxy.report.proxy_console import format_console_call_line, format_totals
-from llmproxy.settings import Origin, Source, list_setting_options, load
+from llmproxy.settings import SettingLayer, SettingSource, list_setting_options, load
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +45,7 @@ NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 """Options that mitmproxy defines itself."""
 
 
-def parse_mitmproxy_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
+def parse_mitmproxy_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, SettingSource]]:
     """Return the upstream of mitmproxy's mode: name -> (URL, source). Raises SettingsError: ambiguous."""
     specs = [mode_specs.ProxyMode.parse(each) for each in modes]
     if all(isinstance(spec, mode_specs.RegularMode) for spec in specs):
@@ -50,7 +56,9 @@ def parse_mitmproxy_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str,
         raise SettingsError(f"llmproxy cannot serve mitmproxy's mode {' '.join(modes)}.", hint=hint)
     host, port = spec.address[:2]
     url = f"{spec.scheme}://{format_host(spec.scheme, host, port)}"
-    return dict.fromkeys((*PROVIDERS, REST), (url, Source(Origin.PROGRAM, f"mitmproxy --mode {spec.full_spec}")))
+    return dict.fromkeys(
+        (*PROVIDERS, REST), (url, SettingSource(SettingLayer.PROGRAM, f"mitmproxy --mode {spec.full_spec}"))
+    )
 
 
 class DenyAllOnFailedStart:
@@ -62,7 +70,7 @@ class RecordReplay:
     def __init__(self) -> None:
         self.addons: list[object] = [DenyAllOnFailedStart()]
         self._begun = False
-        self._built: ContextAndJournal | None = None
+        self._built: ProxyContextAndJournal | None = None
         self._totals = Totals()
 
     def load(self, loader: Loader) -> None:
@@ -84,8 +92,8 @@ class RecordReplay:
             given = load(self._read_options(), os.environ, Path.cwd())
             given = given.add_unset_upstreams(parse_mitmproxy_mode_upstreams(ctx.options.mode))
             loaded = add_env_upstreams(given, os.environ)
-            start = StartCommand('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
-            self._built = open_proxy_context(loaded, self._log_call, start)
+            start = ProxyStartCommand('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
+            self._built = open_store_and_journal(loaded, self._log_call, start)
         except LLMProxyError as error:
             log.error("%s", ensure_program_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
@@ -93,10 +101,10 @@ class RecordReplay:
             return  # with it, an error at the start ends mitmproxy with status 1
         proxy = self._built.proxy
         proxy.forward, proxy.guard = True, build_origin_guard(loaded.settings, ctx.options.listen_host)
-        proxy.sockets = IdleConnectionCloser(
+        proxy.sockets = IdleConnectionEvictor(
             lambda: ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
         )
-        self.addons = [NextLayerChoice(proxy, http2=False), ConnectInterceptor(proxy, forward=True), Recorder(proxy)]
+        self.addons = [NextLayerChoice(proxy, http2=False), HttpConnectHandler(proxy, forward=True), Recorder(proxy)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
         config = proxy.engine.config

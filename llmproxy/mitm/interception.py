@@ -120,7 +120,7 @@ def authorize_destination(
     return named
 
 
-class ConnectInterceptor:
+class HttpConnectHandler:
     def __init__(self, proxy: ProxyContext, *, forward: bool) -> None:
         self._proxy, self._forward = proxy, forward
 

@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from llmproxy.calls_and_totals import Call, CallLog
 from llmproxy.core.control.endpoints import ControlApiContext, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
-from llmproxy.core.dialects.codecs import ERROR_HEADER, get_miss_status, write_error
-from llmproxy.core.dialects.streams import decide_response_ending
+from llmproxy.core.dialects.dialect_table import ERROR_HEADER, get_miss_status, write_error
+from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.engine.concurrent_calls import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.fast_path import Hit
+from llmproxy.core.engine.fast_path import FastPathHit
 from llmproxy.core.mcp_answer_replay import build_refusal
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
@@ -38,11 +39,10 @@ from llmproxy.core.traffic.response_plan import serialize_response_head
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.socket_resets_and_limits import (
     ConnectionWithIdleState,
-    IdleConnectionCloser,
-    is_client_idle_after_reading,
+    IdleConnectionEvictor,
+    is_client_process_idle,
 )
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
-from llmproxy.proxy_calls import Call, CallLog
 
 if TYPE_CHECKING:
     from llmproxy.core.control.endpoints import ControlRequest
@@ -65,7 +65,7 @@ def interactions_to_span_json(made: Sequence[Interaction]) -> list[dict[str, obj
     return [span.to_dict() for span in build_spans(made)]
 
 
-class AnswerToStore(NamedTuple):
+class AnswerAwaitingStorage(NamedTuple):
     exchange: Exchange
     proper: bool
     over: asyncio.Future[str]
@@ -149,7 +149,7 @@ class LiveAnswerEndSequencer:
         if ends.at <= exchange.progress.arrived or ends.seq == own:
             return 0.0
         if ends.client is not None and now < ends.until:
-            ends.client, ends.at = (None, ends.at) if is_client_idle_after_reading(ends.client) else (ends.client, now)
+            ends.client, ends.at = (None, ends.at) if is_client_process_idle(ends.client) else (ends.client, now)
         left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open_calls(exchange))) - now)
         return left if ends.client is None else min(left, LOOK)
 
@@ -157,7 +157,7 @@ class LiveAnswerEndSequencer:
         """Note a sent piece of a stream: the mark of the last piece comes before HTTP's end."""
         if data and exchange.decision is Decision.RECORD and self._count_open_calls(exchange) > 1:
             came, how = exchange.recording, (exchange.operation, exchange.identity.stream)
-            if decide_response_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
+            if classify_response_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
                 self._record_coming_end(exchange)
 
     async def wait_to_send_end(self, exchange: Exchange) -> None:
@@ -224,14 +224,14 @@ class ProxyContext(ControlApiContext):
     watch: CallLog = field(default_factory=CallLog)
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call to a provider, and returns the seconds to wait; None without rates."""
-    sockets: IdleConnectionCloser | None = None
+    sockets: IdleConnectionEvictor | None = None
     draining: bool = False
     """Whether the proxy is ending: open requests may finish, no new ones begin."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
     _commits: deque[Future[None]] = field(default_factory=deque)
     _kept: asyncio.Future[str] | None = None
     """Answers whose storing began since the last query."""
-    _ended: deque[AnswerToStore] = field(default_factory=deque)
+    _ended: deque[AnswerAwaitingStorage] = field(default_factory=deque)
     _viewer: Viewer | None = None
     turns: LiveAnswerEndSequencer = field(init=False)
     _called: bool = False
@@ -304,7 +304,7 @@ class ProxyContext(ControlApiContext):
         for job in self.engine.answering.list_jobs_after_sending(exchange):
             asyncio.get_running_loop().run_in_executor(self._writer, job)
 
-    def report_hit(self, hit: Hit) -> None:
+    def report_hit(self, hit: FastPathHit) -> None:
         try:
             self.on_call(self.engine.fast_path.record_hit(hit))
         except Exception:
@@ -328,7 +328,7 @@ class ProxyContext(ControlApiContext):
         loop = asyncio.get_running_loop()
         over = loop.create_future()
         late = loop.call_later(COMMIT_PATIENCE, _give_up_waiting_for_commit, over)
-        self._ended.append(AnswerToStore(exchange, proper, over))
+        self._ended.append(AnswerAwaitingStorage(exchange, proper, over))
         self._schedule_writer()
         try:
             await over
@@ -345,7 +345,7 @@ class ProxyContext(ControlApiContext):
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(self._report_stored_answers, stored)
 
-    def _store_ended(self) -> list[tuple[AnswerToStore, Usage | Exception]]:
+    def _store_ended(self) -> list[tuple[AnswerAwaitingStorage, Usage | Exception]]:
         """Store ended answers in the writer's thread, in one transaction or one by one. Never raises."""
         self._called = False
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
@@ -357,7 +357,7 @@ class ProxyContext(ControlApiContext):
                 log.debug("answers could not be stored together: %s", error)
         return [(each, self._store_answer(each)) for each in ended]
 
-    def _store_answer(self, ended: AnswerToStore) -> Usage | Exception:
+    def _store_answer(self, ended: AnswerAwaitingStorage) -> Usage | Exception:
         try:
             return self._store_or_read_usage(ended.exchange, ended.proper)
         except Exception as error:  # noqa: BLE001 - told where it is settled
@@ -368,7 +368,7 @@ class ProxyContext(ControlApiContext):
             return self.engine.writer.store_answer(exchange, proper=proper)
         return self.engine.writer.read_usage(exchange, proper=proper)
 
-    def _report_stored_answers(self, stored: Sequence[tuple[AnswerToStore, Usage | Exception]]) -> None:
+    def _report_stored_answers(self, stored: Sequence[tuple[AnswerAwaitingStorage, Usage | Exception]]) -> None:
         self._commits.popleft()
         for ended, found in stored:
             why, exchange = _describe_unstored_answer(found), ended.exchange
@@ -382,11 +382,11 @@ class ProxyContext(ControlApiContext):
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
         exchange.progress.finished = True
         self._kept = asyncio.get_running_loop().create_future()
-        self._ended.append(AnswerToStore(exchange, proper, self._kept))
+        self._ended.append(AnswerAwaitingStorage(exchange, proper, self._kept))
         self._schedule_writer()
 
     def take_storage_future(self) -> asyncio.Future[str] | None:
-        """Return the storing begun since the last call, as `AnswerToStore.over`, for a client that waits for it."""
+        """Return the storing begun since the last call, as `AnswerAwaitingStorage.over`, for a client that waits."""
         kept, self._kept = self._kept, None
         return kept
 

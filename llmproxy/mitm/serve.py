@@ -27,8 +27,16 @@ from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy import protocol
-from llmproxy.advice import SUITE_MODE, StartCommand
+from llmproxy.advice import SUITE_MODE, ProxyStartCommand
 from llmproxy.amount_formatting import format_count
+from llmproxy.calls_and_totals import (
+    Call,
+    CallLog,
+    Totals,
+    explain_exit,
+    find_fail_on_exit_code,
+    find_strict_violations,
+)
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults.parsing import load_faults
@@ -45,15 +53,14 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError,
 from llmproxy.mitm import interception
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import FastPathProxyserver, Front
-from llmproxy.mitm.interception import ConnectInterceptor, is_loopback
+from llmproxy.mitm.interception import HttpConnectHandler, is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser, widen_backlog
+from llmproxy.mitm.socket_resets_and_limits import IdleConnectionEvictor, widen_backlog
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import OFFLINE, Channel, Decision, Update
-from llmproxy.proxy_calls import Call, CallLog, Totals, explain_exit, find_carried_or_stale_exit, find_strict_violations
-from llmproxy.report.proxy_console import Console, ProxyStartInfo
-from llmproxy.server_store_copies import find_server_of_copy, require_store_in_file
+from llmproxy.report.proxy_console import ProxyConsole, ProxyStartInfo
+from llmproxy.server_store_copies import find_store_server_by_copy, require_store_in_file
 from llmproxy.settings import Loaded, Settings, convert_listen_to_connect_host, format_shown_path
 
 log = logging.getLogger(__name__)
@@ -109,7 +116,7 @@ async def _ask_pacer_for_wait(whom: str, provider: str, *, model: bool) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class ContextAndJournal:
+class ProxyContextAndJournal:
     proxy: ProxyContext
     journal: Journal
     notes: tuple[str, ...]
@@ -128,7 +135,7 @@ class ContextAndJournal:
 
 
 def build_engine_config(
-    settings: Settings, redirected: frozenset[str] = frozenset(), again: StartCommand | None = None
+    settings: Settings, redirected: frozenset[str] = frozenset(), again: ProxyStartCommand | None = None
 ) -> Config:
     """Return the engine's configuration; `redirected` names providers with a user's upstream."""
     return Config(
@@ -138,7 +145,7 @@ def build_engine_config(
         max_age=parse_age_seconds(settings.max_age) if settings.max_age else None,
         trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
         store=settings.store, shown=format_shown_path(settings.store),
-        again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
+        again=again or ProxyStartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_settings(settings.normalize),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
         live=LiveChannelSettings(frozenset(settings.live), settings.unknown_tool, settings.read_only)
@@ -148,18 +155,20 @@ def build_engine_config(
     )  # fmt: skip
 
 
-def build_start_command(loaded: Loaded, env: Mapping[str, str], own: StartCommand | None = None) -> StartCommand:
+def build_start_command(
+    loaded: Loaded, env: Mapping[str, str], own: ProxyStartCommand | None = None
+) -> ProxyStartCommand:
     """Return the command that starts this proxy again.
 
     A proxy started by another command (`run`, a test runner) is started by that command again: its variables are still
     set there, and the port is not the user's. A proxy started by hand often has a shell of its own.
     """
-    own, typed = own or StartCommand(), env.get(protocol.STARTED_BY_VARIABLE)
+    own, typed = own or ProxyStartCommand(), env.get(protocol.STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
         options = tuple(each for each in options if each != ("port", "0"))
         rest = "" if typed.endswith(SUITE_MODE) else " -- COMMAND"
-        return StartCommand(typed, rest, options) if typed else replace(own, options=options)
+        return ProxyStartCommand(typed, rest, options) if typed else replace(own, options=options)
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)
     port = 0 if own.in_mitmproxy else loaded.settings.port
@@ -167,14 +176,14 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], own: StartComman
     return replace(own, options=options, variables=variables, page=page)
 
 
-def open_proxy_context(
-    loaded: Loaded, on_call: Callable[[Call], None], start: StartCommand | None = None
-) -> ContextAndJournal:
+def open_store_and_journal(
+    loaded: Loaded, on_call: Callable[[Call], None], start: ProxyStartCommand | None = None
+) -> ProxyContextAndJournal:
     """Open the store and the journal; `on_call` gets each ended call. Raises LLMProxyError: they cannot be used."""
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_sdk_variable)
     config = build_engine_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
-    refuse_file_store_options(config)
-    filed = load_cassette_files(config)
+    check_server_store_options(config)
+    filed = import_cassette_files(config)
     check_store(config)
     journal = Journal.open(get_journal_path(config.store), time.time)
     if config.trial and not journal.is_kept:
@@ -201,7 +210,7 @@ def open_proxy_context(
         pace=build_rate_limiter(settings.rate, os.environ.get(protocol.PACER_VARIABLE, ""), time.monotonic),
         watch=watch,
     )  # fmt: skip
-    return ContextAndJournal(proxy, journal, tuple(note for note in notes if note))
+    return ProxyContextAndJournal(proxy, journal, tuple(note for note in notes if note))
 
 
 def is_bound_beyond_loopback(host: str) -> bool:
@@ -223,7 +232,7 @@ def check_store(config: Config) -> None:
         raise SettingsError(
             "--live and --faults exclude each other: faults are injected into a recording or a live run, not both."
         )
-    if find_server_of_copy(config.store) is not None:
+    if find_store_server_by_copy(config.store) is not None:
         return  # the engine asks it first
     if config.store.exists():
         open_store(config.store, writable=False, now=time.time).close()
@@ -231,7 +240,7 @@ def check_store(config: Config) -> None:
         _make_folder(config.store.parent)
 
 
-def refuse_file_store_options(config: Config) -> None:
+def check_server_store_options(config: Config) -> None:
     """Raise SettingsError for options that need a store in a file, if the store is a server's."""
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),
@@ -249,7 +258,7 @@ def _make_folder(folder: Path) -> None:
         raise MachineError(f"cannot make the folder {format_shown_path(folder)}: {error.strerror or error}") from error
 
 
-def load_cassette_files(config: Config) -> list[str]:
+def import_cassette_files(config: Config) -> list[str]:
     """Import the cassettes' files into the store; returns messages. Raises CassetteError: nothing was written."""
     if config.cassette_dir is None:
         return []
@@ -263,7 +272,7 @@ def load_cassette_files(config: Config) -> list[str]:
         typed = config.again.command("auto", config.cassette, store=config.shown)
         hint = f"Name the folder that holds the cassettes, or record what is missing: {typed}"
         raise CassetteNotFound(f"there is no folder {format_shown_path(config.cassette_dir)} of cassettes.", hint=hint)
-    from llmproxy.core.cassettes.folder import CassetteDir
+    from llmproxy.core.cassettes.folder_sync import CassetteDir
 
     files = CassetteDir(config.cassette_dir, now=time.time)
     try:
@@ -306,12 +315,12 @@ OPTIONS: dict[str, object] = {
 }
 
 
-def run_proxy(loaded: Loaded, report: Console, *, announce: bool = False) -> Exit:
+def run_proxy(loaded: Loaded, report: ProxyConsole, *, announce: bool = False) -> Exit:
     """Serve until a signal comes; returns the exit code. `announce`: print the address as a line of JSON."""
     return asyncio.run(_serve_until_signal(loaded, report, announce=announce))
 
 
-async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool) -> Exit:
+async def _serve_until_signal(loaded: Loaded, report: ProxyConsole, *, announce: bool) -> Exit:
     settings = loaded.settings
     check_port_free(settings.host, settings.port)
     totals = Totals()
@@ -324,7 +333,7 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
         if recorded and hints and (text := hints.pop()(settings.store)):
             report.note(text)
 
-    built = open_proxy_context(loaded, on_call)
+    built = open_store_and_journal(loaded, on_call)
     proxy = built.proxy
     try:
         server = EmbeddedMitmproxyServer(proxy, settings)
@@ -390,7 +399,7 @@ def _list_end_signals() -> list[signal.Signals]:
 
 
 async def end_proxy_and_print_totals(
-    end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Console, totals: Totals
+    end: Callable[[], Awaitable[None]], built: ProxyContextAndJournal, report: ProxyConsole, totals: Totals
 ) -> int | None:
     await end()
     unused, notes = await built.close_and_list_unused()
@@ -433,7 +442,7 @@ def find_exit_code_and_reason(
     )
     if doubts:
         return Exit.MISS, explain_exit(Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts)
-    forbidden = find_carried_or_stale_exit(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
+    forbidden = find_fail_on_exit_code(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
     return forbidden or (Exit.OK, "")
 
 
@@ -492,8 +501,8 @@ class EmbeddedMitmproxyServer:
         self._master = master.Master(opts)
         self._server = FastPathProxyserver(proxy, front)
         # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
-        proxy.sockets = IdleConnectionCloser(lambda: self._server)
-        ours = ours or (NextLayerChoice(proxy), ConnectInterceptor(proxy, forward=settings.intercepts), Recorder(proxy))
+        proxy.sockets = IdleConnectionEvictor(lambda: self._server)
+        ours = ours or (NextLayerChoice(proxy), HttpConnectHandler(proxy, forward=settings.intercepts), Recorder(proxy))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), interception.LazyTlsConfig())
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         listening = {"listen_host": settings.host, "listen_port": settings.port}

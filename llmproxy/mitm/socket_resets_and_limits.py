@@ -68,7 +68,7 @@ class ConnectionWithIdleState(Protocol):
     def close(self) -> None: ...
 
 
-class IdleConnectionCloser:
+class IdleConnectionEvictor:
     def __init__(self, server: Callable[[], Proxyserver | None]) -> None:
         """`server` returns mitmproxy's server, once it exists."""
         self._server = server
@@ -158,7 +158,7 @@ def is_peer_process_gone(peer: Any, here: Any) -> bool:
     return found is not None and not found[1]
 
 
-def is_client_idle_after_reading(ends: Any) -> bool:
+def is_client_process_idle(ends: Any) -> bool:
     """Return whether the client has read all that its system received, and its process is idle; True if unknown."""
     found = None if ends is None else _query_peer_socket_state(*ends)
     return found is None or not (found[0] or _PROCESSES.is_running(found[1]))
@@ -170,7 +170,7 @@ failed owner searches per socket."""
 
 
 @dataclass(slots=True)
-class RunningClientProcesses:
+class BusyClientDetector:
     """Running processes, found by a socket: on a busy machine a client reads an answer long before it processes it."""
 
     proc: Path = Path("/proc")
@@ -219,7 +219,7 @@ class RunningClientProcesses:
         return False
 
 
-_PROCESSES = RunningClientProcesses()
+_PROCESSES = BusyClientDetector()
 
 
 def _query_peer_socket_state(peer: Any, here: Any) -> tuple[int, int] | None:

@@ -41,7 +41,7 @@ PIECE = 1 << 20
 _KEY_MARK = "openai-insecure-api-key."
 
 
-class UpgradeRequired(RefusedError):
+class WebSocketUpgradeRefused(RefusedError):
     """A refused upgrade: at 426 clients such as Codex use HTTP at once; others cost seconds of reconnects."""
 
     code = "llmproxy_websocket"
@@ -74,7 +74,7 @@ def redact_websocket_message(engine: Engine, exchange: Exchange, data: str | byt
     return body.decode() if isinstance(data, str) else body
 
 
-def split_into_frame_events(data: str | bytes) -> list[ws_events.Event]:
+def split_websocket_message(data: str | bytes) -> list[ws_events.Event]:
     """Split a message into frames of at most PIECE characters or bytes."""
     marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
     if isinstance(data, str):
@@ -380,7 +380,7 @@ class ReplayedWebSocket:
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._await_client_close_frame()
                 return
-            for piece in split_into_frame_events(frame.data):
+            for piece in split_websocket_message(frame.data):
                 out += self._ws.send(piece)
         if out:
             yield commands.SendData(self._client, out)
@@ -393,7 +393,7 @@ class ReplayedWebSocket:
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
         context = build_initial_miss_context(exchange, engine.config)
-        miss = ws_replay.explain(context, exchange.kept.interaction or 0, mismatch, records=records)
+        miss = ws_replay.explain_frame_miss(context, exchange.kept.interaction or 0, mismatch, records=records)
         exchange.error = error = MissError(engine.redactor.text(miss.text))
         error.nearest = exchange.kept.interaction
         exchange.decision = Decision.REFUSE

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
-from llmproxy.parsers import in_words
+from llmproxy.parsers import join_with_and
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
-from llmproxy.report.report_kinds import CHOICES, make_report_handler
+from llmproxy.report.report_kinds import CHOICES, parse_report_option
 from llmproxy.report.scenario_rows import read_baseline
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _AGAIN = {
     "rootdir": "--rootdir",
     "override_ini": "-o",
 }
-_RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
+_RECORDING = join_with_and([mode for mode in Mode if mode.policy.writes])
 _MODES = f"mode of tests with the fixture `llmproxy`; default {Mode.REPLAY} ({_RECORDING} need keys)"
 _TEXTS = {
     MODE: ("|".join(Mode), _MODES),
@@ -138,7 +138,7 @@ def make_report_handlers(config: pytest.Config, store: Callable[[], Path | None]
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
     try:
-        return [make_report_handler(text, store) for text in asked]
+        return [parse_report_option(text, store) for text in asked]
     except LLMProxyError as error:
         raise pytest.UsageError(str(error).replace("--report", REPORT)) from error
 

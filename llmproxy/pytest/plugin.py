@@ -23,14 +23,14 @@ from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.errors import LLMProxyError, ensure_program_prefix
 from llmproxy.protocol import OFFLINE, Update
 from llmproxy.pytest import options, run_summary
-from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxyClient, WorkerProxyLauncher
+from llmproxy.pytest.run_proxies import RUN_VARIABLE, WorkerProxyLauncher, WorkerProxyRequester
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PytestPluginState, choose_mode
 from llmproxy.report.events import HOST
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
-    from llmproxy.pytest.suite_items import SuiteFile
+    from llmproxy.pytest.suite_items import SuiteFileCollector
 
 _USE = re.compile(rb"\bmark\.llmproxy\b|[\"']llmproxy[\"']|[(,]\s*llmproxy\s*[,:)=]")
 """Uses of the plugin: the marker, the name as text (usefixtures, getfixturevalue), or a parameter."""
@@ -167,7 +167,7 @@ def _set_up_run(config: pytest.Config) -> None:
         mode = run.choose_mode()
     except ValueError as error:
         raise pytest.UsageError(ensure_program_prefix(f"mode {error}")) from error
-    run.asked = ControllerProxyClient.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
+    run.asked = WorkerProxyRequester.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
     if not options.runs_tests_in_workers(config):
         if wanted:
@@ -205,7 +205,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         os.environ.pop(RUN_VARIABLE, None)
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFileCollector | None:
     """Collect a suite; a file that only has such a name is ignored, unless named by the user."""
     if not is_suite_file_name(file_path.name):
         return None
@@ -213,7 +213,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
         with suppress(Warning):  # where warnings are errors, somebody else's file must not become one
             parent.warn(pytest.PytestCollectionWarning(f"{file_path} is no suite of llmproxy; it is left alone"))
         return None
-    from llmproxy.pytest.suite_items import SuiteFile
+    from llmproxy.pytest.suite_items import SuiteFileCollector
 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
@@ -221,7 +221,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
         run.bench.rejudge = str(config.getoption(options.REJUDGE, default=None) or "")
         run.bench.asked = run.asked
         run.bench.restored_env = run.shared.restored_env if run.shared is not None else nullcontext
-    return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
+    return SuiteFileCollector.from_parent(parent, path=file_path, bench=run.bench)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,7 +1,7 @@
 """The proxies of a pytest run: one for each set of start options, started by the first process that needs it.
 
 xdist's controller starts them (`WorkerProxyLauncher`) and publishes its address in an environment variable; a worker
-asks over a connection (`ControllerProxyClient`), whose end closes the worker's open session. A process without a
+asks over a connection (`WorkerProxyRequester`), whose end closes the worker's open session. A process without a
 controller, or in another folder, starts its own (`PytestProxyProcess`). Proxies end with the controller, even if that
 is killed.
 """
@@ -25,7 +25,7 @@ from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start
 from llmproxy.errors import MachineError
 from llmproxy.files import create_gitignored_folder
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, Update
-from llmproxy.server_store_copies import find_server_of_copy
+from llmproxy.server_store_copies import find_store_server_by_copy
 from llmproxy.settings import load
 
 RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"
@@ -139,7 +139,7 @@ class WorkerProxyLauncher:
                 each.end()
 
 
-class ControllerProxyClient:
+class WorkerProxyRequester:
     def __init__(self, told: Mapping[str, Any], place: str = "") -> None:
         """Do nothing yet; `place` identifies proxies with other options than that of the base URLs."""
         self._told, self._place = told, place
@@ -153,8 +153,8 @@ class ControllerProxyClient:
         told = json.loads(value) if value else {}
         return cls(told) if told.get("folder") == str(folder) else None
 
-    def with_options(self, options: Sequence[str]) -> ControllerProxyClient:
-        return ControllerProxyClient(self._told, json.dumps(options))
+    def with_options(self, options: Sequence[str]) -> WorkerProxyRequester:
+        return WorkerProxyRequester(self._told, json.dumps(options))
 
     def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:
         if self._lines is None:
@@ -203,7 +203,7 @@ class SharedSuiteResources:
     rejudge: str = ""
     """JSON report whose runs are judged again; empty if agents are run."""
     restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
-    asked: ControllerProxyClient | None = None
+    asked: WorkerProxyRequester | None = None
     _url: str = ""
     _failed: str = ""
     _open: ExitStack = field(default_factory=ExitStack)
@@ -236,7 +236,7 @@ class SharedSuiteResources:
     def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
         """Return the start options of the proxy, like `llmproxy test`, unless the project sets others."""
         known = load({}, env, self.root)
-        on_server = find_server_of_copy(known.settings.store) is not None
+        on_server = find_store_server_by_copy(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
         live = self.mode not in OFFLINE or self.update == Update.CHANGED
         words += ["--allow-live"] if live else []
@@ -254,7 +254,7 @@ class SharedSuiteResources:
     def find_store_and_cassette_dir(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return store and cassette folder; None for a running proxy, or a server's store."""
         known = load({}, env, self.root)
-        if read_env_proxy_url(env) or find_server_of_copy(known.settings.store) is not None:
+        if read_env_proxy_url(env) or find_store_server_by_copy(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import format_count
+from llmproxy.calls_and_totals import Miss, describe_served_failures, find_fail_on_exit_code
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_session_counts, shorten_miss, sum_session_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
-from llmproxy.proxy_calls import Miss, describe_served_failures, find_carried_or_stale_exit
+from llmproxy.protocol import SHOWN_KEY, Update, format_cassette_sample
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
-from llmproxy.report.report_kinds import make_report_handler
+from llmproxy.report.report_kinds import parse_report_option
 from llmproxy.report.run_tree import RunTree, deserialize_event
 from llmproxy.report.scenario_rows import format_baseline_comparison, format_case_table, read_baseline
 from llmproxy.settings import load
@@ -88,9 +88,9 @@ class RunSummaryPlugin:
         run = self._run
         reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
         for store, folder in run.list_stores().items() if run is not None and reports_trials else ():
-            from llmproxy.report.change_summary import summarize_recent_trials
+            from llmproxy.report.request_change_summary import summarize_change_trials
 
-            found = summarize_recent_trials(store, self._since)
+            found = summarize_change_trials(store, self._since)
             if not found.counts["cassettes"]:
                 continue
             self._changed += [*found.format_lines(), *found.list_next_steps(store, folder)]
@@ -137,7 +137,7 @@ class RunSummaryPlugin:
         if self._run is None or not (total.carried or total.stale):
             return
         said = load({}, os.environ, self._run.config.rootpath).settings
-        forbidden = find_carried_or_stale_exit(total, carried=said.fail_on_carried, stale=said.fail_on_stale)
+        forbidden = find_fail_on_exit_code(total, carried=said.fail_on_carried, stale=said.fail_on_stale)
         if forbidden and session.exitstatus == Exit.OK:
             session.exitstatus, self._forbidden = forbidden
 
@@ -160,7 +160,7 @@ class RunSummaryPlugin:
 
     def _make_last_report_writer(self, path: Path) -> list[Handler]:
         try:
-            return [make_report_handler(f"jsonl={path}")]
+            return [parse_report_option(f"jsonl={path}")]
         except (OSError, SettingsError) as error:
             self._lost.append(f"this test is not kept for `llmproxy label`: {error}")
             return []
@@ -209,7 +209,7 @@ class RunSummaryPlugin:
         for line in (*shown, *self._list_view_commands(), told):
             terminalreporter.write_line(line)
         if total.carried and self._run is not None:
-            from llmproxy.report.change_summary import describe_accepted_changes
+            from llmproxy.report.request_change_summary import describe_accepted_changes
 
             today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
             for store in self._run.list_stores():
@@ -226,7 +226,7 @@ class RunSummaryPlugin:
             if self._run is None or not (report.hits or report.recorded or report.unused):
                 continue
             if (store := self._run.find_store(suites=test in self._suites)) is not None:
-                name = format_sample_name(report.cassette, report.sample or 1)  # older proxies do not say it
+                name = format_cassette_sample(report.cassette, report.sample or 1)  # older proxies do not say it
                 yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from llmproxy.amount_formatting import mean_if_all_known
 from llmproxy.protocol import AGENT
-from llmproxy.report.events import Criterion, PartyUse, Started, Status
+from llmproxy.report.events import JudgedCriterion, PartyUse, Started, Status
 from llmproxy.report.run_tree import Run, RunTree, describe_assertion, format_conversation, to_plain
 from llmproxy.scenario.repeats.verdicts import RunStatusCounts
 from llmproxy.scenario.types import ScenarioResult
@@ -188,17 +188,17 @@ def _is_already_shown(text: str, shown: str) -> bool:
     return all(line.strip() in shown for line in text.splitlines())
 
 
-def _list_criteria(start: Started, result: ScenarioResult | None) -> list[Criterion]:
+def _list_criteria(start: Started, result: ScenarioResult | None) -> list[JudgedCriterion]:
     found = [] if result is None else [
         *((text, "passed") for text in result.passed_criteria),
         *((text, "failed") for text in result.failed_criteria),
         *((text, "inconclusive") for text in result.inconclusive_criteria),
     ]  # fmt: skip
     found = found or [(text, "not judged") for text in start.criteria]
-    return [Criterion(id=f"c{n}", text=text, status=status) for n, (text, status) in enumerate(found, 1)]
+    return [JudgedCriterion(id=f"c{n}", text=text, status=status) for n, (text, status) in enumerate(found, 1)]
 
 
-def _format_criterion(criterion: Criterion) -> Iterator[str]:
+def _format_criterion(criterion: JudgedCriterion) -> Iterator[str]:
     yield f"  {criterion.status:<12} {criterion.text}"
     if criterion.evidence:
         yield f"{'':15}evidence: {criterion.evidence}"

@@ -27,28 +27,28 @@ from weakref import WeakKeyDictionary, WeakSet
 import pytest
 
 from llmproxy.advice import PYTEST_MODE
+from llmproxy.calls_and_totals import Call, Miss
 from llmproxy.client.child_env import EnvironmentPlan, gather_run_variables, in_ci, plan_env
-from llmproxy.client.control import ConnectionPool, Control, session_url
+from llmproxy.client.control import Control, ControlConnectionPool, session_url
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError
-from llmproxy.parsers import read_channels, read_mode, read_name_patterns, read_unknown_tool
+from llmproxy.parsers import parse_channel_list, read_mode, read_name_patterns, read_unknown_tool
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, Update
-from llmproxy.proxy_calls import Call, Miss
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
 from llmproxy.pytest.run_proxies import (
     CASSETTES,
-    ControllerProxyClient,
     PytestProxyProcess,
     SharedSuiteResources,
     WorkerProxyLauncher,
+    WorkerProxyRequester,
 )
 from llmproxy.settings import load
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
 
-    from llmproxy.core.cassettes.folder import CassetteDir
+    from llmproxy.core.cassettes.folder_sync import CassetteDir
 
 SHOWN = 5
 _STARTED = ("_thread.start_new_thread", "_thread.start_joinable_thread")
@@ -216,7 +216,7 @@ def choose_test_live_channels(marker: Mapping[str, Any], option: str, *, ci: boo
     live = option or ("" if ci else marker.get("live") or "")
     if not live:
         return None
-    told: dict[str, Any] = {"live": [str(each) for each in read_channels(live)]}
+    told: dict[str, Any] = {"live": [str(each) for each in parse_channel_list(live)]}
     if marker.get("unknown_tool") is not None:
         told["unknown_tool"] = str(read_unknown_tool(marker["unknown_tool"]))
     if marker.get("read_only") is not None:
@@ -298,10 +298,10 @@ class SharedProxy:
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
     _keys: Mapping[str, str] = field(default_factory=dict)
-    asked: ControllerProxyClient | None = None
-    _proxy: PytestProxyProcess | ControllerProxyClient | None = None
+    asked: WorkerProxyRequester | None = None
+    _proxy: PytestProxyProcess | WorkerProxyRequester | None = None
     """None if a proxy is already running."""
-    _pool: ConnectionPool = field(default_factory=ConnectionPool)
+    _pool: ControlConnectionPool = field(default_factory=ControlConnectionPool)
     _control: Control | None = None
     _failed: str = ""
     _files: tuple[Path, CassetteDir] | tuple[()] | None = None
@@ -355,7 +355,7 @@ class SharedProxy:
             patience=BUSY,
         )  # fmt: skip
         self._set_placeholder_keys(opened.key_names if opened.needs_no_model_keys else None)
-        if isinstance(self._proxy, ControllerProxyClient):
+        if isinstance(self._proxy, WorkerProxyRequester):
             self._proxy.announce_open_session(opened.name)
         return PerTestSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
@@ -377,12 +377,12 @@ class SharedProxy:
             kept = load(flags, self._before, self.folder).settings
             self._files = ()
             if kept.cassette_dir is not None and self._proxy is not None:
-                from llmproxy.core.cassettes.folder import CassetteDir
+                from llmproxy.core.cassettes.folder_sync import CassetteDir
 
                 self._files = (kept.store, CassetteDir(kept.cassette_dir, now=time.time))
         if not self._files or walk.mode not in OFFLINE or walk.closed is not None:
             return ""
-        from llmproxy.core.cassettes.folder import describe_hits_missing_from_files
+        from llmproxy.core.cassettes.folder_sync import describe_hits_missing_from_files
 
         return describe_hits_missing_from_files(
             *self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]}
@@ -391,7 +391,7 @@ class SharedProxy:
     def finish_test(self, walk: PerTestSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         if walk.closed is None:
             walk.closed = self.wait_ready().close_session(walk.name, complete=complete, interrupted=interrupted)
-            if isinstance(self._proxy, ControllerProxyClient):
+            if isinstance(self._proxy, WorkerProxyRequester):
                 self._proxy.announce_open_session("")
         return walk.closed
 
@@ -445,7 +445,7 @@ class PytestPluginState:
     shared: SharedProxy | None = None
     notes: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    asked: ControllerProxyClient | None = None
+    asked: WorkerProxyRequester | None = None
     proxies: WorkerProxyLauncher | None = None
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
     bench: SharedSuiteResources | None = None

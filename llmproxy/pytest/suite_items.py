@@ -33,7 +33,7 @@ from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.run_context import RunContext, load_runs_to_rejudge
-from llmproxy.suite.run.runner import build_scenario_row, describe_hits_missing_from_folder, get_matrix_axis_values
+from llmproxy.suite.run.runner import describe_hits_missing_from_folder, get_case_matrix_values, summarize_scenario_runs
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
@@ -43,7 +43,7 @@ class SuiteFailure(Exception):
     """A failed scenario; its text is shown on the terminal."""
 
 
-class SuiteFile(pytest.File):
+class SuiteFileCollector(pytest.File):
     bench: SharedSuiteResources
 
     def __init__(self, *, bench: SharedSuiteResources, **node: Any) -> None:
@@ -120,7 +120,7 @@ def _run_hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
 
 
 class SuiteItem(pytest.Item):
-    parent: SuiteFile
+    parent: SuiteFileCollector
 
     def __init__(self, *, case: SuiteCase, **node: Any) -> None:
         super().__init__(**node)
@@ -150,7 +150,7 @@ class SuiteItem(pytest.Item):
         reads_rows = bool(run_context.list_case_entities(self.case))
         with bench.restored_env(), bench.lock() if reads_rows else nullcontext():
             ran = asyncio.run(self._run_case(run_context))
-        made = build_scenario_row(self.case.id, ran, self.case.scenario.min_pass_rate) | get_matrix_axis_values(
+        made = summarize_scenario_runs(self.case.id, ran, self.case.scenario.min_pass_rate) | get_case_matrix_values(
             self.case
         )
         unfiled = describe_hits_missing_from_folder(run_context.files, ran)

@@ -35,7 +35,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
+class JudgedCriterion:
     id: str
     text: str
     status: str
@@ -63,7 +63,7 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartyUse:
-    """Complete usage of one party (agent, user, judge), unlike the lower bounds of `proxy_calls.Use`."""
+    """Complete usage of one party (agent, user, judge), unlike the lower bounds of `calls_and_totals.Use`."""
 
     calls: int = 0
     input_tokens: int | None = None
@@ -166,7 +166,7 @@ class Verdict:
     success: bool | None
     """None: undecided, the conversation continues."""
     reasoning: str = ""
-    criteria: Sequence[Criterion] = ()
+    criteria: Sequence[JudgedCriterion] = ()
     forced: bool = False
     """Whether the judge had to decide: at the last turn, or by the script."""
 
@@ -177,7 +177,7 @@ class Finished:
     scenario: str
     status: Status
     reasoning: str = ""
-    criteria: Sequence[Criterion] = ()
+    criteria: Sequence[JudgedCriterion] = ()
     total_seconds: float | None = None
     agent_seconds: float | None = None
     waited_seconds: float | None = None

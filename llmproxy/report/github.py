@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.run_tree import Run, RunTree, describe_assertion, explain_bad_test_end
+from llmproxy.report.run_tree import Run, RunTree, describe_abnormal_test_end, describe_assertion
 
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
@@ -37,7 +37,7 @@ class GitHubAnnotator:
                 self._annotate_run(run)
         elif isinstance(event, Completed):
             self._annotate_repeated_runs()
-            if (why := explain_bad_test_end(event)) and not self._marked:
+            if (why := describe_abnormal_test_end(event)) and not self._marked:
                 self._write(_format_annotation("the test as a whole", why, self._root) + "\n")
 
     def _annotate_repeated_runs(self) -> None:
@@ -108,7 +108,7 @@ def format_summary_table(run_tree: RunTree) -> str:
         f" {_escape_cell(next((run.reason for run in each.runs if run.status is not Status.PASSED), ''))} |"
         for each in run_tree.scenarios()
     ]
-    why = explain_bad_test_end(run_tree.completed)
+    why = describe_abnormal_test_end(run_tree.completed)
     said = [f"- {_escape_cell(line)}" for line in why.splitlines() if line.strip()]
     head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
     return "\n".join([f"### {run_tree.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])

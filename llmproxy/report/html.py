@@ -21,7 +21,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.report.json_report import build_json_report as plain_values
 from llmproxy.report.run_tree import RunTree
-from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
+from llmproxy.report.trend import build_trend_table_columns, read_recent_tests
 from llmproxy.settings import format_shown_path
 from llmproxy.ui.html_file import build_viewer_page_data
 from llmproxy.ui.page import render_viewer_page
@@ -37,7 +37,7 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
         return {}
     try:
         found, names = _collect_recordings(run_tree, store, most), {each.id for each in run_tree.scenarios()}
-        return found | {"trend": tests_to_page_columns(read_recent_tests(Path(f"{store}.state.db")), names)}
+        return found | {"trend": build_trend_table_columns(read_recent_tests(Path(f"{store}.state.db")), names)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 

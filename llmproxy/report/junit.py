@@ -16,9 +16,9 @@ from llmproxy.report.run_tree import (
     Run,
     RunTree,
     ScenarioRuns,
+    describe_abnormal_test_end,
     describe_assertion,
     describe_replay_match_kinds,
-    explain_bad_test_end,
     format_conversation,
 )
 
@@ -37,7 +37,7 @@ def render_junit(run_tree: RunTree) -> bytes:
         root.append(_build_suite(name or run_tree.title, [each for each in scenarios if each.suite == name], run_tree))
     ended = run_tree.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
-    if (why := explain_bad_test_end(ended)) and not any(root.iter("error")):
+    if (why := describe_abnormal_test_end(ended)) and not any(root.iter("error")):
         # One case for the whole test, so that this file alone does not look like a success.
         title = _escape_text(run_tree.title)
         about = {"name": title, "tests": "1", "failures": "0", "errors": "1", "skipped": "0", "time": "0.000"}

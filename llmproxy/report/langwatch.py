@@ -62,7 +62,7 @@ class ScenarioMessage:
         return {to_camel(name): value for name, value in vars(self).items() if value is not None}
 
 
-def convert_messages_to_api_client_messages(messages: Iterable[Mapping[str, Any]]) -> list[ScenarioMessage]:
+def to_langwatch_messages(messages: Iterable[Mapping[str, Any]]) -> list[ScenarioMessage]:
     """Return a conversation in the endpoint's form; a message's id is its index by default."""
     return [_convert_message(index, message) for index, message in enumerate(messages)]
 
@@ -154,7 +154,7 @@ class Subscription:
     on_next: Callable[[Any], None] | None = None
     on_error: Callable[[Exception], None] | None = None
     on_completed: Callable[[], None] | None = None
-    _stream: Stream | None = field(default=None, repr=False)
+    _stream: ScenarioEventStream | None = field(default=None, repr=False)
 
     def dispose(self) -> None:
         if self._stream is not None:
@@ -162,7 +162,7 @@ class Subscription:
             self._stream = None
 
 
-class Stream:
+class ScenarioEventStream:
     """Passes every event to earlier subscribers. Nothing follows its end."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class Stream:
 
 
 class LangWatchEventSender(UnbufferedEventHandler):
-    def __init__(self, stream: Stream, run: Any, fields: Mapping[str, Any]) -> None:
+    def __init__(self, stream: ScenarioEventStream, run: Any, fields: Mapping[str, Any]) -> None:
         """`run` has `messages`, without withdrawn ones that events have contained, and the `outcome` at its end."""
         self._stream, self._run, self._fields = stream, run, fields
         self._common: dict[str, Any] = {}
@@ -221,7 +221,7 @@ class LangWatchEventSender(UnbufferedEventHandler):
             )
             self._stream.on_next(ScenarioRunStartedEvent(**self._build_common_fields(event.at), metadata=metadata))
         elif isinstance(event, Message) and self._stream.has_listeners:
-            snapshot = convert_messages_to_api_client_messages(self._run.messages)
+            snapshot = to_langwatch_messages(self._run.messages)
             self._stream.on_next(ScenarioMessageSnapshotEvent(**self._build_common_fields(event.at), messages=snapshot))
         elif isinstance(event, Finished):
             self._stream.on_next(self._build_finished(event))

@@ -19,7 +19,7 @@ from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT, build_json_report_header, is_live_report_being_written, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
-from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
+from llmproxy.report.trend import build_trend_table_columns, read_recent_tests
 from llmproxy.ui.queries import read_query_integer
 
 RUNNING = "running"
@@ -111,7 +111,7 @@ def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[st
         if found["test"] == known:
             return found
         names = {str(each["id"]) for each in found["scenarios"]}
-        return {**found, "trend": tests_to_page_columns(read_recent_tests(state), names)}
+        return {**found, "trend": build_trend_table_columns(read_recent_tests(state), names)}
 
     return read_state
 

@@ -19,10 +19,10 @@ from unicodedata import combining, east_asian_width
 
 from llmproxy import protocol
 from llmproxy.advice import format_command
-from llmproxy.amount_formatting import dollars, duration, format_clock, format_count, format_tokens_in_out
+from llmproxy.amount_formatting import dollars, format_clock, format_count, format_milliseconds, format_tokens_in_out
+from llmproxy.calls_and_totals import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, DEFAULT_STORE, OFFLINE, Channel, Decision, Mode
-from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
 
 _BORDERS = " /:,-"
 
@@ -136,7 +136,7 @@ def format_console_call_line(
     pipe.
     """
     before, after = _format_around_duration(call.fields_without_timing, colour, room)
-    took = duration(call.ms)
+    took = format_milliseconds(call.ms)
     took = pad_to_terminal_cells(
         took if room is None else clip_to_terminal_cells(took, _TOOK.cells), _TOOK.cells, right=True
     )
@@ -219,7 +219,7 @@ def describe_request_handling(call: Call) -> list[str]:
     found = f"recording #{call.interaction}" if call.decision is Decision.REPLAY and call.interaction else ""
     near = f"nothing; recording #{call.nearest} is nearest" if call.nearest is not None else ""
     nth = f", its arrival {call.occurrence} in this session" if call.occurrence else ""
-    first = f", first byte after {duration(call.first_ms)}" if call.first_ms is not None else ""
+    first = f", first byte after {format_milliseconds(call.first_ms)}" if call.first_ms is not None else ""
     kept = f", kept as #{call.interaction}" if call.decision is Decision.RECORD and call.interaction else ""
     rows = {
         "came": f"{call.method} {call.target}{times}",
@@ -228,7 +228,8 @@ def describe_request_handling(call: Call) -> list[str]:
         "found": found or near or ("nothing" if call.miss else ""),
         "bound": ", ".join(call.bound),
         "carried": ", ".join(call.carried),
-        "answer": f"{call.decision.value} {call.status or '-'}{first}, ended after {duration(call.ms)}{kept}",
+        "answer": f"{call.decision.value} {call.status or '-'}{first}, ended after "
+        f"{format_milliseconds(call.ms)}{kept}",
     }
     return [f"    {name:<7} {escape(text, _NOTE)}" for name, text in rows.items() if text]
 
@@ -277,7 +278,7 @@ class ProxyStartInfo:
     """The same with all other trusted certificates."""
 
 
-class Console:
+class ProxyConsole:
     """Writes to a terminal or a pipe what a proxy does. Never raises; does not block."""
 
     def __init__(

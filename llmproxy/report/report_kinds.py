@@ -78,7 +78,7 @@ KINDS: Mapping[str, ReportKind] = {
 CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 
 
-def make_report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
+def parse_report_option(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
     """Return the handler for an argument of `--report`, behind redaction: ``junit=FILE``, ``github``. Raises
     SettingsError. `store` returns at the end the database with the tests' recordings; None if unknown.
     """

@@ -19,9 +19,9 @@ from llmproxy.errors import Exit
 from llmproxy.report.events import (
     Assertion,
     Completed,
-    Criterion,
     Event,
     Finished,
+    JudgedCriterion,
     Message,
     PartyUse,
     Selected,
@@ -70,7 +70,7 @@ class Run:
         return (part for part in self.parts if isinstance(part, Message))
 
     @property
-    def criteria(self) -> tuple[Criterion, ...]:
+    def criteria(self) -> tuple[JudgedCriterion, ...]:
         if self.finished and self.finished.criteria:
             return tuple(self.finished.criteria)
         found = [part.criteria for part in self.parts if isinstance(part, Verdict) and part.criteria]
@@ -238,7 +238,7 @@ def deserialize_event(tree: Mapping[str, Any]) -> Event:
         found = [{**each, "status": Status(each["status"])} for each in said["assertions"]]
         said["assertions"] = tuple(_check_fields(Assertion(**each)) for each in found)
     if tree["event"] in {"verdict", "finished"}:
-        said["criteria"] = tuple(_check_fields(Criterion(**each)) for each in said.get("criteria", ()))
+        said["criteria"] = tuple(_check_fields(JudgedCriterion(**each)) for each in said.get("criteria", ()))
     if "usage" in said:
         said["usage"] = {party: _check_fields(PartyUse(**use)) for party, use in said["usage"].items()}
     event = _check_fields(_EVENTS[tree["event"]](**said))
@@ -263,7 +263,7 @@ def describe_assertion(assertion: Assertion) -> str:
     return f"{said} ({rest})" if rest else said
 
 
-def explain_bad_test_end(ended: Completed | None) -> str:
+def describe_abnormal_test_end(ended: Completed | None) -> str:
     """Describe an end that no run explains: none, or a failure without a failed run (a broken suite); else empty."""
     if ended is None:
         return "the test did not end"

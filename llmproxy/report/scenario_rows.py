@@ -18,7 +18,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amount_formatting import align_rows, dollars, duration, format_count, mean_if_all_known
+from llmproxy.amount_formatting import align_rows, dollars, format_count, format_milliseconds, mean_if_all_known
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Completed, Event, Status, UnbufferedEventHandler
@@ -29,7 +29,7 @@ Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """A 95 % interval, both ends included."""
 
     low: float
@@ -39,9 +39,9 @@ class Interval:
         return f"{self.low:.3f}..{self.high:.3f}"
 
 
-def wilson(passed: int, runs: int) -> Interval | None:
+def wilson(passed: int, runs: int) -> ConfidenceInterval | None:
     """Return the Wilson score interval of a proportion, or None. Source: Wilson 1927; Newcombe 1998, method 3."""
-    check_pass_counts(passed, runs)
+    validate_pass_counts(passed, runs)
     if not runs:
         return None
     share, square = passed / runs, Z95 * Z95
@@ -50,10 +50,10 @@ def wilson(passed: int, runs: int) -> Interval | None:
     whole = 1 + square / runs
     # The ends are exact at 0 and n; rounding must not put them a hair beyond.
     low = 0.0 if passed == 0 else max(0.0, (middle - reach) / whole)
-    return Interval(low, 1.0 if passed == runs else min(1.0, (middle + reach) / whole))
+    return ConfidenceInterval(low, 1.0 if passed == runs else min(1.0, (middle + reach) / whole))
 
 
-def check_pass_counts(passed: int, runs: int, k: int = 1) -> None:
+def validate_pass_counts(passed: int, runs: int, k: int = 1) -> None:
     """Raise ValueError for more passes than runs, and for a `k` below 1."""
     if not 0 <= passed <= runs:
         raise ValueError(f"{passed} of {runs} runs cannot have passed")
@@ -165,7 +165,7 @@ def _format_cost(row: Mapping[str, Any]) -> str:
 
 def _format_latency(row: Mapping[str, Any]) -> str:
     latency = row.get("latency_ms")
-    return duration(None if latency is None else float(latency))
+    return format_milliseconds(None if latency is None else float(latency))
 
 
 _OTHERS = "Compare with a report of the same suites; a scenario is known by its id."
@@ -193,7 +193,7 @@ def _describe_suite_mismatch(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
-class BaselineComparisonHandler(UnbufferedEventHandler):
+class BaselineChangePrinter(UnbufferedEventHandler):
     def __init__(
         self, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object], selected: Sequence[str]
     ) -> None:

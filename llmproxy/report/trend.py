@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amount_formatting import align_rows, dollars, duration, format_count
+from llmproxy.amount_formatting import align_rows, dollars, format_count, format_milliseconds
 from llmproxy.core.sessions.journal import open_journal_database
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected, UnbufferedEventHandler
@@ -24,7 +24,7 @@ from llmproxy.sqlite_file import (
     DatabaseErrorTexts,
     DatabaseFileState,
     open_connection,
-    read_state,
+    read_database_file_state,
     translate_errors,
     write_transaction,
 )
@@ -97,7 +97,7 @@ def add_test_run_to_trend(path: Path, selected: Selected, completed: Completed) 
 def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
-        state = read_state(path)
+        state = read_database_file_state(path)
         if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             return []
         if state not in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL):
@@ -130,7 +130,7 @@ def _parse_past_test_run(path: Path, at: Any, title: Any, code: Any, rows: Seque
     return PastTestRun(at, title, code, made)
 
 
-def tests_to_page_columns(tests: Sequence[PastTestRun], names: AbstractSet[str]) -> list[dict[str, Any]]:
+def build_trend_table_columns(tests: Sequence[PastTestRun], names: AbstractSet[str]) -> list[dict[str, Any]]:
     return [
         {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
         for test in tests
@@ -162,7 +162,7 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     word = "worse" if step > 0 else "better" if step < 0 else ""
     told = [f"passed {good} of {len(rows)}", word]
     told.append(_format_value_with_earlier(before, last, "cost_usd", lambda value: dollars(Decimal(value))))
-    told.append(_format_value_with_earlier(before, last, "latency_ms", lambda value: duration(float(value))))
+    told.append(_format_value_with_earlier(before, last, "latency_ms", lambda value: format_milliseconds(float(value))))
     urgency = 0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2
     return urgency, name, "  ".join(filter(None, told))
 

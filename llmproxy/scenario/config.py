@@ -131,7 +131,7 @@ class ScenarioConfig(BaseModel):
         `cache_key=""` disables the cache. `proxy` is the URL of a running llmproxy, or True to start one; `handlers`
         get the events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
         """
-        for name in refuse_unsupported_keywords("configure", unsupported):
+        for name in refuse_unsupported_arguments("configure", unsupported):
             raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
         said = ScenarioConfig(
             default_model=default_model, max_turns=max_turns, verbose=verbose, cache_key=cache_key, debug=debug,
@@ -154,7 +154,7 @@ class ScenarioConfig(BaseModel):
         return self.max_turns or MAX_TURNS
 
 
-def refuse_unsupported_keywords(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def refuse_unsupported_arguments(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords without neutral values of `UNSUPPORTED` ones. Raises SettingsError for others."""
     for name, value in given.items():
         if name in UNSUPPORTED and value:
@@ -164,7 +164,7 @@ def refuse_unsupported_keywords(where: str, given: Mapping[str, Any]) -> dict[st
 
 def refuse_misspelt_keywords(where: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords for litellm. Raises TypeError for one that is similar to a parameter of this class."""
-    found = refuse_unsupported_keywords(where.__name__, given)
+    found = refuse_unsupported_arguments(where.__name__, given)
     if not found:
         return found
     parameters = signature(where).parameters.values()

@@ -31,7 +31,7 @@ from llmproxy.scenario.agent_adapter import (
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
-from llmproxy.scenario.models.transport import Answer
+from llmproxy.scenario.models.transport import ModelAnswer
 from llmproxy.scenario.prompts import enclose_in_tags, format_transcript, format_transcript_entries, prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, Message, ScenarioResult
@@ -57,7 +57,7 @@ def estimate_tokens(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class TranscriptLookup:
     entries: Sequence[str]  # texts of messages; each begins with its number in brackets
 
     def format_outline(self) -> str:
@@ -137,7 +137,7 @@ class JudgeError(ModelError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class JudgeRuling:
     goes_on: bool
     findings: Mapping[str, Finding] = field(default_factory=dict)  # by criterion id; missing ones are inconclusive
     reasoning: str = ""
@@ -157,7 +157,7 @@ class _AnswerForcing(IntEnum):
 class _Unusable(Exception):
     problem: str
     literal: str
-    partial: Ruling | None = None
+    partial: JudgeRuling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +166,12 @@ class Question:
     text: str
     criteria: Criteria
     forced: bool
-    look: Lookup | None = None  # lookup of what `text` shows as an outline
+    look: TranscriptLookup | None = None  # lookup of what `text` shows as an outline
     steps: int = 0
     whole: str = ""
     """`text` with the whole conversation, for a model without tools."""
 
-    async def ask_judge(self, model: ModelConfig, party: str, session: RunSession | None) -> Ruling:
+    async def ask_judge(self, model: ModelConfig, party: str, session: RunSession | None) -> JudgeRuling:
         """Call a judge. Raises JudgeError for a second unusable answer, and errors of `complete`."""
         said: list[Message] = []
         if self.look is None:
@@ -196,8 +196,8 @@ class Question:
         party: str,
         session: RunSession | None,
         said: list[Message],
-        first: tuple[_AnswerForcing, Answer] | None,
-    ) -> Ruling:
+        first: tuple[_AnswerForcing, ModelAnswer] | None,
+    ) -> JudgeRuling:
         """Return the ruling of the first answer, which is requested unless given, or of a second one."""
         way = _AnswerForcing.PINNED if self.forced and not self.steps else _AnswerForcing.REQUIRED
         unusable: _Unusable | None = None
@@ -240,7 +240,7 @@ class Question:
 
     async def _ask_with_fallback_form(
         self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AnswerForcing
-    ) -> tuple[_AnswerForcing, Answer]:
+    ) -> tuple[_AnswerForcing, ModelAnswer]:
         while True:
             try:
                 return way, await complete(
@@ -275,7 +275,7 @@ class Question:
         pinned = {"type": "function", "function": {"name": FINISH}}
         return {"tools": self.list_judge_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
 
-    def _read_ruling(self, answer: Answer) -> Ruling:
+    def _read_ruling(self, answer: ModelAnswer) -> JudgeRuling:
         if answer.tool_calls:
             first, *more = [(call.name, _parse_json_or_keep_text(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
@@ -289,12 +289,12 @@ class Question:
         said = f"tool calls not found: {_shorten(answer.text)!r}"
         raise _Unusable(f"it calls no tool; call {self._format_verdict_tool_names()}", said)
 
-    def _parse_ruling(self, name: str, given: object) -> Ruling:
+    def _parse_ruling(self, name: str, given: object) -> JudgeRuling:
         if name == CONTINUE:
             if self.forced:
                 problem = "the conversation is over and cannot go on"
-                raise _Unusable(problem, problem, Ruling(goes_on=True))
-            return Ruling(goes_on=True)
+                raise _Unusable(problem, problem, JudgeRuling(goes_on=True))
+            return JudgeRuling(goes_on=True)
         tools = self._format_verdict_tool_names()
         if name in {EXPAND, GREP} and self.look is not None:
             raise _Unusable(f"nothing more can be looked up; call {tools}", "it only looks things up")
@@ -306,7 +306,7 @@ class Question:
             raise _Unusable(problem, f"{problem}: {_shorten(str(given))!r}")
         reasoning, verdict = given.get("reasoning"), given.get("verdict")
         findings, problems = self.criteria.read_findings(given.get("criteria"))
-        ruling = Ruling(
+        ruling = JudgeRuling(
             goes_on=False,
             forced=self.forced,
             findings=findings,
@@ -350,7 +350,7 @@ def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _format_answer_for_retry(answer: Answer) -> str:
+def _format_answer_for_retry(answer: ModelAnswer) -> str:
     calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
     return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"
 
@@ -481,7 +481,7 @@ class JudgeAgent(AgentAdapter):
             self.system_prompt or prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
         )
         if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
-            look = Lookup(format_transcript_entries(input.messages, get_wire_tool_calls(input), longest=None))
+            look = TranscriptLookup(format_transcript_entries(input.messages, get_wire_tool_calls(input), longest=None))
             outlined = self._build_prompt_text(input, criteria, look.format_outline())
             steps = self.max_discovery_steps
             question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
@@ -513,11 +513,11 @@ class JudgeAgent(AgentAdapter):
             parts.append(enclose_in_tags("unknown", prompt("judge_unknown", reasons=reasons)))
         return "\n\n".join([*parts, enclose_in_tags("transcript", seen or "(nothing was said)")])
 
-    async def _ask_judges_for_rulings(self, question: Question, session: RunSession | None) -> list[Ruling]:
+    async def _ask_judges_for_rulings(self, question: Question, session: RunSession | None) -> list[JudgeRuling]:
         """Return each judge's ruling; all are awaited before an error of one is raised."""
         names = list_judge_party_names(len(self.configs))
         asked = list(zip(self.configs, names, strict=True))
-        rulings: list[Ruling] = []
+        rulings: list[JudgeRuling] = []
         if self.vote is VoteRule.CONFIRM_ON_FAIL:
             first = await question.ask_judge(*asked[0], session)
             rulings.append(first)
@@ -533,7 +533,9 @@ class JudgeAgent(AgentAdapter):
             rulings.append(each)
         return rulings
 
-    def _result(self, criteria: Criteria, rulings: Sequence[Ruling], seen: str, given: AgentInput) -> ScenarioResult:
+    def _result(
+        self, criteria: Criteria, rulings: Sequence[JudgeRuling], seen: str, given: AgentInput
+    ) -> ScenarioResult:
         votes = [mark_unproven_findings_inconclusive(ruling.findings, seen) for ruling in rulings]
         findings, cast = combine_votes(criteria.ids, votes, self.vote) if len(votes) > 1 else (votes[0], {})
         judged = criteria.build_results(findings, cast)
@@ -564,7 +566,7 @@ def _list_judge_models[M](judges: int | Sequence[M], model: M) -> list[M]:
     return [model] * judges if isinstance(judges, int) else list(judges)
 
 
-def _first_ruling_fails_run(ruling: Ruling, question: Question) -> bool:
+def _first_ruling_fails_run(ruling: JudgeRuling, question: Question) -> bool:
     """Return whether the other judges must be called: the first one would fail the run."""
     if ruling.goes_on:
         return False
@@ -573,7 +575,7 @@ def _first_ruling_fails_run(ruling: Ruling, question: Question) -> bool:
     return CriterionStatus.FAILED in statuses or (question.forced and not all_passed)
 
 
-def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:
+def _join_reasonings(rulings: Sequence[JudgeRuling], judged: Sequence[CriterionResult]) -> str:
     if len(rulings) == 1 and rulings[0].reasoning:
         return rulings[0].reasoning
     named = zip(list_judge_party_names(len(rulings)), rulings, strict=True)

@@ -25,11 +25,11 @@ from llmproxy.trace.observing.tool_calls import ToolUse
 
 def prompt(name: str, **values: str) -> str:
     """Return a prompt with its placeholders replaced. Raises KeyError for one without a value."""
-    return Template(read_file(f"{name}.md")).substitute(values).strip()
+    return Template(read_prompt_file(f"{name}.md")).substitute(values).strip()
 
 
 @cache
-def read_file(name: str) -> str:
+def read_prompt_file(name: str) -> str:
     return (files("llmproxy") / "data" / "prompts" / name).read_text("utf-8")
 
 
@@ -65,7 +65,7 @@ def format_transcript_entries(
     return found
 
 
-def format_as_user_sees(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
+def format_conversation_for_user(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
     """Return a conversation as its user sees it: texts, or with `show` tool calls in brackets."""
     found: list[Message] = []
     names: dict[str, str] = {}

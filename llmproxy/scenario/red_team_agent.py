@@ -74,7 +74,7 @@ def is_probably_encoded(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
+class AttackerReply:
     reply: str
     observation: str = ""
     strategy: str = ""
@@ -97,8 +97,8 @@ class RedTeamStrategy(ABC):
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
         """Return the attack's phase, for reports."""
 
-    def parse_attacker_output(self, raw: str) -> Attack:
-        return Attack(raw)
+    def parse_attacker_output(self, raw: str) -> AttackerReply:
+        return AttackerReply(raw)
 
 
 _PHASES: Sequence[tuple[float, str, str]] = (
@@ -190,12 +190,14 @@ class GoatStrategy(RedTeamStrategy):
         share = current_turn / max(total_turns, 1)
         return "early" if share < 0.3 else "mid" if share < 0.7 else "late"
 
-    def parse_attacker_output(self, raw: str) -> Attack:
+    def parse_attacker_output(self, raw: str) -> AttackerReply:
         found = parse_json(strip_fence(raw))
         reply = str(found.get("reply") or "").strip() if isinstance(found, dict) else ""
         if not isinstance(found, dict) or not reply:
-            return Attack(raw, parse_failed=True)
-        return Attack(reply, str(found.get("observation") or "").strip(), str(found.get("strategy") or "").strip())
+            return AttackerReply(raw, parse_failed=True)
+        return AttackerReply(
+            reply, str(found.get("observation") or "").strip(), str(found.get("strategy") or "").strip()
+        )
 
 
 def strip_fence(text: str) -> str:

@@ -26,13 +26,13 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
+from llmproxy.calls_and_totals import Call, Miss
 from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, find_upstreams, is_proxy_url, plan_env
-from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
+from llmproxy.client.control import CONFLICT, PAUSE, Control, ControlConnectionPool, ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_env_proxy_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, PARTY_HEADER, SESSION_HEADER, SESSION_PREFIX, SHOWN_KEY
-from llmproxy.proxy_calls import Call, Miss
 from llmproxy.report.events import HOST, PartyUse
 from llmproxy.scenario.types import LLM, AgentRole
 
@@ -143,7 +143,9 @@ async def bind_process_calls_to_session(
 
 
 @asynccontextmanager
-async def bind_service(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
+async def bind_source_to_session(
+    control: Control, source: str, session: str, patience: float = PATIENCE
+) -> AsyncIterator[float]:
     """Bind calls under `source` to `session`; yields the seconds waited. Raises MachineError."""
     steps = _UndoableSteps(control, session)
     async with _take_turn(steps, get_session_lock(control.url, source)) as waited:
@@ -287,7 +289,7 @@ async def gather_with_limit[T](work: Sequence[Any], limit: int) -> list[T]:
 
 
 NOT_FOUND = 404
-_CONNECTIONS = ConnectionPool()
+_CONNECTIONS = ControlConnectionPool()
 atexit.register(_CONNECTIONS.close)
 
 
@@ -380,7 +382,7 @@ class RunSession:
         """
         source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
-            async with bind_service(self.control, source, self.name) as waited:
+            async with bind_source_to_session(self.control, source, self.name) as waited:
                 yield waited
             return
         if not adapter.in_process or adapter.uses_session:

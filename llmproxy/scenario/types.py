@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, 
 from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, EnvironmentPlan, plan_env
 from llmproxy.client.control import session_url
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
-from llmproxy.report.events import Criterion, PartyUse, Status
+from llmproxy.report.events import JudgedCriterion, PartyUse, Status
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 type Message = dict[str, Any]
@@ -153,8 +153,8 @@ class CriterionResult(BaseModel):
     def reasoning(self) -> str:
         return self.reason
 
-    def to_event(self) -> Criterion:
-        return Criterion(**self.model_dump(include={each.name for each in fields(Criterion)}))
+    def to_event(self) -> JudgedCriterion:
+        return JudgedCriterion(**self.model_dump(include={each.name for each in fields(JudgedCriterion)}))
 
 
 class AgentInput(BaseModel):

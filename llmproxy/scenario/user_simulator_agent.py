@@ -25,12 +25,12 @@ from llmproxy.scenario.agent_adapter import (
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
-from llmproxy.scenario.models.transport import Answer
-from llmproxy.scenario.prompts import enclose_in_tags, format_as_user_sees, prompt, read_file
+from llmproxy.scenario.models.transport import ModelAnswer
+from llmproxy.scenario.prompts import enclose_in_tags, format_conversation_for_user, prompt, read_prompt_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
-from llmproxy.scenario.values.messages import Farewell
+from llmproxy.scenario.values.messages import ClosingMessages
 from llmproxy.yaml_reader import SuiteProblems, parse_single_yaml_document
 
 _MEMBERS = frozenset({"name", "about", "behaviour"})
@@ -75,7 +75,7 @@ def find_persona(said: Persona | str | Path) -> Persona:
 
 @cache
 def load_built_in_personas() -> dict[str, Persona]:
-    entries = parse_single_yaml_document(read_file("personas.yaml"), "personas.yaml")
+    entries = parse_single_yaml_document(read_prompt_file("personas.yaml"), "personas.yaml")
     personas = (_parse_persona(entry, "data/prompts/personas.yaml") for entry in entries)
     return {each.name: each for each in personas}
 
@@ -194,7 +194,7 @@ class UserSimulatorAgent(AgentAdapter):
             return {"role": "user", "content": self.lines[self._said - 1]}
         if self.config is None:
             if free:
-                return Farewell()
+                return ClosingMessages()
             raise SettingsError(
                 f"UserSimulatorAgent has said all of its {len(self.lines)} lines, and the script lets it speak again.",
                 hint='Add a line, write scenario.user("..."), or give it a model, which then goes on.',
@@ -207,7 +207,7 @@ class UserSimulatorAgent(AgentAdapter):
             if ending is not None and tools:
                 last, reached = _parse_farewell_arguments(ending.arguments)
                 said: list[Message] = [{"role": "user", "content": last or answer.text}]
-                return Farewell(said if last or answer.text else (), reached=reached)
+                return ClosingMessages(said if last or answer.text else (), reached=reached)
             if answer.text:
                 return {"role": "user", "content": answer.text}
         raise ModelError(
@@ -225,14 +225,14 @@ class UserSimulatorAgent(AgentAdapter):
             system += "\n\n" + prompt("user_simulator_end")
         greeted = [
             {"role": "assistant", "content": GREETING},
-            *format_as_user_sees(input.messages, show=self.show_tools),
+            *format_conversation_for_user(input.messages, show=self.show_tools),
         ]
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 
     async def _ask_with_optional_tools(
         self, config: ModelConfig, messages: list[Message], tools: list[dict[str, Any]], given: AgentInput, attempt: int
-    ) -> Answer:
+    ) -> ModelAnswer:
         how: dict[str, Any] = {
             "messages": messages,
             "party": PARTY,

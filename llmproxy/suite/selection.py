@@ -42,7 +42,9 @@ class RunNotRecorded(MissError):
     code = "llmproxy_nothing_recorded"
 
 
-def build_no_recording_error(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> RunNotRecorded:
+def build_run_not_recorded_error(
+    case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode"
+) -> RunNotRecorded:
     """Return the error of one run; `rerun` is the command that runs only its case, `flag` its mode option."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
     mode = "auto" if number else "record"  # other runs may be recorded
@@ -76,7 +78,7 @@ def advise_recording(
     return f"{what} {many}{names}; record {those}: {how}"
 
 
-def explain_unrecorded_request(
+def add_record_command_to_miss(
     text: str,
     rerun: str,
     *,
@@ -202,7 +204,9 @@ def _evaluate_tags(node: ast.expr, there: Collection[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in there
 
 
-def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> tuple[Decimal, list[str]]:
+def sum_recorded_case_costs(
+    store: Path, cases: Sequence[SuiteCase], runs: int | None = None
+) -> tuple[Decimal, list[str]]:
     """Return the recorded cost in US dollars, each run as the first sample, and the cases without a known one."""
     total, unknown = Decimal(0), list[str]()
     for case in cases:
@@ -230,7 +234,7 @@ def check_estimated_cost_limit(store: Path, cases: Sequence[SuiteCase], options:
     """Return a message about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []
-    usd, unknown = estimate_cost(store, cases, options.runs)
+    usd, unknown = sum_recorded_case_costs(store, cases, options.runs)
     if usd > options.max_cost:
         raise SuiteError(
             f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(usd)}; nothing was run.",

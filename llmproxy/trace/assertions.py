@@ -37,7 +37,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
     text = cassette.output_text
     found = substring in text if case_sensitive else substring.casefold() in text.casefold()
     problem = "" if found else f"{substring!r} is not in the output: {_clip_text(text)!r}"
-    return build_result(f"output_contains({substring!r})", cassette, substring, text, problem)
+    return build_assertion_result(f"output_contains({substring!r})", cassette, substring, text, problem)
 
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
@@ -51,14 +51,16 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
         "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_clip_text(cassette.output_text)!r}"
     )
     actual = found[0] if found else cassette.output_text
-    return build_result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
+    return build_assertion_result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
 
 
 def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
     """The output is JSON; `embedded`: or contains it in a fenced block. `actual` is the value."""
     cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
-    return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
+    return build_assertion_result(
+        "output_json", cassette, "JSON", value if not problem else cassette.output_text, problem
+    )
 
 
 def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:
@@ -68,7 +70,7 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
     if not problem:
         problem = _validate_model(schema, value) if isinstance(schema, type) else _list_schema_violations(schema, value)
     expected = getattr(schema, "__name__", schema)
-    return build_result(
+    return build_assertion_result(
         "output_json_schema", cassette, expected, value if value is not None else cassette.output_text, problem
     )
 
@@ -148,7 +150,7 @@ def _build_limit_result(
             f" {form.format(actual)}. on_unknown='ignore' takes the known part for the whole."
         )
     names = {"cost": "cost_under", "tokens": "token_count_under", "duration": "latency_under"}
-    return build_result(f"{names[what]}({form.format(limit)})", cassette, limit, actual, problem)
+    return build_assertion_result(f"{names[what]}({form.format(limit)})", cassette, limit, actual, problem)
 
 
 def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int = 2) -> AssertionResult:
@@ -166,7 +168,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
         if words_ and count > max_step_repeats:
             loops.append(f"answer {_clip_text(str(words_))!r} x {count}")
     problem = f"The agent repeats itself: {'; '.join(loops)}." if loops else ""
-    return build_result("no_loops", cassette, "no loop", loops or None, problem, counts_all=True)
+    return build_assertion_result("no_loops", cassette, "no loop", loops or None, problem, counts_all=True)
 
 
 def evaluate(*results: AssertionResult) -> EvalResult:
@@ -189,7 +191,7 @@ def unwrap_cassette(subject: Subject) -> Cassette:
     return found
 
 
-def build_result(
+def build_assertion_result(
     name: str, subject: Cassette, expected: Any, actual: Any, problem: str, *, counts_all: bool = False
 ) -> AssertionResult:
     """Return an assertion's result; `problem`: empty if it holds; `counts_all`: only if every tool call is known."""
@@ -251,7 +253,7 @@ def tool_called(
         elif tool_name not in sequence or sign * (sequence.index(other) - sequence.index(tool_name)) <= 0:
             problem = f"{tool_name!r} was not first called {word} {other!r}: {sequence}."
     expected = {"tool": tool_name} | conditions
-    return build_result(name, cassette, expected, actual, problem, counts_all=times is not None)
+    return build_assertion_result(name, cassette, expected, actual, problem, counts_all=times is not None)
 
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
@@ -259,7 +261,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     cassette = unwrap_cassette(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
     problem = f"Called {_format_call_count(len(called))}: {called}." if called else ""
-    return build_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem, counts_all=True)
+    return build_assertion_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem, counts_all=True)
 
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:
@@ -276,7 +278,7 @@ def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False
         lacking = next((tool for tool in expected if tool not in rest), None)  # `in` moves the iterator on
         problem = "" if lacking is None else f"{lacking!r} did not follow in this order: {sequence}."
     name = "tool_order(strict)" if strict else "tool_order"
-    return build_result(name, cassette, expected, sequence, problem, counts_all=strict)
+    return build_assertion_result(name, cassette, expected, sequence, problem, counts_all=strict)
 
 
 def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode = "strict") -> AssertionResult:
@@ -303,7 +305,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
         raise ValueError("tool_trajectory(mode='superset') without tools always holds")
     problem = f"Called were {sequence}, expected {expected}: too many {extra}, missing {missing}."
     problem, exact = problem if problems[mode] else "", mode != "superset"
-    return build_result(f"tool_trajectory({mode})", cassette, expected, sequence, problem, counts_all=exact)
+    return build_assertion_result(f"tool_trajectory({mode})", cassette, expected, sequence, problem, counts_all=exact)
 
 
 def same_tool_calls(
@@ -318,7 +320,7 @@ def same_tool_calls(
     if diff.tool_sequence_changed:
         lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
     sequences = diff.old_tool_sequence, diff.new_tool_sequence
-    return build_result("same_tool_calls", new, *sequences, "\n".join(lines), counts_all=True)
+    return build_assertion_result("same_tool_calls", new, *sequences, "\n".join(lines), counts_all=True)
 
 
 def _format_json(value: object) -> str:

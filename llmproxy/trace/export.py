@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import llmproxy
+from llmproxy.calls_and_totals import Call
 from llmproxy.protocol import AGENT
-from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.recording_spans import read_call_recording, spans_of
+from llmproxy.trace.reading.recording_spans import parse_embedded_recording, spans_of
 from llmproxy.trace.spans import Span, SpanKind, SpanListDigest
 from llmproxy.trace.trace_file import (
     Cassette,
@@ -43,7 +43,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
     """Return a trace as one OTLP export request. `content` False leaves out all texts."""
-    spans = OtlpSpanConverter(cassette.id, content=content).convert(cassette.spans)
+    spans = SpanToOtlpConverter(cassette.id, content=content).convert(cassette.spans)
     return build_otlp_request(list(spans), cassette.name)
 
 
@@ -53,7 +53,7 @@ def build_otlp_request(spans: Sequence[Plain], name: str) -> Plain:
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
 
 
-class OtlpSpanConverter:
+class SpanToOtlpConverter:
     def __init__(self, trace: str, *, content: bool = True) -> None:
         self._trace = _digest_id(trace, 32)
         self._content = content
@@ -277,7 +277,7 @@ def write_otlp(
     """Write OTLP in JSON lines; returns the number of spans. `content`: with texts. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
-    for batch in batched(OtlpSpanConverter(f"{cassette}~{sample}", content=content).convert(spans), BATCH):
+    for batch in batched(SpanToOtlpConverter(f"{cassette}~{sample}", content=content).convert(spans), BATCH):
         line = json.dumps(build_otlp_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
@@ -285,6 +285,6 @@ def write_otlp(
 
 
 def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:
-    made = [(read_call_recording(call), call.at) for call in calls]
+    made = [(parse_embedded_recording(call), call.at) for call in calls]
     placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)
     return build_trace_from_interactions(placed, name)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import compare_requests
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import (
     Message,
     ToolCall,
@@ -27,20 +27,20 @@ from llmproxy.core.dialects.messages import (
     convert_entry_to_messages,
     remove_system_reminders,
 )
-from llmproxy.core.dialects.streams import list_stream_events
+from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.providers.provider_table import parse_user_agent_client
-from llmproxy.core.store.rows import get_answer_unix_time
+from llmproxy.core.store.row_conversion import get_answer_date_or_start
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
-from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
+from llmproxy.core.traffic.websocket_frames import format_websocket_transcript, is_websocket_body
 from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversations
 from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
     RequestMessageCache,
     decode_exchange,
+    derive_span_id,
     has_content,
-    make_span_id,
     read_model_parameters,
     walk_declared_tools,
 )
@@ -118,7 +118,7 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
         "answer": _answer_to_json(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
         "timing": _timing_to_json(exchange),
         # The messages of a WebSocket, a line each.
-        "frames": list(format_transcript(response.body)) if is_websocket_body(response.headers) else None,
+        "frames": list(format_websocket_transcript(response.body)) if is_websocket_body(response.headers) else None,
         "results": {},
     }  # fmt: skip
 
@@ -137,7 +137,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
         "key": i.key, "provider": i.provider, "operation": i.operation, "model": i.model, "stream": i.stream,
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
-        "redacted": i.redacted, "recorded_at": get_answer_unix_time(i.started_at, i.response.headers),
+        "redacted": i.redacted, "recorded_at": get_answer_date_or_start(i.started_at, i.response.headers),
         "client": str(parse_user_agent_client(i.request.headers) or ""),
         "answered_by": read_model_and_fingerprint(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
@@ -329,7 +329,7 @@ class _SpanToStepConverter:
 
     def remember_interactions(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
         for each in interactions:
-            self.answers[make_span_id(each, "response")] = each.id
+            self.answers[derive_span_id(each, "response")] = each.id
             yield each
 
     def read(self, span: Span) -> Iterator[Step]:

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from llmproxy.core.cassettes.anonymized_export import anonymize_interaction
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.session import canonicalize_session_name
-from llmproxy.core.store.reader import CassetteInfo, Readable
-from llmproxy.core.store.rows import StoredCallSummary, extract_texts_and_cost
+from llmproxy.core.store.reader import CassetteInfo, StoreReader
+from llmproxy.core.store.row_conversion import StoredCallSummary, extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
 from llmproxy.ui import queries
@@ -41,7 +41,7 @@ _ONE = 2
 
 
 def build_viewer_page_data(
-    store: Readable,
+    store: StoreReader,
     wanted: Sequence[CassetteInfo],
     title: str,
     most: int | None = None,
@@ -116,13 +116,13 @@ class PageDataBuilder:
     """Number of other requests needed to restore a request."""
     size: int = 0
 
-    def add_cassette(self, store: Readable, info: CassetteInfo) -> Iterator[Interaction]:
+    def add_cassette(self, store: StoreReader, info: CassetteInfo) -> Iterator[Interaction]:
         """Add a cassette and sample, with the calls that fit, each party's conversations separately."""
         readers: dict[str, ExchangeLinker] = {}
         for each in store.iter_interactions(info.name, info.sample):
             if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
                 return
-            if self.most is None or queries.count_body_bytes(each) <= self.most // _ONE:
+            if self.most is None or queries.count_interaction_bytes(each) <= self.most // _ONE:
                 taken = anonymize_interaction(self.redactor.interaction(each) if self.redactor else each)
                 self._add_call(readers.setdefault(taken.party, ExchangeLinker()).read(taken))
                 yield taken
@@ -152,7 +152,7 @@ class PageDataBuilder:
         return made
 
 
-def choose_cassettes(store: Readable, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
+def choose_cassettes(store: StoreReader, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
     for info in store.cassettes():
         if info.live and cassette in (None, info.name) and sample in (None, info.sample):
             yield info

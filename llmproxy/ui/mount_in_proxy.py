@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.advice import format_command, format_store_option
+from llmproxy.calls_and_totals import Call, CallLog
 from llmproxy.core.control.endpoints import ControlForbidden, ControlRequest, find_access_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
@@ -23,8 +24,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX, Decision
-from llmproxy.proxy_calls import Call, CallLog
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 from llmproxy.ui import page, queries
 
 _DATA = UI_PREFIX + "data/"
@@ -85,7 +85,7 @@ class Viewer:
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return page.error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
-        store = self.engine.config.shown or format_store_place(self.engine.config.store)
+        store = self.engine.config.shown or format_store_location(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
         return page.page_answer({**start, "store": store, "store_words": format_store_option(store)})
 

@@ -179,7 +179,7 @@ def page_answer(start: dict[str, Any]) -> ViewerResponse:
     )
 
 
-def json_answer(status: int, value: object) -> ViewerResponse:
+def build_viewer_json_response(status: int, value: object) -> ViewerResponse:
     """Return plain values as JSON; lone surrogates are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return ViewerResponse(status, "application/json", text.encode("utf-8", "backslashreplace"))
@@ -187,7 +187,7 @@ def json_answer(status: int, value: object) -> ViewerResponse:
 
 def answer_query_as_json(ask: Ask, question: str, query: dict[str, str]) -> ViewerResponse:
     try:
-        return json_answer(200, ask(question, query))
+        return build_viewer_json_response(200, ask(question, query))
     except LLMProxyError as error:
         return error_answer(error)
     except Exception as error:
@@ -202,7 +202,7 @@ def error_answer(error: LLMProxyError) -> ViewerResponse:
 
 
 def refusal_answer(status: int, code: str, message: str, hint: str = "") -> ViewerResponse:
-    return json_answer(status, {"error": {"code": code, "message": message, "hint": hint}})
+    return build_viewer_json_response(status, {"error": {"code": code, "message": message, "hint": hint}})
 
 
 def redirect_to_page() -> ViewerResponse:

@@ -13,12 +13,18 @@ from typing import Any
 
 from llmproxy.core.forks.fork_rows import list_forks
 from llmproxy.core.sessions.session import canonicalize_session_name
-from llmproxy.core.store.reader import CassetteInfo, Readable
-from llmproxy.core.store.rows import SELECT_SUMMARY, StoredCallSummary, build_summary_from_row, decode_sql_text, to_sql
+from llmproxy.core.store.reader import CassetteInfo, StoreReader
+from llmproxy.core.store.row_conversion import (
+    SELECT_SUMMARY,
+    StoredCallSummary,
+    build_summary_from_row,
+    decode_sql_text,
+    to_sql,
+)
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.server_store_copies import find_server_of_copy, format_store_place
+from llmproxy.server_store_copies import find_store_server_by_copy, format_store_location
 from llmproxy.ui.calls import (
     ExchangeLinker,
     attach_tool_results_to_calls,
@@ -71,20 +77,20 @@ class CallFilter:
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
 
 
-def read_window_of_call_rows(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
+def read_window_of_call_rows(store: StoreReader, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
     where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
     return [row_to_json(build_summary_from_row(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
 
 
-def read_first_prompt_of_cassette(store: Readable, info: CassetteInfo) -> str:
+def read_first_prompt_of_cassette(store: StoreReader, info: CassetteInfo) -> str:
     where, values = CallFilter(info.name, info.sample).to_sql()
     first = f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1"
     found = store.query(first, values)
     return decode_sql_text(found[0][0] or "")[:USER] if found else ""
 
 
-def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
+def sum_calls(store: StoreReader, wanted: CallFilter) -> dict[str, Any]:
     """Return the totals of calls; None means unknown, never 0."""
     where, values = wanted.to_sql()
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.query(
@@ -97,7 +103,7 @@ def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def summarize_cassettes(store: Readable) -> dict[tuple[str, int], dict[str, Any]]:
+def summarize_cassettes(store: StoreReader) -> dict[tuple[str, int], dict[str, Any]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
     sql = (
         "SELECT cassette, sample, model, sum(cost_usd), sum(status >= 400 OR ending <> 'complete')"
@@ -111,12 +117,12 @@ def summarize_cassettes(store: Readable) -> dict[tuple[str, int], dict[str, Any]
     return found
 
 
-def count_calls(store: Readable, wanted: CallFilter) -> int:
+def count_calls(store: StoreReader, wanted: CallFilter) -> int:
     where, values = wanted.to_sql()
     return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
 
-def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
+def list_timeline_marks(store: StoreReader, wanted: CallFilter) -> list[list[Any]]:
     """Return each call's mark: id, Unix time, ms, ms to first byte, failed?, party, model; empty if too many."""
     where, values = wanted.to_sql()
     sql = (
@@ -127,7 +133,7 @@ def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
     return found if len(found) <= DRAWN else []
 
 
-def count_rows_before(store: Readable, wanted: CallFilter, started_at: float, id_: int) -> int:
+def count_rows_before(store: StoreReader, wanted: CallFilter, started_at: float, id_: int) -> int:
     where, values = wanted.to_sql()
     sql = f"SELECT count(*) FROM interactions WHERE {where} AND (started_at, id) < (?, ?)"
     return int(store.query(sql, (*values, started_at, id_))[0][0])
@@ -163,7 +169,7 @@ class UnknownPageQuery(RefusedError):
     status = 404
 
 
-def answer_viewer_query(store: Readable, question: str, query: Query) -> Json:
+def answer_viewer_query(store: StoreReader, question: str, query: Query) -> Json:
     """Answer a query of the page. Raises InvalidViewerQuery, UnknownPageQuery, CassetteError."""
     if question not in QUESTIONS:
         raise UnknownPageQuery(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
@@ -193,10 +199,12 @@ def parse_call_list_query(query: Query) -> CallFilter:
 # --- the questions ---------------------------------------------------------------------------------------------------
 
 
-def answer_cassette_list_query(store: Readable, _query: Query) -> Json:
+def answer_cassette_list_query(store: StoreReader, _query: Query) -> Json:
     children, sums = list_fork_origins(store), summarize_cassettes(store)
     return {
-        "store": store.path.name if find_server_of_copy(store.path) is None else format_store_place(store.path),
+        "store": store.path.name
+        if find_store_server_by_copy(store.path) is None
+        else format_store_location(store.path),
         "cassettes": [
             {
                 **asdict(info),
@@ -214,7 +222,7 @@ TOLD = 500
 NO_CHILD = {"fork": None, "parent": None}
 
 
-def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
+def list_fork_origins(store: StoreReader) -> dict[tuple[str, int], dict[str, str]]:
     found = {}
     for each in list_forks(store):
         parent = canonicalize_session_name(f"{each.parent}~{each.parent_sample}")
@@ -222,7 +230,7 @@ def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
     return found
 
 
-def answer_call_list_query(store: Readable, query: Query) -> Json:
+def answer_call_list_query(store: StoreReader, query: Query) -> Json:
     """Return a window of a recording's calls; ``sums=1`` adds totals and the timeline."""
     which = parse_call_list_query(query)
     offset, limit = read_query_integer(query, "offset", 0, 10**9), read_query_integer(query, "limit", 200, MOST)
@@ -232,7 +240,7 @@ def answer_call_list_query(store: Readable, query: Query) -> Json:
     return found
 
 
-def answer_call_position_query(store: Readable, query: Query) -> Json:
+def answer_call_position_query(store: StoreReader, query: Query) -> Json:
     """Return a call's position in its recording's list, and its name in every store with the same cassettes."""
     row = _load_row_summary(store, read_query_integer(query, "id", None, 1 << 62))
     which = replace(parse_call_list_query({**query, "cassette": row.cassette}), sample=row.sample)
@@ -241,7 +249,7 @@ def answer_call_position_query(store: Readable, query: Query) -> Json:
     return {**about, "place": place, "recording": f"{row.key}#{row.occurrence}"}
 
 
-def answer_recorded_steps_query(store: Readable, query: Query) -> Json:
+def answer_recorded_steps_query(store: StoreReader, query: Query) -> Json:
     which = parse_call_list_query(query)
     listed = read_window_of_call_rows(store, which, 0, MOST)
     rows = [row for row in listed if row["party"] == AGENT] or listed  # without simulators and judges
@@ -249,7 +257,7 @@ def answer_recorded_steps_query(store: Readable, query: Query) -> Json:
     return {"steps": summarize_recorded_steps(read), "calls": len(read), "of": count_calls(store, which)}
 
 
-def answer_call_detail_query(store: Readable, query: Query) -> Json:
+def answer_call_detail_query(store: StoreReader, query: Query) -> Json:
     """Return one call with its new content among its neighbours, and its tools' results."""
     id_ = read_query_integer(query, "id", None, 1 << 62)
     row = _load_row_summary(store, id_)
@@ -262,13 +270,13 @@ def answer_call_detail_query(store: Readable, query: Query) -> Json:
     return found[id_]
 
 
-def answer_call_bodies_query(store: Readable, query: Query) -> Json:
+def answer_call_bodies_query(store: StoreReader, query: Query) -> Json:
     """Return both bodies of a call, byte for byte: text, or base64."""
     found = store.load(read_query_integer(query, "id", None, 1 << 62))
     return {"request": encode_body_for_json(found.request.body), "response": encode_body_for_json(found.response.body)}
 
 
-QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
+QUESTIONS: Mapping[str, Callable[[StoreReader, Query], Json]] = {
     "cassettes": answer_cassette_list_query,
     "calls": answer_call_list_query,
     "place": answer_call_position_query,
@@ -286,16 +294,16 @@ def take_until_byte_limit(found: Iterable[Interaction], most: int) -> Iterator[I
     left = most
     for each in found:
         yield each
-        left -= count_body_bytes(each)
+        left -= count_interaction_bytes(each)
         if left <= 0:
             return
 
 
-def count_body_bytes(interaction: Interaction) -> int:
+def count_interaction_bytes(interaction: Interaction) -> int:
     return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
-def _load_row_summary(store: Readable, id_: int) -> StoredCallSummary:
+def _load_row_summary(store: StoreReader, id_: int) -> StoredCallSummary:
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
     if not found:
         text = f"There is no interaction {id_} in {store.path.name}."
@@ -303,7 +311,7 @@ def _load_row_summary(store: Readable, id_: int) -> StoredCallSummary:
     return build_summary_from_row(found[0])
 
 
-def _load_neighbours(store: Readable, row: StoredCallSummary, count: int, *, later: bool) -> Iterator[Interaction]:
+def _load_neighbours(store: StoreReader, row: StoredCallSummary, count: int, *, later: bool) -> Iterator[Interaction]:
     """Yield the calls of the same party before or after one, nearest first, within the byte limit."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
+from llmproxy.core.traffic.origin_guard import HeadForOriginCheck, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
 from llmproxy.ui import page
@@ -42,7 +42,7 @@ def answer_ui_request(
     if path == "/":
         return page.redirect_to_page()
     try:
-        OriginGuard().require_admitted(SeenHead(headers))
+        OriginGuard().require_admitted(HeadForOriginCheck(headers))
     except RefusedError as error:
         return page.error_answer(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
@@ -69,7 +69,7 @@ def _store_page_input(put: Put, body: bytes) -> page.ViewerResponse:
         told = "llmproxy: what the page sent is no JSON object of texts."
         return page.refusal_answer(400, "llmproxy_question", told)
     try:
-        return page.json_answer(200, put(said))
+        return page.build_viewer_json_response(200, put(said))
     except LLMProxyError as error:
         return page.error_answer(error)
 

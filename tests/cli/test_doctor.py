@@ -24,7 +24,7 @@ from llmproxy.cli.doctor import (
     diagnose_traffic_arrival,
     parse_url_address,
 )
-from llmproxy.client.bypass_monitor import MonitoredProcess, ProcessMonitor
+from llmproxy.client.bypass_monitor import BypassMonitoredProcess, ProcessMonitor
 from llmproxy.client.child_env import CaFiles, combine_ca_bundles, plan_env
 from llmproxy.client.session_reports import Report
 from tests.cli.test_run import asking
@@ -183,7 +183,10 @@ def test_traffic_is_what_arrived() -> None:
 
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
     ours = {"OPENAI_BASE_URL": f"{URL}/v1"}
-    seen = {1: MonitoredProcess(1, "/bin/sh", ours, set(), 5), 2: MonitoredProcess(2, "/usr/bin/node", ours, set(), 5)}
+    seen = {
+        1: BypassMonitoredProcess(1, "/bin/sh", ours, set(), 5),
+        2: BypassMonitoredProcess(2, "/usr/bin/node", ours, set(), 5),
+    }
     found = check_bypassing_programs(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
     assert [each.text for each in found] == ["/usr/bin/node (2) went to 1.2.3.4:443 itself, past the proxy"]
     assert all(line.startswith("Node") for line in found[0].advice)
@@ -192,9 +195,9 @@ def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
 def test_a_process_that_lost_the_variables_is_named() -> None:
     """Sudo and docker do that; what was seen but once, or may not be read, is not accused."""
     seen = {
-        1: MonitoredProcess(1, "a", {}, set(), 2),
-        2: MonitoredProcess(2, "b", {}, set(), 1),
-        3: MonitoredProcess(3, "c", None, set(), 9),
+        1: BypassMonitoredProcess(1, "a", {}, set(), 2),
+        2: BypassMonitoredProcess(2, "b", {}, set(), 1),
+        3: BypassMonitoredProcess(3, "c", None, set(), 9),
     }
     found = check_bypassing_programs(seen, {}, URL, intercepted=False, arrived=True)
     assert [each.text for each in found] == ["a (1) runs without our variables"]
@@ -202,7 +205,7 @@ def test_a_process_that_lost_the_variables_is_named() -> None:
 
 def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
     """No traffic and no connection: the doctor says what it knows of the programs."""
-    seen = {1: MonitoredProcess(1, "sh", None), 2: MonitoredProcess(2, "ruby", None)}
+    seen = {1: BypassMonitoredProcess(1, "sh", None), 2: BypassMonitoredProcess(2, "ruby", None)}
     found = check_bypassing_programs(seen, {}, URL, intercepted=True, arrived=False)
     assert [line.partition(",")[0] for line in found[0].advice] == ["Ruby", "Ruby"]
     assert "a local Ollama, are not watched" in found[0].text

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.cassettes.folder import build_slug
+from llmproxy.core.cassettes.folder_sync import build_slug
 from llmproxy.core.cassettes.formats import Recorded, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import replace_accepted_changes
+from llmproxy.core.store.queries import store_accepted_changes
 from llmproxy.core.traffic.interaction import Interaction
 from tests.support.chats import NOW, chat, fill, run as run_on
 
@@ -386,7 +386,7 @@ def test_accepted_changes_leave_with_their_cassette(tmp_path: Path, capsys: pyte
     day = date(2026, 11, 26)
     accepted = AcceptedChange("system-3f2a", "system prompt", "+ x", frozenset([("a" * 16, "b" * 16)]), day)
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
-        replace_accepted_changes(store, "default", [accepted])
+        store_accepted_changes(store, "default", [accepted])
     one = ("--cassette", "default", "--format", "review", str(tmp_path / "one.yaml"))
     for words in (("--all", str(tmp_path / "tapes")), one):
         assert run_on(capsys, path, "export", *words)[0] == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.amount_formatting import when
+from llmproxy.amount_formatting import format_local_time
 from llmproxy.cli import main
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
@@ -39,11 +39,11 @@ def test_ls_lists_cassettes_and_interactions(path: Path, capsys: pytest.CaptureF
     code, out = run(capsys, path, "ls")
     assert code == 0
     rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert f"default 1 0 11 2 {when(NOW)} incomplete: interrupted, or its test failed" in rows
+    assert f"default 1 0 11 2 {format_local_time(NOW)} incomplete: interrupted, or its test failed" in rows
     shown = "agent gpt-4o chat.completions 200 2 11 2"
     assert rows[-2:] == [
-        f"1 {when(NOW)} default {shown} How are you? -> Fine.",
-        f"2 {when(NOW)} other {shown} And now? -> Still fine.",
+        f"1 {format_local_time(NOW)} default {shown} How are you? -> Fine.",
+        f"2 {format_local_time(NOW)} other {shown} And now? -> Still fine.",
     ]
 
 
@@ -202,7 +202,7 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
     journal.close()
     code, out = run(capsys, path, "why", "-n", "2")
     assert code == 0
-    one = f"--- {when(NOW)}\nllmproxy: no recorded response {{}}\nnearest: 1\n"
+    one = f"--- {format_local_time(NOW)}\nllmproxy: no recorded response {{}}\nnearest: 1\n"
     assert out == f"{one.format(1)}\n{one.format(2)}"
     assert [missed["key"] for missed in json.loads(run(capsys, path, "why", "--json")[1])] == ["v1:x"]
 

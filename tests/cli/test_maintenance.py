@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.cli import main
 from llmproxy.core.forks.fork_rows import list_forks
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 from tests.support.chats import NOW, chat, fill, run
 from tests.support.forked import program
 

@@ -10,7 +10,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.transfer_files import (
     describe_files_sent_to_cluster,
-    driver_cassette_folder,
+    get_ray_driver_cassette_dir,
     merge_node_cassettes,
 )
 from llmproxy.suite.reading.load import load_suites
@@ -66,7 +66,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
-    folder = driver_cassette_folder(load_settings({}))
+    folder = get_ray_driver_cassette_dir(load_settings({}))
     assert merge_node_cassettes([], folder) == ""
     assert "0 cassette files came home to tests/cassettes" in merge_node_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.parts.options import RunArguments, RunOptions, load_settings
-from llmproxy.cli.replay import ReplayFinisher
+from llmproxy.cli.replay import ReplayCommandReporter
 from llmproxy.client.control import Control
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
@@ -16,7 +16,7 @@ from llmproxy.client.session_reports import Report
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
 
 
-def ending(tmp_path: Path, **members: Any) -> ReplayFinisher:
+def ending(tmp_path: Path, **members: Any) -> ReplayCommandReporter:
     said = {
         "tools": [], "answers": [], "seen": [], "requests": 1, "llm_calls": 1, "parent": "c", "parent_sample": 1,
         "fork": None,
@@ -25,7 +25,9 @@ def ending(tmp_path: Path, **members: Any) -> ReplayFinisher:
     report = Report(name="c", cassette="c", overrides=said, **members)
     loaded = load_settings({"store": tmp_path / "x.db"})
     url = "http://127.0.0.1:1"
-    return ReplayFinisher(ProxyHandle(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report)
+    return ReplayCommandReporter(
+        ProxyHandle(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report
+    )
 
 
 def tool(*, used: int, inherited: bool = False) -> dict[str, Any]:

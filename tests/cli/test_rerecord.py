@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.amount_formatting import when
+from llmproxy.amount_formatting import format_local_time
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
@@ -103,11 +103,11 @@ def test_a_recording_that_was_asked_again_is_young(tmp_path: Path) -> None:
     """It keeps its place, and `ls`, `show` and --max-age go by the day of its answer; one day apart is one recording."""
     old = chat(request=KEYED, started_at=time.time() - 40 * 86_400)
     fill(store := tmp_path / "x.db", old)
-    assert f" {when(old.started_at)} " in llmproxy("ls", "--store", str(store)).stdout
+    assert f" {format_local_time(old.started_at)} " in llmproxy("ls", "--store", str(store)).stdout
     with Provider([step(user="How are you?", say="Better.")]) as provider:
         assert rerecord(store, "1", upstream=provider.url, key="k").returncode == 0
     assert live(store)[0].started_at == old.started_at
-    today = f"{when(time.time()):.10}"
+    today = f"{format_local_time(time.time()):.10}"
     assert f" {today} " in llmproxy("ls", "--store", str(store)).stdout
     assert f"\nasked again {today} " in llmproxy("show", "2", "--store", str(store)).stdout
     assert json.loads(llmproxy("show", "2", "--json", "--store", str(store)).stdout)["recorded_at"] > time.time() - 3601

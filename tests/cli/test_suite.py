@@ -19,7 +19,7 @@ from llmproxy.cli.suite import (
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.reading.project_settings import parse_agent_or_store_flag
+from llmproxy.suite.reading.project_settings import parse_agent_or_store_spec
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.suite import rig
 from tests.support.chats import chat, fill
@@ -172,7 +172,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 )
 def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
     """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
-    assert parse_agent_or_store_flag(text, "--agent") == agent
+    assert parse_agent_or_store_spec(text, "--agent") == agent
     (case,) = rig.cases_of(tmp_path, format_starter_suite(agent))
     assert json.loads(json.dumps(case.suite.agent)) == agent
     assert case.id == "hello"
@@ -182,7 +182,7 @@ def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) 
 def test_a_description_that_is_none_is_refused(text: str, said: str) -> None:
     """An empty answer to the question, or no command: before a file is written."""
     with pytest.raises(SuiteError, match=said):
-        parse_agent_or_store_flag(text, "--agent")
+        parse_agent_or_store_spec(text, "--agent")
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
+from llmproxy.calls_and_totals import UnusedRecording, Use
+from llmproxy.client.control import FRESH, Control, ControlConnectionPool, ControlError, ProxyUnreachable, session_url
 from llmproxy.client.session_reports import Report
-from llmproxy.proxy_calls import UnusedRecording, Use
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
-from llmproxy.trace.reading.recording_spans import read_call_recording
+from llmproxy.trace.reading.recording_spans import parse_embedded_recording
 from tests.provider import Provider, step
 from tests.support.process import free_port
 from tests.support.proxy import Listening, ask_chat, near
@@ -153,7 +153,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         (second,) = control.calls("a", after=1)
         assert (second.seq, control.report("a").arrived) == (2, 2)
         if mode != "passthrough":
-            made = read_call_recording(second)
+            made = parse_embedded_recording(second)
             assert made is not None
             answer = decode_exchange(made, RequestMessageCache()).answer
             assert answer is not None
@@ -218,7 +218,7 @@ def asked(connection: HTTPConnection) -> bytes:
 def test_control_calls_share_a_connection() -> None:
     """Five calls, one connection; without pool, five."""
     with server(healthy) as (port, seen):
-        pool = ConnectionPool()
+        pool = ControlConnectionPool()
         for _ in range(5):
             assert Control(f"http://127.0.0.1:{port}", pool=pool).health().version == "1"
         assert seen == [1] * 5
@@ -230,7 +230,7 @@ def test_control_calls_share_a_connection() -> None:
 def test_two_at_once_have_two() -> None:
     """What is in use is nobody else's."""
     with server(healthy) as (port, seen):
-        pool = ConnectionPool()
+        pool = ControlConnectionPool()
         first, second = (pool.take("127.0.0.1", port, 5) for _ in range(2))
         for connection in (first, second, first):
             assert asked(connection) == HEALTHY
@@ -258,7 +258,7 @@ def test_a_connection_that_is_not_quiet_is_not_used_again(more: str) -> None:
         spoken.set()
 
     with server(answer) as (port, seen):
-        pool = ConnectionPool()
+        pool = ControlConnectionPool()
         control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(2):
             control.health()
@@ -272,7 +272,7 @@ def test_what_was_not_used_for_long_is_let_go() -> None:
     """A server's patience with idle connections may end just as the next request is sent: that one would be lost."""
     now = 0.0
     with server(healthy) as (port, seen):
-        pool = ConnectionPool(lambda: now)
+        pool = ControlConnectionPool(lambda: now)
         control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(3):
             control.health()
@@ -285,7 +285,7 @@ def test_what_was_not_used_for_long_is_let_go() -> None:
 
 def test_an_address_without_a_port_is_the_same_place_each_time() -> None:
     """Port 80: what is given back there is found there."""
-    pool = ConnectionPool()
+    pool = ControlConnectionPool()
     with server(healthy) as (port, _):
         connection = HTTPConnection("127.0.0.1", port)
         asked(connection)
@@ -306,7 +306,7 @@ def test_a_request_that_the_server_drops_is_not_sent_again(kept: bool) -> None:
             healthy(number, sock)
 
     with server(answer) as (port, seen):
-        pool = ConnectionPool()
+        pool = ControlConnectionPool()
         control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(kept):
             control.health()
@@ -324,7 +324,7 @@ def test_what_the_server_closes_is_not_kept() -> None:
         sock.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
 
     with server(answer) as (port, seen):
-        pool = ConnectionPool()
+        pool = ControlConnectionPool()
         for _ in range(2):
             connection = pool.take("127.0.0.1", port, 5)
             assert asked(connection) == b"ok"
@@ -336,7 +336,7 @@ def test_what_the_server_closes_is_not_kept() -> None:
 def test_a_forked_child_does_not_speak_where_its_parent_does() -> None:
     """Two processes on one connection would read each other's answers."""
     with server(healthy) as (port, _):
-        pool = ConnectionPool()
+        pool = ControlConnectionPool()
         connection = pool.take("127.0.0.1", port, 5)
         asked(connection)
         pool.give_back(connection)
@@ -350,7 +350,7 @@ def test_a_forked_child_does_not_speak_where_its_parent_does() -> None:
 def test_servers_that_are_gone_leave_nothing_open() -> None:
     """A process that asks many proxies, one after the other, does not collect dead connections."""
     now = [0.0]
-    pool = ConnectionPool(lambda: now[0])
+    pool = ControlConnectionPool(lambda: now[0])
     with server(healthy) as (port, _), server(healthy) as (other, _):
         connection = pool.take("127.0.0.1", port, 5)
         asked(connection)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.client.fault_sweep_judging import (
-    FaultSweepOutcome,
+    FaultSweepRunOutcome,
     FaultTrialOutcome,
     PlannedFaultTrial,
     TrialFinding,
@@ -23,7 +24,6 @@ from llmproxy.client.fault_sweep_judging import (
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import BadFaults
-from llmproxy.proxy_calls import Call
 from tests.support.messages import asks, call as call_tool, said, user
 from tests.trace.observing.test_servers import Tools
 
@@ -50,7 +50,7 @@ def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> PlannedFau
     return PlannedFaultTrial(KINDS[kind], number, key, 1, {"kind": kind})
 
 
-BASELINE = FaultSweepOutcome(
+BASELINE = FaultSweepRunOutcome(
     calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.0, said="one\ntook 3 ms\ntwo\n"
 )
 
@@ -93,8 +93,8 @@ RETRIED = [call(1, "a"), injected(2, "b"), injected(3, "b"), call(4, "b"), call(
 ACCEPTED = [call(1, "a"), injected(2, "b"), call(3, "c")]
 
 
-def went(calls: object, said: str = BASELINE.said, **more: object) -> FaultSweepOutcome:
-    return FaultSweepOutcome(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
+def went(calls: object, said: str = BASELINE.said, **more: object) -> FaultSweepRunOutcome:
+    return FaultSweepRunOutcome(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("run", "outcome", "detail", "mark"), [
@@ -113,7 +113,7 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> FaultSweep
     (went(BASELINE.calls), FaultTrialOutcome.UNMET, "the call did not come", "?"),
     (went(ACCEPTED, wrong="step 1: nope"), FaultTrialOutcome.QUIET, "step 1: nope", "!"),
 ])  # fmt: skip
-def test_what_the_agent_did(run: FaultSweepOutcome, outcome: FaultTrialOutcome, detail: str, mark: str) -> None:
+def test_what_the_agent_did(run: FaultSweepRunOutcome, outcome: FaultTrialOutcome, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
     found = judge_fault_trial(trial(), run, [BASELINE])
     assert (found.outcome, found.full_detail, found.severity_mark) == (outcome, detail, mark)
@@ -129,7 +129,7 @@ def test_giving_up_is_sound_where_asking_again_is_no_cure() -> None:
 
 def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
     """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
-    more = FaultSweepOutcome(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
+    more = FaultSweepRunOutcome(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
     other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
     assert judge_fault_trial(trial(), other, [BASELINE]).outcome is FaultTrialOutcome.QUIET
     assert judge_fault_trial(trial(), other, [BASELINE, more]).outcome is FaultTrialOutcome.RECOVERED

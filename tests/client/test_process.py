@@ -26,7 +26,7 @@ from llmproxy.client.proxy_process import (
     find_proxy_command,
     read_env_proxy_url,
     run_child,
-    to_exit_code,
+    to_shell_exit_code,
 )
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env, free_port, lives, until
@@ -222,7 +222,7 @@ KILLED = "import os; os.kill(os.getpid(), 9)"
 def test_its_exit_code_is_ours(code: str, ends: int) -> None:
     """Whoever calls us sees what the command said; of one that a signal ended a shell's code, 128 + n."""
     assert run_child([sys.executable, "-c", code], ENV) == ends
-    assert (to_exit_code(-15), to_exit_code(3)) == (143, 3)
+    assert (to_shell_exit_code(-15), to_shell_exit_code(3)) == (143, 3)
 
 
 def test_a_signal_to_us_reaches_it_and_our_handlers_come_back(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from llmproxy.client.bypass_monitor import (
     CLIENTS,
     OTHER,
     RUNTIMES,
-    MonitoredProcess,
+    BypassMonitoredProcess,
     ObservedHostLookup,
     ProcessMonitor,
+    find_bypasses_by_dns_lookup,
     find_bypassing_clients,
-    find_lookup_bypasses,
     find_runtime_advice,
     is_client_configured_in_command,
     list_bypass_warnings,
@@ -91,7 +91,7 @@ def test_a_grandchild_s_connection_is_seen(tmp_path: Path) -> None:
 def test_local_services_are_nobody_s_business() -> None:
     """A database on this machine is no provider; a connection to the proxy is what we want."""
     monitor = ProcessMonitor()
-    monitor.seen[1] = MonitoredProcess(1, "x", {}, {("127.0.0.1", 443), ("127.0.0.1", 8080), ("10.0.0.5", 5432)})
+    monitor.seen[1] = BypassMonitoredProcess(1, "x", {}, {("127.0.0.1", 443), ("127.0.0.1", 8080), ("10.0.0.5", 5432)})
     assert monitor.find_bypasses(("127.0.0.1", 8080)) == {}
 
 
@@ -113,7 +113,7 @@ def test_hosts_of_providers_and_of_the_web_count(
     told: list[tuple[int, str, str, int]], past: dict[int, tuple[str, list[tuple[str, int]]]]
 ) -> None:
     """Loopback, a database and the proxy's own port are nobody's business; where no name is resolved the name is left."""
-    assert find_lookup_bypasses([ObservedHostLookup(*each) for each in told], "laptop") == past
+    assert find_bypasses_by_dns_lookup([ObservedHostLookup(*each) for each in told], "laptop") == past
 
 
 def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from llmproxy.calls_and_totals import Call, Miss, UnusedRecording, Use
 from llmproxy.client.session_reports import (
     Health,
     Report,
-    describe_unreached_provider,
+    explain_unreachable_provider,
     format_session_counts,
     list_miss_lines,
     shorten_miss,
     sum_session_reports,
 )
-from llmproxy.proxy_calls import Call, Miss, UnusedRecording, Use
 
 
 def test_a_call_is_read_as_it_is_told() -> None:
@@ -45,7 +45,7 @@ def test_what_an_agent_could_never_reach() -> None:
     answered = {"decision": "RECORD", "status": 200}
 
     def said(*told: dict[str, object]) -> str:
-        return describe_unreached_provider(map(Call.from_json, told))
+        return explain_unreachable_provider(map(Call.from_json, told))
 
     assert said() == said(lost | {"party": "judge"}) == said(lost, again | answered) == ""
     assert said(lost) == said(lost, other | answered) == "a: refused"

@@ -11,17 +11,17 @@ import pytest
 
 from llmproxy.core.live_or_recorded import (
     LiveChannelSettings,
-    LiveSession,
+    PartlyLiveSession,
     format_call_display_name,
     is_model_request,
-    is_request_for_tool_call,
+    is_same_call_as_mcp_request,
     may_change_tool_state,
     may_depend_on_tool_state,
-    order_recorded_tool_calls,
     split_tools_by_read_only,
+    track_recorded_tool_state,
 )
 from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.protocol import Channel
 from tests.support.live import Wish, World
@@ -61,9 +61,9 @@ def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Recorded]:
 class Walk:
     def __init__(self, calls: Sequence[Recorded], announced: frozenset[int] = frozenset()) -> None:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
-        self.live = LiveSession(LiveChannelSettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
+        self.live = PartlyLiveSession(LiveChannelSettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
-        self.path = order_recorded_tool_calls(
+        self.path = track_recorded_tool_state(
             rows, lambda row: may_change_tool_state(row, {"tools": READING}, lambda _name: False)
         )
 
@@ -190,8 +190,8 @@ def test_calls_have_names_that_can_be_typed() -> None:
 def test_a_model_names_tools_behind_their_server() -> None:
     """Agents put the server's name before a tool's; arguments are compared as values."""
     asked = json.dumps({"params": {"name": "get", "arguments": {"a": 1, "b": 2}}}).encode()
-    assert is_request_for_tool_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
-    assert is_request_for_tool_call(asked, "get", '{"a": 1, "b": 2}')
-    assert not is_request_for_tool_call(asked, "forget", '{"a": 1, "b": 2}')
-    assert not is_request_for_tool_call(asked, "get", '{"a": 1}')
-    assert not is_request_for_tool_call(b"[]", "get", "{}")
+    assert is_same_call_as_mcp_request(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
+    assert is_same_call_as_mcp_request(asked, "get", '{"a": 1, "b": 2}')
+    assert not is_same_call_as_mcp_request(asked, "forget", '{"a": 1, "b": 2}')
+    assert not is_same_call_as_mcp_request(asked, "get", '{"a": 1}')
+    assert not is_same_call_as_mcp_request(b"[]", "get", "{}")

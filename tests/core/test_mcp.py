@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmproxy.core.mcp_answer_replay import (
-    AnswerPart,
-    SendCondition,
+    AnswerPartCondition,
+    McpAnswerPartWithWait,
     ToolCallWithResult,
     adapt_mcp_answer_ids,
     answers,
@@ -18,7 +18,7 @@ from llmproxy.core.mcp_answer_replay import (
     find_member_span,
     frame_http_chunk,
     may_ignore_unrecorded_message,
-    read_call,
+    read_mcp_tool_call,
     split_at_server_requests,
     split_standalone_sse_stream,
 )
@@ -134,13 +134,13 @@ def line(**said: Any) -> bytes:
 ])  # fmt: skip
 def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: bool) -> None:
     """Texts as they are, other content by its kind; an error is one."""
-    found = read_call(recorded(asked(text="é"), response("application/x-ndjson", answer)))
+    found = read_mcp_tool_call(recorded(asked(text="é"), response("application/x-ndjson", answer)))
     assert found == ToolCallWithResult("echo", '{"text": "é"}', result, failed)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"method":"tools/list"}', b'{"method":"tools/call"}'])
 def test_what_is_no_call_is_none(body: bytes) -> None:
-    assert read_call(recorded(body, response("application/json", b""))) is None
+    assert read_mcp_tool_call(recorded(body, response("application/json", b""))) is None
 
 
 PROGRESS = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n\n'
@@ -156,8 +156,8 @@ def stream(*chunks: bytes, every: int = 1_000_000) -> Response:
 def test_a_question_parts_an_answer() -> None:
     """All up to the question goes out at once; the rest only when it was answered."""
     assert split_at_server_requests(stream(PROGRESS, QUESTION[:20], QUESTION[20:] + RESULT)) == [
-        AnswerPart(SendCondition.NOTHING, None, PROGRESS + QUESTION),
-        AnswerPart(SendCondition.ANSWER, 0, RESULT),
+        McpAnswerPartWithWait(AnswerPartCondition.NOTHING, None, PROGRESS + QUESTION),
+        McpAnswerPartWithWait(AnswerPartCondition.ANSWER, 0, RESULT),
     ]
     assert split_at_server_requests(stream(PROGRESS, RESULT)) is None
 
@@ -166,9 +166,11 @@ def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
     assert split_standalone_sse_stream(stream(b"a", b"b"), 100.0, messages) == [
-        AnswerPart(SendCondition.SERVED, 4, b"a"), AnswerPart(SendCondition.SERVED, 5, b"b"), AnswerPart(SendCondition.FOR_EVER, None, b""),
+        McpAnswerPartWithWait(AnswerPartCondition.SERVED, 4, b"a"), McpAnswerPartWithWait(AnswerPartCondition.SERVED, 5, b"b"), McpAnswerPartWithWait(AnswerPartCondition.FOR_EVER, None, b""),
     ]  # fmt: skip
-    assert split_standalone_sse_stream(stream(b"a"), 100.0, [])[0] == AnswerPart(SendCondition.NOTHING, None, b"a")
+    assert split_standalone_sse_stream(stream(b"a"), 100.0, [])[0] == McpAnswerPartWithWait(
+        AnswerPartCondition.NOTHING, None, b"a"
+    )
 
 
 def test_parts_are_http_chunks_where_the_client_takes_such() -> None:

@@ -23,7 +23,7 @@ from llmproxy.core.ws_replay import (
     FrameRecorder,
     classify_websocket_ending,
     clip_close_reason,
-    explain,
+    explain_frame_miss,
 )
 from tests.support.narrowing import narrow
 
@@ -165,7 +165,7 @@ def missed(recorded: list[object], *said: object) -> FrameMismatch:
 ])  # fmt: skip
 def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, reason: str, text: str) -> None:
     """The close frame names recording, nearest message and path; the journal what to type."""
-    miss = explain(CONTEXT, 7, mismatch)
+    miss = explain_frame_miss(CONTEXT, 7, mismatch)
     assert miss.reason == reason
     assert text in miss.text
     assert "llmproxy start --mode record --cassette 'it'\"'\"'s mine' --store x.db" in miss.text
@@ -177,14 +177,14 @@ def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, rea
 
 
 def test_auto_says_that_the_next_socket_is_recorded() -> None:
-    text = explain(replace(CONTEXT, mode="auto"), 7, missed([{"a": 1}], {"a": 2}), records=True).text
+    text = explain_frame_miss(replace(CONTEXT, mode="auto"), 7, missed([{"a": 1}], {"a": 2}), records=True).text
     assert "connect again" in text
 
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 1), min_size=1))
 def test_a_reason_always_fits_its_frame(old: dict[str, int]) -> None:
     """123 bytes of UTF-8, whatever members are called, and it prints on one line."""
-    reason = explain(CONTEXT, 1 << 40, missed([old], old | {next(iter(old)): 7})).reason
+    reason = explain_frame_miss(CONTEXT, 1 << 40, missed([old], old | {next(iter(old)): 7})).reason
     assert len(reason.encode()) <= LONGEST_REASON
     assert reason.isprintable()
 

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from mitmproxy import ctx
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
@@ -31,11 +32,10 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.interception import ConnectInterceptor
+from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.serve import EmbeddedMitmproxyServer, build_engine_config, build_origin_guard
-from llmproxy.proxy_calls import Call
 from llmproxy.settings import Settings
 from tests.mitm.wire import Received, Wire, request
 from tests.provider import Provider
@@ -54,7 +54,7 @@ class Rig:
         layer: type[ReplayLayer] = ReplayLayer,
         choice: type[NextLayerChoice] = NextLayerChoice,
         recorder: type[Recorder] = Recorder,
-        intercept: type[ConnectInterceptor] = ConnectInterceptor,
+        intercept: type[HttpConnectHandler] = HttpConnectHandler,
         shell: type[ProxyContext] = ProxyContext,
         front: type[Front] = Front,
         **options: Any,

@@ -14,13 +14,13 @@ from mitmproxy import http
 from mitmproxy.proxy import layer
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.request_stages import RequestStages
+from llmproxy.core.engine.request_stages import RequestDecider
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.interception import ConnectInterceptor
+from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from tests.mitm.rig import Rig, connected, recorded
@@ -29,7 +29,7 @@ from tests.provider import Provider, Reply, Script, Step
 
 PARTS: dict[str, type] = {
     "engine": Engine, "layer": ReplayLayer, "choice": NextLayerChoice, "recorder": Recorder, "shell": ProxyContext,
-    "front": Front, "intercept": ConnectInterceptor,
+    "front": Front, "intercept": HttpConnectHandler,
 }  # fmt: skip
 INSIDE = {field.name for field in fields(Engine.parts)}
 """Parts of the engine."""
@@ -264,7 +264,7 @@ def test_replay_connects_to_nobody(tape: Path, raw: bytes) -> None:
         rig.wait_idle()
 
 
-class Refusing(RequestStages):
+class Refusing(RequestDecider):
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         raise StrangeError("llmproxy: this question cannot be decided.", hint="Ask another one.")
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from llmproxy.core.dialects.codecs import REASONS
+from llmproxy.core.dialects.dialect_table import REASONS
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.provider.tls import server_context

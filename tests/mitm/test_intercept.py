@@ -17,7 +17,7 @@ from mitmproxy.connection import Client, Server
 
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.interception import (
-    ConnectInterceptor,
+    HttpConnectHandler,
     ProxyCredentials,
     authorize_destination,
     is_loopback,
@@ -501,7 +501,7 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
             ("secret", "secret", "example.com", 403),
         ):
             rig.proxy.token = token
-            ConnectInterceptor(rig.proxy, forward=True).http_connect(flow := from_afar(host, 443, password))
+            HttpConnectHandler(rig.proxy, forward=True).http_connect(flow := from_afar(host, 443, password))
             assert (flow.response.status_code if flow.response else None) == status, (token, password, host)
             headers = (("proxy-authorization", flow.request.headers["proxy-authorization"]),)
             if status is None:
@@ -560,7 +560,7 @@ def test_a_tunnel_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_an_earlier_permission_does_not_count_for_a_later_connect(tmp_path: Path) -> None:
     """Whatever the same connection was allowed before, its next CONNECT to a provider is no raw tunnel."""
     with Rig("record", tmp_path / "x.db", forward=True) as rig:
-        decides, same = ConnectInterceptor(rig.proxy, forward=True), client("127.0.0.1")
+        decides, same = HttpConnectHandler(rig.proxy, forward=True), client("127.0.0.1")
         flow = http.HTTPFlow(same, Server(address=None))
         flow.request = http.Request.make("CONNECT", "http://example.com:443/")
         decides.http_connect(flow)

@@ -16,8 +16,8 @@ import pytest
 from mitmproxy import http
 from mitmproxy.connection import Client, ConnectionState
 
-from llmproxy.core.engine.call_outcomes import RecordingStoreWriter
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.recording_and_accounting import RecordingStoreWriter
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError

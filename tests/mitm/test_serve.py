@@ -21,21 +21,21 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls_and_totals import Totals
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.serve import (
-    ContextAndJournal,
+    ProxyContextAndJournal,
     build_journal_ignore_advice,
     check_client_cert,
     check_port_free,
     end_proxy_and_print_totals,
     install_signal_handlers,
 )
-from llmproxy.proxy_calls import Totals
-from llmproxy.report.proxy_console import Console
+from llmproxy.report.proxy_console import ProxyConsole
 from llmproxy.settings import convert_listen_to_connect_host
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
@@ -472,9 +472,9 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         written.set()
 
     def closed() -> Future[int | None]:
-        built = ContextAndJournal(rig.proxy, Journal.open(tmp_path / "other.state.db", time.time), ())
+        built = ProxyContextAndJournal(rig.proxy, Journal.open(tmp_path / "other.state.db", time.time), ())
         return asyncio.run_coroutine_threadsafe(
-            end_proxy_and_print_totals(out_of_patience, built, Console(said), totals), rig._loop
+            end_proxy_and_print_totals(out_of_patience, built, ProxyConsole(said), totals), rig._loop
         )
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")

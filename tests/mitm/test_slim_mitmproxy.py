@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.serve import build_engine_config, check_store, load_cassette_files, open_proxy_context
+from llmproxy.mitm.serve import build_engine_config, check_store, import_cassette_files, open_store_and_journal
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.proxy_calls import Call
 from llmproxy.settings import load
 
 UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ruamel.yaml.main", "unittest")
@@ -112,7 +112,7 @@ def test_what_is_built_can_be_closed(tmp_path: Path) -> None:
     """A note for the user is there before the first request."""
 
     async def run() -> tuple[str, ...]:
-        built = open_proxy_context(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        built = open_store_and_journal(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
         await built.close()
         return built.notes
 
@@ -123,16 +123,16 @@ def test_a_store_that_cannot_be_used_leaves_nothing_open(tmp_path: Path) -> None
     """The error comes out, the journal is closed."""
     (tmp_path / "x.db").write_text("no store")
     with pytest.raises(CassetteCorrupt):
-        open_proxy_context(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        open_store_and_journal(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
 
 
 def test_a_folder_of_cassettes_that_is_not_there_is_said(tmp_path: Path) -> None:
     """In replay a typo would only give misses with the wrong advice; a recording makes the folder."""
     missing = tmp_path / "nowhere"
     with pytest.raises(CassetteNotFound, match="nowhere"):
-        load_cassette_files(Config(cassette_dir=missing, store=tmp_path / "x.db"))
-    assert load_cassette_files(Config(mode=Mode.RECORD, cassette_dir=missing, store=tmp_path / "x.db")) == []
-    assert load_cassette_files(Config(allow_live=True, cassette_dir=missing, store=tmp_path / "x.db")) == []
+        import_cassette_files(Config(cassette_dir=missing, store=tmp_path / "x.db"))
+    assert import_cassette_files(Config(mode=Mode.RECORD, cassette_dir=missing, store=tmp_path / "x.db")) == []
+    assert import_cassette_files(Config(allow_live=True, cassette_dir=missing, store=tmp_path / "x.db")) == []
 
 
 def test_nothing_is_written_beside_a_store_that_cannot_be_used(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from llmproxy.mitm.http1_parser import Head, parse_head
 from llmproxy.mitm.interception import CERTIFICATE, confdir
 from llmproxy.mitm.websockets import (
     PIECE,
-    UpgradeRequired,
     WebSocketUpgradeMiss,
+    WebSocketUpgradeRefused,
     find_api_key_in_subprotocols,
     join_websocket_message_parts,
     raise_if_invalid_upgrade,
-    split_into_frame_events,
+    split_websocket_message,
 )
 from tests.mitm.rig import Rig, recorded
 from tests.provider.websocket import Gone, Peer, Upstream
@@ -257,7 +257,7 @@ def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
 
 def test_refusals_let_clients_fall_back() -> None:
     """426 is the one status on which Codex goes over to HTTP at once."""
-    assert (UpgradeRequired.status, WebSocketUpgradeMiss.status, WebSocketUpgradeMiss.code) == (
+    assert (WebSocketUpgradeRefused.status, WebSocketUpgradeMiss.status, WebSocketUpgradeMiss.code) == (
         426,
         426,
         "llmproxy_cache_miss",
@@ -278,7 +278,7 @@ def test_a_browsers_key_is_found(offered: str | None, key: str | None) -> None:
 @pytest.mark.parametrize("data", ["", b"", "short", b"short", "ü" * (PIECE + 1), b"x" * (3 * PIECE)])
 def test_pieces_make_the_message(data: str | bytes) -> None:
     """All of one kind, none too long, and only the last one ends the message."""
-    found = split_into_frame_events(data)
+    found = split_websocket_message(data)
     assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
     parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
     assert join_websocket_message_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data

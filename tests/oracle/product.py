@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.chat_steps import (
+from llmproxy.suite.checks.chat_step_assertions import (
     check_history_edits,
     check_usage,
     explain_unseen_traffic,
-    find_unclear_tool_checks,
+    find_undecidable_tool_checks,
 )
 from llmproxy.suite.checks.row_checks import check_created_rows, check_verify_step, take_row_snapshot_before_step
 from llmproxy.suite.checks.rows import RowCheckContext
@@ -79,7 +79,7 @@ def judge(said: dict[str, Any], step: AgentActivity) -> Status:
     any_tool = ChatStep.model_validate({"chat": "x", "totalToolCalls": 0})
     if usage is not None:
         found = check_usage(usage, step, scope)
-    elif unknown := find_unclear_tool_checks(any_tool, step):
+    elif unknown := find_undecidable_tool_checks(any_tool, step):
         found = unknown
     elif "toolOrder" in said:
         found = [check_tool_sequence(said["toolOrder"], step)]

@@ -6,7 +6,7 @@ import json
 import struct
 from zlib import crc32
 
-from llmproxy.core.dialects.streams import iter_aws_event_frames
+from llmproxy.core.dialects.stream_events import iter_aws_event_frames
 
 from . import Call, Reply, Seen, render
 from .say_bedrock import frame

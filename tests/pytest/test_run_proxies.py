@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.pytest.run_proxies import ControllerProxyClient, WorkerProxyLauncher
+from llmproxy.pytest.run_proxies import WorkerProxyLauncher, WorkerProxyRequester
 from tests.provider import Provider, step
 from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env, until
@@ -129,14 +129,14 @@ def test_who_does_not_have_the_key_starts_nothing(tmp_path: Path) -> None:
             (re.sub(r'"key": "\w+"', '"key": "x"', run.address), "the controller of this worker has ended"),
             (run.address, "cannot start the proxy: /nosuch"),
         ):
-            asked = ControllerProxyClient.from_variable(address, tmp_path)
+            asked = WorkerProxyRequester.from_variable(address, tmp_path)
             assert asked is not None
             asked.start(["--mode", "replay"])
             with pytest.raises(MachineError, match=said):
                 asked.wait_ready()
             asked.end()
-        assert ControllerProxyClient.from_variable(run.address, tmp_path / "other") is None
-        assert ControllerProxyClient.from_variable(None, tmp_path) is None
+        assert WorkerProxyRequester.from_variable(run.address, tmp_path / "other") is None
+        assert WorkerProxyRequester.from_variable(None, tmp_path) is None
     finally:
         run.end()
     assert os.environ.get("PYTEST_LLMPROXY_RUN") is None

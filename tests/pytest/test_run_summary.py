@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from llmproxy.calls_and_totals import UnusedRecording, Use
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import Exit
-from llmproxy.proxy_calls import UnusedRecording, Use
 from llmproxy.pytest.run_summary import RunSummaryPlugin
 from llmproxy.pytest.shared_proxy import PytestPluginState
 

@@ -16,7 +16,7 @@ from llmproxy.pytest.scenario_report import (
     list_junit_run_properties,
     serialize_scenario_run,
 )
-from llmproxy.report.events import Criterion, Finished, Message, PartyUse, Started, Status
+from llmproxy.report.events import Finished, JudgedCriterion, Message, PartyUse, Started, Status
 from llmproxy.report.run_tree import RunTree
 from llmproxy.scenario.types import ScenarioResult
 
@@ -105,7 +105,7 @@ def story(*statuses: Status, **finished: Any) -> RunTree:
 def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -> None:
     """All runs if none did, for then something else of the test is wrong; many are cut."""
     why: dict[str, Any] = {"evidence": "“no”", "reason": "rude", "votes": ["failed", "passed"]}
-    criterion = Criterion(id="c1", text="is polite", status="failed", **why)
+    criterion = JudgedCriterion(id="c1", text="is polite", status="failed", **why)
     told = story(Status.PASSED, Status.FAILED, criteria=[criterion], reasoning="rude", misses=["m1"])
     (section,) = build_failure_sections(list(told.runs.values()), {})
     assert section[0] == 'scenario "refund" [2/2]: failed'

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls_and_totals import KEPT_MISSES
 from llmproxy.client.control import session_url
 from llmproxy.core.sessions.journal import IN_MEMORY
 from llmproxy.errors import MachineError
-from llmproxy.proxy_calls import KEPT_MISSES
 from llmproxy.pytest.run_proxies import SharedSuiteResources
 from llmproxy.pytest.run_summary import read_reported_misses
 from llmproxy.pytest.shared_proxy import (

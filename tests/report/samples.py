@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from llmproxy.report.events import (
     Assertion,
     Completed,
-    Criterion,
     Event,
     Finished,
     Handler,
+    JudgedCriterion,
     Message,
     PartyUse,
     Selected,
@@ -59,9 +59,11 @@ def finished(name: str, sample: int, status: Status, **more: object) -> Finished
 
 
 CRITERIA = (
-    Criterion(id="c1", text="The agent is polite", status="passed", evidence="Created", reason="it is"),
-    Criterion(id="c2", text=CHINESE, status="failed", reason="it spoke English", votes=("failed", "passed", "failed")),
-    Criterion(id="c3", text="x" * 2000, status="inconclusive", reason="never came up"),
+    JudgedCriterion(id="c1", text="The agent is polite", status="passed", evidence="Created", reason="it is"),
+    JudgedCriterion(
+        id="c2", text=CHINESE, status="failed", reason="it spoke English", votes=("failed", "passed", "failed")
+    ),
+    JudgedCriterion(id="c3", text="x" * 2000, status="inconclusive", reason="never came up"),
 )
 FAILED_STEP = Step(
     run_id="wrong-1", index=1, kind="chat", label="create", status=Status.FAILED, ms=900.0, interactions=(12, 13),

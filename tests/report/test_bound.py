@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
+from llmproxy.calls_and_totals import Call, Totals, find_strict_violations
 from llmproxy.client.session_reports import Report, format_session_counts
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call, Totals, find_strict_violations
 from llmproxy.report import json_report, junit
 from llmproxy.report.events import Finished, Started, Status
 from llmproxy.report.proxy_console import describe_request_handling, format_console_call_line, format_totals

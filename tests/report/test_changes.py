@@ -9,18 +9,18 @@ import pytest
 
 from llmproxy.core.changes.change import (
     Author,
+    CarriedAnswerRefusal,
+    CarriedOrRefusedCall,
     Change,
-    ChangeAuthor,
-    Refusal,
+    ChangeOrigin,
     RefusalReason,
-    UnrecordedTrialCall,
     diff_hunks,
     digest_texts,
 )
-from llmproxy.core.sessions.journal import TrialSessionResult
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.sessions.journal import ChangeTrialResult
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.report.change_summary import ChangeSummary, group_trial_changes
+from llmproxy.report.request_change_summary import ChangeSummary, group_request_changes
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
@@ -31,21 +31,23 @@ def change(before: str | None = "Be brief.", after: str | None = "Be brief and k
 
 def call(
     recording: int | None, *changes: Change, cost: float | None = 0.01, why: RefusalReason | None = None
-) -> UnrecordedTrialCall:
+) -> CarriedOrRefusedCall:
     """Return a call that was carried under these changes, or refused."""
-    refusal = None if why is None else Refusal(why, "message 1 (user)")
+    refusal = None if why is None else CarriedAnswerRefusal(why, "message 1 (user)")
     pending = tuple(each.name for each in changes)
     place = (1, "refund", 1, "agent", "chat.completions")
-    return UnrecordedTrialCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
+    return CarriedOrRefusedCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
 
 
-def trial(name: str, *seen: UnrecordedTrialCall, calls: int = 4, passed: bool | None = True) -> TrialSessionResult:
-    return TrialSessionResult(name, 1, 0.0, passed, calls, seen)
+def trial(name: str, *seen: CarriedOrRefusedCall, calls: int = 4, passed: bool | None = True) -> ChangeTrialResult:
+    return ChangeTrialResult(name, 1, 0.0, passed, calls, seen)
 
 
-def total(*trials: TrialSessionResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
+def total(*trials: ChangeTrialResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
     """Put trials together; each cassette holds these recordings, with what they cost."""
-    return group_trial_changes(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
+    return group_request_changes(
+        trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()}
+    )
 
 
 def row(number: int, cost: float | None) -> StoredCallSummary:
@@ -58,7 +60,7 @@ def row(number: int, cost: float | None) -> StoredCallSummary:
 
 def test_one_edit_in_several_cassettes_is_one_change() -> None:
     """It has one name, its calls and cassettes; what has changed by origin is told apart; tests are counted by how they ended."""
-    edit, tool = change(), change("x", "y", origin=ChangeAuthor(Author.CLIENT, "claude-code", "2.1.332"))
+    edit, tool = change(), change("x", "y", origin=ChangeOrigin(Author.CLIENT, "claude-code", "2.1.332"))
     found = total(
         trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
         trial("broken", call(7, why=RefusalReason.QUESTION), passed=False),
@@ -75,7 +77,7 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
 
 def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     """It is the client's where the client was upgraded; nothing is said of a run that failed, was cut, or went astray."""
-    upgrade = change("x", "y", origin=ChangeAuthor(Author.CLIENT, "Claude Code", "2.1.2"))
+    upgrade = change("x", "y", origin=ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.2"))
     ended = trial("refund", call(1, upgrade))._replace(served=frozenset({2}))
     found = total(ended, after=dict.fromkeys((1, 2, 3), 0.1))
     (gone,) = [each for each in found.groups if each.name.startswith("gone-")]
@@ -124,7 +126,7 @@ def test_calls_without_a_recording_are_no_change_that_can_be_accepted() -> None:
     ],
 )
 def test_the_bill_counts_what_is_known_and_says_what_is_not(
-    seen: list[UnrecordedTrialCall], after: dict[int, float | None], said: str
+    seen: list[CarriedOrRefusedCall], after: dict[int, float | None], said: str
 ) -> None:
     """The changed calls at least, with all that their recordings hold after them at most; unknown is never 0."""
     assert said in str(total(trial("refund", *seen), after=after).bill)

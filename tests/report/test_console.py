@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls_and_totals import Call, Totals, Use
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
-from llmproxy.proxy_calls import Call, Totals, Use
 from llmproxy.report.proxy_console import (
-    Console,
+    ProxyConsole,
     ProxyStartInfo,
     clip_middle,
     clip_to_terminal_cells,
@@ -62,7 +62,7 @@ def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse(tmp_path: Path) -> None
 def test_quiet_leaves_misses_and_the_summary() -> None:
     """What somebody must look at is never left out."""
     stream = io.StringIO()
-    console = Console(stream, quiet=True, zone=UTC)
+    console = ProxyConsole(stream, quiet=True, zone=UTC)
     console.on_start(ProxyStartInfo(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
     console.on_call(HIT)
     console.on_call(MISS)
@@ -76,7 +76,7 @@ def test_quiet_leaves_misses_and_the_summary() -> None:
 def test_heads_stand_above_the_lines_and_again_where_they_scroll_away() -> None:
     for room, times in ((None, 1), (80, 3)):
         stream = io.StringIO()
-        console = Console(stream, zone=UTC, room=partial(int, room) if room else lambda: None)
+        console = ProxyConsole(stream, zone=UTC, room=partial(int, room) if room else lambda: None)
         for _ in range(81):
             console.on_call(HIT)
         heads = [text for text in stream.getvalue().splitlines() if text.startswith("time")]
@@ -87,7 +87,7 @@ def test_heads_stand_above_the_lines_and_again_where_they_scroll_away() -> None:
 def test_who_asks_for_all_gets_the_steps() -> None:
     """Below each format_console_call_line, how it came to its end."""
     stream = io.StringIO()
-    Console(stream, verbose=True, zone=UTC).on_call(MISS)
+    ProxyConsole(stream, verbose=True, zone=UTC).on_call(MISS)
     steps = [" ".join(text.split()[:2]) for text in stream.getvalue().splitlines()[2:]]
     assert steps == ["came POST", "placed call", "key v1:0123456789abcdef", "found nothing;", "answer REFUSE"]
 
@@ -95,7 +95,7 @@ def test_who_asks_for_all_gets_the_steps() -> None:
 def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:
     """They wait for the end of the turn; whatever else is said comes after them, and an end writes them."""
     stream, jobs = io.StringIO(), list[Callable[[], None]]()
-    console = Console(stream, zone=UTC, later=lambda _, job: jobs.append(job))
+    console = ProxyConsole(stream, zone=UTC, later=lambda _, job: jobs.append(job))
     console.on_call(HIT)
     console.on_call(HIT)
     assert (stream.getvalue(), len(jobs)) == ("", 1)
@@ -128,11 +128,11 @@ def test_a_line_says_its_own_time_and_duration() -> None:
 
 def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:
     """A closed pipe silences the console; a model's name that the terminal cannot show is no error."""
-    console = Console(Closed())
+    console = ProxyConsole(Closed())
     console.on_call(HIT)
     console.note("still here")
     raw = io.BytesIO()
-    console = Console(io.TextIOWrapper(raw, encoding="ascii"))
+    console = ProxyConsole(io.TextIOWrapper(raw, encoding="ascii"))
     console.note("caf\N{LATIN SMALL LETTER E WITH ACUTE}")
     assert b"caf\\xe9" in raw.getvalue()
 
@@ -144,7 +144,7 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     info = ProxyStartInfo(
         url="http://127.0.0.1:8080", mode=Mode.RECORD, store="x.db", cassette="default", upstreams=upstreams
     )
-    Console(stream).on_start(info)
+    ProxyConsole(stream).on_start(info)
     assert stream.getvalue() == (
         "llmproxy: http://127.0.0.1:8080  mode record  store x.db  cassette default\n"
         "  upstream openai = https://gateway.example/v1 (environment OPENAI_BASE_URL)\n"

@@ -17,6 +17,7 @@ from llmproxy.report.langwatch import (
     EventReporter,
     ScenarioEvent,
     ScenarioEventBus,
+    ScenarioEventStream,
     ScenarioMessageSnapshotEvent,
     ScenarioRunFinishedEvent,
     ScenarioRunFinishedEventResults,
@@ -24,8 +25,7 @@ from llmproxy.report.langwatch import (
     ScenarioRunFinishedEventVerdict,
     ScenarioRunStartedEvent,
     ScenarioRunStartedEventMetadata,
-    Stream,
-    convert_messages_to_api_client_messages,
+    to_langwatch_messages,
 )
 from tests.support import free_port
 from tests.support.services import QuietHandler, serving
@@ -56,7 +56,7 @@ def event(number: int) -> ScenarioEvent:
 
 
 def posted(reporter: Any, count: int = 3, patience: float = 20.0) -> ScenarioEventBus:
-    stream, bus = Stream(), ScenarioEventBus(reporter)
+    stream, bus = ScenarioEventStream(), ScenarioEventBus(reporter)
     bus.subscribe_to_events(stream)
     for number in range(count):
         stream.on_next(event(number))
@@ -94,7 +94,7 @@ def test_a_slow_endpoint_is_not_waited_for_for_ever(caplog: pytest.LogCaptureFix
 
 def test_without_an_endpoint_there_is_no_thread_and_no_word(caplog: pytest.LogCaptureFixture) -> None:
     """Row of 1.17: silent, no error and no connection."""
-    stream, bus = Stream(), ScenarioEventBus(EventReporter(endpoint=""))
+    stream, bus = ScenarioEventStream(), ScenarioEventBus(EventReporter(endpoint=""))
     bus.subscribe_to_events(stream)
     stream.on_next(event(1))
     assert (stream.has_listeners, bus.busy, caplog.text) == (False, False, "")
@@ -105,7 +105,7 @@ def test_without_an_endpoint_there_is_no_thread_and_no_word(caplog: pytest.LogCa
 
 
 def test_a_bus_listens_to_one_stream() -> None:
-    posts, first, second = Posts(), Stream(), Stream()
+    posts, first, second = Posts(), ScenarioEventStream(), ScenarioEventStream()
     bus = ScenarioEventBus(posts)
     bus.subscribe_to_events(first)
     bus.subscribe_to_events(second)
@@ -164,7 +164,7 @@ def test_started() -> None:
     event = ScenarioRunStartedEvent(**COMMON, metadata=ScenarioRunStartedEventMetadata(name="x", description="d"))  # type: ignore[arg-type]
     assert event.type_ == "SCENARIO_RUN_STARTED"
     assert event.to_dict() == JSON | {"type": "SCENARIO_RUN_STARTED", "metadata": {"name": "x", "description": "d"}}
-    messages = convert_messages_to_api_client_messages([{"role": "user", "content": "hi"}])
+    messages = to_langwatch_messages([{"role": "user", "content": "hi"}])
     told = ScenarioMessageSnapshotEvent(**COMMON, messages=messages)  # type: ignore[arg-type]
     assert told.to_dict()["type"] == "SCENARIO_MESSAGE_SNAPSHOT"
     assert told.to_dict()["messages"] == [{"id": "scenariomsg_0", "role": "user", "content": "hi"}]
@@ -210,17 +210,17 @@ def test_the_time_is_in_milliseconds() -> None:
 )  # fmt: skip
 def test_every_role(message: dict[str, Any], want: dict[str, Any]) -> None:
     """Empty content and unknown roles crashed the original's snapshot."""
-    assert [each.to_dict() for each in convert_messages_to_api_client_messages([message])] == [want]
+    assert [each.to_dict() for each in to_langwatch_messages([message])] == [want]
 
 
 def test_ids_are_places_and_not_random() -> None:
-    twice = [convert_messages_to_api_client_messages([{"role": "user", "content": "x"}] * 2) for _ in range(2)]
+    twice = [to_langwatch_messages([{"role": "user", "content": "x"}] * 2) for _ in range(2)]
     assert twice[0] == twice[1]
     assert [each.id for each in twice[0]] == ["scenariomsg_0", "scenariomsg_1"]
 
 
 def test_listeners_hear_what_comes_after_them() -> None:
-    stream = Stream()
+    stream = ScenarioEventStream()
     first: list[str] = []
     second: list[str] = []
     ends: list[int] = []
@@ -249,7 +249,7 @@ def test_an_observer_object_may_listen() -> None:
         def on_completed(self) -> None:
             self.heard.append("end")
 
-    observer, stream = Observer(), Stream()
+    observer, stream = Observer(), ScenarioEventStream()
     stream.subscribe(observer)  # type: ignore[arg-type]
     stream.on_next(1)
     stream.on_completed()
@@ -258,7 +258,7 @@ def test_an_observer_object_may_listen() -> None:
 
 def test_a_subscription_can_end() -> None:
     """Twice does no harm; a stream nobody listens to says so; who comes late hears its end, and nothing else."""
-    stream = Stream()
+    stream = ScenarioEventStream()
     heard: list[int] = []
     listening = stream.subscribe(heard.append)
     assert stream.has_listeners
@@ -266,7 +266,7 @@ def test_a_subscription_can_end() -> None:
     listening.dispose()
     stream.on_next(1)
     assert (heard, stream.has_listeners) == ([], False)
-    stream = Stream()
+    stream = ScenarioEventStream()
     ends: list[int] = []
     stream.on_completed()
     stream.subscribe(None, None, lambda: ends.append(1))

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed
 from llmproxy.report.scenario_rows import (
-    BaselineComparisonHandler,
+    BaselineChangePrinter,
     format_baseline_changes,
     format_baseline_comparison,
     format_case_table,
@@ -156,7 +156,7 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
     with pytest.raises(SettingsError, match="is of other suites: it has x"):
         read_baseline(path, ["a"])
     lines: list[str] = []
-    shown = BaselineComparisonHandler(read_baseline(path, ["x"]), lines.append, ["x"])
+    shown = BaselineChangePrinter(read_baseline(path, ["x"]), lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row_with_rate("x", 0),)))
     assert lines == ["against the baseline: 1 worse, 0 better, 0 as before\n", "  worse    x: passed -> failed\n"]
 
@@ -164,7 +164,7 @@ def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> Non
 def test_what_is_no_more_in_the_suites_is_counted() -> None:
     """A scenario that was taken out, or renamed, is not as it was before."""
     lines: list[str] = []
-    shown = BaselineComparisonHandler({"x": row_with_rate("x"), "gone": row_with_rate("gone")}, lines.append, ["x"])
+    shown = BaselineChangePrinter({"x": row_with_rate("x"), "gone": row_with_rate("gone")}, lines.append, ["x"])
     shown.handle(Completed(exit_code=0, seconds=1.0, scenarios=(row_with_rate("x"),)))
     assert lines == ["against the baseline: 0 worse, 0 better, 1 as before\n", "  1 of the baseline did not run\n"]
 

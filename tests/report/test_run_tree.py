@@ -12,9 +12,9 @@ from llmproxy.pytest.scenario_report import build_scenario_rows
 from llmproxy.report.events import (
     Assertion,
     Completed,
-    Criterion,
     Event,
     Finished,
+    JudgedCriterion,
     Message,
     PartyUse,
     Selected,
@@ -95,7 +95,7 @@ def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
     assert len({row["scenario"] for row in rows}) == 3
 
 
-CRITERION = Criterion(id="c1", text="is polite", status="failed", evidence="“no”", votes=["failed", "passed"])
+CRITERION = JudgedCriterion(id="c1", text="is polite", status="failed", evidence="“no”", votes=["failed", "passed"])
 CHECK = Assertion(name="tools.f", status=Status.ENVIRONMENT_ERROR, expected={"gte": 1}, actual=None)
 USE = {"agent": PartyUse(calls=2, input_tokens=None, cost_usd="0.5")}
 EVENTS: list[Event] = [

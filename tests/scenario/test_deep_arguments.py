@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.dialects.answers import parse_arguments
+from llmproxy.core.dialects.answer_writing import parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.run_tree import _format_args as in_a_report
 from llmproxy.report.sharding import read_shard_report, read_test_times
@@ -16,7 +16,7 @@ from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.scenario_state import _parse_arguments
 from llmproxy.scenario.values.data_files import DataFileError, read_data_file_rows
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.reading.shared_parts import find_scenario_files
+from llmproxy.suite.reading.shared_parts import find_suite_scenario_files
 from llmproxy.suite.stores.protocol import Kind, to_plain
 from llmproxy.yaml_reader import Problems
 
@@ -68,5 +68,5 @@ def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path)
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:
     """It is a problem in words, with its place."""
     problems = Problems()
-    assert find_scenario_files(tmp_path, "9" * 5_000, None, problems) == []
+    assert find_suite_scenario_files(tmp_path, "9" * 5_000, None, problems) == []
     assert len(problems) == 1

@@ -21,9 +21,9 @@ from llmproxy.scenario.judge_agent import (
     GREP,
     JudgeAgent,
     JudgeError,
-    Lookup,
+    JudgeRuling,
     Question,
-    Ruling,
+    TranscriptLookup,
     VoteRule,
     combine_votes,
     estimate_tokens,
@@ -266,7 +266,7 @@ def question(*texts: str, forced: bool = True) -> Question:
     return Question("Judge.", "<transcript>hi</transcript>", Criteria(texts or ("polite",)), forced)
 
 
-def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple[Ruling, Provider]:
+def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple[JudgeRuling, Provider]:
     with model(*steps) as (config, provider):
         ruling = asyncio.run(question(*texts, forced=forced).ask_judge(config, "judge", None))
         provider.finish()
@@ -582,7 +582,7 @@ def test_a_model_without_tools_gets_all_of_it() -> None:
 
 def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
     """What is cut says so; a pattern is words, never an expression that runs for hours."""
-    lookup = Lookup(["[1] user: " + "a" * 50_000, *(f"[{n}] user: needle {n}" for n in range(2, 40))])
+    lookup = TranscriptLookup(["[1] user: " + "a" * 50_000, *(f"[{n}] user: needle {n}" for n in range(2, 40))])
     assert "more characters: ask for fewer messages" in lookup.answer_tool_call(EXPAND, '{"indices": [1, 1, "x"]}')
     assert "(18 more matches)" in lookup.answer_tool_call(GREP, '{"pattern": "NEEDLE"}')
     assert lookup.answer_tool_call(GREP, '{"pattern": "(a+)+$"}') == "No message has '(a+)+$'."

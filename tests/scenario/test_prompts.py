@@ -11,10 +11,10 @@ import pytest
 from llmproxy.scenario.prompts import (
     content_to_text,
     enclose_in_tags,
-    format_as_user_sees,
+    format_conversation_for_user,
     format_transcript,
     prompt,
-    read_file,
+    read_prompt_file,
 )
 from llmproxy.scenario.types import Message
 from llmproxy.trace.observing.tool_calls import ToolUse
@@ -111,9 +111,13 @@ def test_who_talks_to_the_agent_sees_no_tools() -> None:
     """Row 31: calls and results are internals of the agent; with the switch, they are summarised in brackets."""
     messages = talk()
     messages[1]["content"] = "Let me look."
-    assert [m["content"] for m in format_as_user_sees(messages)] == ["Weather in Paris?", "Let me look.", "24 degrees."]
-    assert [m["content"] for m in format_as_user_sees(talk())] == ["Weather in Paris?", "24 degrees."]
-    shown = format_as_user_sees(talk(), show=True)
+    assert [m["content"] for m in format_conversation_for_user(messages)] == [
+        "Weather in Paris?",
+        "Let me look.",
+        "24 degrees.",
+    ]
+    assert [m["content"] for m in format_conversation_for_user(talk())] == ["Weather in Paris?", "24 degrees."]
+    shown = format_conversation_for_user(talk(), show=True)
     assert [m["role"] for m in shown] == ["user", "assistant", "assistant", "assistant"]
     assert shown[1]["content"] == '[called get_weather({"city": "Paris", "days": 1})]\n[called log()]'
     assert shown[2]["content"] == '[get_weather returned {"degrees": 24}]'
@@ -135,7 +139,7 @@ def test_every_prompt_is_a_file_that_can_be_read() -> None:
     beside = (files("llmproxy") / "data" / "prompts").iterdir()
     names = sorted(each.name for each in beside if each.name.endswith((".md", ".yaml")))
     assert {"judge.md", "user_simulator.md", "personas.yaml"} <= set(names)
-    assert all(read_file(name).strip() for name in names)
+    assert all(read_prompt_file(name).strip() for name in names)
 
 
 def test_text_cannot_leave_its_tags() -> None:

@@ -14,7 +14,13 @@ from llmproxy import scenario
 from llmproxy.report.events import Event, Finished, Step
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import ModelError, ModelNotSet
-from llmproxy.scenario.red_team_agent import Attack, CrescendoStrategy, GoatStrategy, Technique, is_probably_encoded
+from llmproxy.scenario.red_team_agent import (
+    AttackerReply,
+    CrescendoStrategy,
+    GoatStrategy,
+    Technique,
+    is_probably_encoded,
+)
 from tests.provider import Provider, step
 from tests.scenario.parties import finish, model, served
 from tests.scenario.people import Agent
@@ -166,12 +172,12 @@ def test_crescendo_tells_goal_plan_and_phase() -> None:
 @pytest.mark.parametrize(
     ("raw", "attack"),
     [
-        ('{"observation": "weak", "strategy": "s", "reply": " hi "}', Attack("hi", "weak", "s")),
-        ('```json\n{"reply": "hi"}\n```', Attack("hi")),
-        ("plain words", Attack("plain words", parse_failed=True)),
-        ('{"reply": ""}', Attack('{"reply": ""}', parse_failed=True)),
-        ("[1]", Attack("[1]", parse_failed=True)),
+        ('{"observation": "weak", "strategy": "s", "reply": " hi "}', AttackerReply("hi", "weak", "s")),
+        ('```json\n{"reply": "hi"}\n```', AttackerReply("hi")),
+        ("plain words", AttackerReply("plain words", parse_failed=True)),
+        ('{"reply": ""}', AttackerReply('{"reply": ""}', parse_failed=True)),
+        ("[1]", AttackerReply("[1]", parse_failed=True)),
     ],
 )
-def test_goat_reads_json_and_says_what_is_none(raw: str, attack: Attack) -> None:
+def test_goat_reads_json_and_says_what_is_none(raw: str, attack: AttackerReply) -> None:
     assert GoatStrategy().parse_attacker_output(raw) == attack

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.scenario.scenario_state import ToolCalls, merge_calls, render_message
+from llmproxy.scenario.scenario_state import ToolCalls, merge_wire_tool_calls, render_message
 from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse
 from tests.scenario.people import Agent, executor
 
@@ -141,7 +141,7 @@ def message(*names: str) -> dict[str, Any]:
 def test_what_no_message_reports_comes_from_the_wire() -> None:
     """In order, with the turn in which it was called; also after the last message."""
     talk: list[dict[str, Any]] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    found = merge_calls(talk, [0, 0], {1: [wire("look", '{"n": 1}')], 2: [wire("late")]})
+    found = merge_wire_tool_calls(talk, [0, 0], {1: [wire("look", '{"n": 1}')], 2: [wire("late")]})
     assert [(call.name, call.input, call.output, call.turn, call.source) for call in found] == [
         ("look", {"n": 1}, "seen", 0, "wire"),
         ("late", {}, "seen", 0, "wire"),
@@ -150,7 +150,7 @@ def test_what_no_message_reports_comes_from_the_wire() -> None:
 
 def test_a_call_that_both_show_is_one() -> None:
     """The wire gives the result that the messages lack; a second equal call stays a second call."""
-    found = merge_calls([message("look", "look")], [0], {0: [wire("look"), wire("hidden")]})
+    found = merge_wire_tool_calls([message("look", "look")], [0], {0: [wire("look"), wire("hidden")]})
     told = [(call.name, call.output, call.source) for call in found]
     assert told == [("look", "seen", "message"), ("look", None, "message"), ("hidden", "seen", "wire")]
 

@@ -23,7 +23,7 @@ from llmproxy.scenario.user_simulator_agent import (
     load_built_in_personas,
     reverse_roles,
 )
-from llmproxy.scenario.values.messages import Farewell
+from llmproxy.scenario.values.messages import ClosingMessages
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import MODEL, TALK, Echo, bodies, called, finish, go_on, model, raw, refusal, served, shown
 from tests.scenario.people import Agent, Ear, Judge, finished, play, roles, said
@@ -209,7 +209,7 @@ def test_a_script_that_wants_more_lines_is_told() -> None:
         play(Echo(), UserSimulatorAgent(lines=["one"]), script=[scenario.user(), scenario.agent(), scenario.user()])
     with pytest.raises(TypeError, match=r"lines=\['one'\]"):
         UserSimulatorAgent(lines="one")
-    assert isinstance(Farewell(), list)
+    assert isinstance(ClosingMessages(), list)
 
 
 # -- through the proxy

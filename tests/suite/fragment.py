@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from llmproxy.suite.reading.declaration_checks import ScenarioVariableChecker
 from llmproxy.suite.reading.load import LoadedSuites
-from llmproxy.suite.reading.name_checks import ScenarioNameChecker
 from llmproxy.suite.schema.assertions import (
     Count,
     Created,
@@ -19,7 +19,7 @@ from llmproxy.suite.schema.assertions import (
     ToolExpect,
     Usage,
 )
-from llmproxy.suite.schema.base_nodes import report_validation_errors
+from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import Scenario, Step, Suite
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read_documents
 
@@ -58,14 +58,14 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
         context: Any = problems
         made = TypeAdapter(_TYPES[kind]).validate_python(value, context=context)
     except ValidationError as error:
-        report_validation_errors(error, value, problems, YamlPlace(_NAME, 1, 1))
+        collect_validation_errors(error, value, problems, YamlPlace(_NAME, 1, 1))
         made = None
     problems.raise_if_any()
     return made
 
 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
-    flow = ScenarioNameChecker(problems, Problems())
+    flow = ScenarioVariableChecker(problems, Problems())
     flow.captured = dict.fromkeys(declared)
     here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.row_checks import check_created_rows
-from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
+from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
@@ -24,7 +24,7 @@ class Run:
     store: MemoryStore
     scope: VariableScope
     look: RowCheckContext
-    cleaner: RowCleaner
+    cleaner: CaseStoreCleaner
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     now: float = 1000.0
     slept: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
     store = Flaky({"tasks": EntityShape(user="userId", columns=tuple(columns)), "notes": EntityShape()})
     scope = VariableScope({"userId": user}, declared=names)
-    cleaner = RowCleaner(store, user=user)
+    cleaner = CaseStoreCleaner(store, user=user)
     made: Run
     look = RowCheckContext(adapter=store, scope=scope, user=user, cleaner=cleaner, clock=lambda: made.now,
                    sleep=lambda seconds: made.sleep(seconds), **more)  # fmt: skip  # noqa: PLW0108 - made a few lines below

@@ -21,7 +21,7 @@ from llmproxy.suite.checks.row_checks import (
     take_row_snapshot_before_step,
     wait_until_rows_match,
 )
-from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
+from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import Kind, StoreAdapter, build_store
@@ -52,7 +52,7 @@ def rows(
 ) -> Iterator[tuple[StoreAdapter, RowCheckContext]]:
     """Look at the agent's rows, as one run of a scenario does."""
     store = build_store(store_of(language, folder, running.url), folder)
-    cleaner = RowCleaner(store, user="test-user")
+    cleaner = CaseStoreCleaner(store, user="test-user")
     run = RowCheckContext(adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep,
                   cleaner=cleaner, scenario="subtask", deterministic=True)  # fmt: skip
     cleaner.begin_run(["tasks", "reminders"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.yaml_reader import List, Map, Problems, read_file
+from llmproxy.yaml_reader import List, Map, Problems, read_yaml_file
 from tests.suite.fragment import KINDS, load_fragment
 
 GUIDE = Path(__file__).resolve().parents[2] / "fixtures" / "suites" / "guide.yaml"
@@ -18,7 +18,7 @@ NEEDS = {"$reminder.id": "reminder", "$parentTask.id": "parentTask"}
 
 def documents() -> list[tuple[str, Any]]:
     problems = Problems()
-    found = [value for value, _ in read_file(GUIDE, problems)]
+    found = [value for value, _ in read_yaml_file(GUIDE, problems)]
     problems.raise_if_any()
     return [(each["kind"], body) for each in found for body in each.get("alternatives") or [each["yaml"]]]  # type: ignore[index,attr-defined]
 

@@ -17,18 +17,18 @@ from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.selection import (
     FILE,
     SelectionOptions,
+    add_record_command_to_miss,
     advise_recording,
     append_runs_flag,
     build_case_cassette_name,
-    build_no_recording_error,
+    build_run_not_recorded_error,
     check_estimated_cost_limit,
-    estimate_cost,
-    explain_unrecorded_request,
     list_steps_until,
     parse_tag_expression,
     read_last_failed,
     save_failed_case_ids,
     select_cases,
+    sum_recorded_case_costs,
 )
 from tests.suite import rig
 from tests.support.messages import said, user
@@ -152,10 +152,10 @@ def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
 
 def test_recordings_are_added_up(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
     """Once for each run; what was never recorded is unknown."""
-    one, _ = estimate_cost(recorded[0], recorded[1][:1], runs=1)
+    one, _ = sum_recorded_case_costs(recorded[0], recorded[1][:1], runs=1)
     assert one > 0
-    assert estimate_cost(*recorded) == (one * 3, ["two"])
-    assert estimate_cost(recorded[0].with_name("none.db"), recorded[1])[1] == ["one", "two"]
+    assert sum_recorded_case_costs(*recorded) == (one * 3, ["two"])
+    assert sum_recorded_case_costs(recorded[0].with_name("none.db"), recorded[1])[1] == ["one", "two"]
 
 
 def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
@@ -203,7 +203,7 @@ def test_a_long_list_is_cut() -> None:
 
 def test_one_run() -> None:
     """By itself it says which run, and ends with 4."""
-    error = build_no_recording_error("a", "llmproxy test --id a", 2, 3)
+    error = build_run_not_recorded_error("a", "llmproxy test --id a", 2, 3)
     assert str(error) == "nothing is recorded for a, run 2; record it: llmproxy test --id a --mode auto --runs 3"
     assert error.exit_code is Exit.MISS
 
@@ -213,7 +213,7 @@ def test_a_miss_leads_with_the_command_of_the_test() -> None:
     auto = "llmproxy start --mode auto --cassette a/b --store x.db"
     text = f"llmproxy: no recorded response\n  1. add it: {auto}\n  2. look: llmproxy why"
     starts = {"auto": auto, "record": "llmproxy start --mode record"}
-    assert explain_unrecorded_request(text, "llmproxy test --id a", starts=starts).splitlines() == [
+    assert add_record_command_to_miss(text, "llmproxy test --id a", starts=starts).splitlines() == [
         "a request of the agent was never recorded; to add it: llmproxy test --id a --mode auto",
         "llmproxy: no recorded response",
         "  1. add it: llmproxy test --id a --mode auto",
@@ -226,19 +226,19 @@ MISS = "llmproxy: no recorded response for this request\nWhat to do:\n  1. keep 
 
 def test_a_counter_that_moved_is_said_with_what_to_do() -> None:
     """Where the store counts keys up; nowhere else."""
-    said = explain_unrecorded_request(MISS, "llmproxy test", counted=["tasks"])
+    said = add_record_command_to_miss(MISS, "llmproxy test", counted=["tasks"])
     for word in ("keys of tasks", "reset: truncate", "ids: deterministic"):
         assert word in said
-    assert "counter" not in explain_unrecorded_request(MISS, "llmproxy test")
+    assert "counter" not in add_record_command_to_miss(MISS, "llmproxy test")
 
 
 def test_under_pytest_its_own_option_is_advised() -> None:
     """For a miss and for a run without any recording."""
     again = 'pytest "t.suite.yaml::a"'
-    told = explain_unrecorded_request(
+    told = add_record_command_to_miss(
         MISS, again, flag="--llmproxy-mode", starts={"auto": "llmproxy start --mode auto --cassette x"}
     )
     assert told.count(f"{again} --llmproxy-mode auto") == 2
     assert "llmproxy start" not in told
-    error = build_no_recording_error("a", again, 1, 3, flag="--llmproxy-mode")
+    error = build_run_not_recorded_error("a", again, 1, 3, flag="--llmproxy-mode")
     assert str(error).endswith(f"{again} --llmproxy-mode auto")

@@ -26,7 +26,7 @@ from wsproto.events import AcceptConnection, CloseConnection, RejectConnection, 
 from llmproxy.core.control import endpoints as control
 from llmproxy.core.control.endpoints import ControlApiContext, ControlRequest
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_answer_replay import SendCondition
+from llmproxy.core.mcp_answer_replay import AnswerPartCondition
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
@@ -133,7 +133,7 @@ class InProcess:
         else:
             talk, plan = opened
             body = b"".join(talk.take_ready_parts(float)[0])
-            while talk.turns and talk.turns[0].wait is not SendCondition.FOR_EVER:
+            while talk.turns and talk.turns[0].wait is not AnswerPartCondition.FOR_EVER:
                 reply(body)
                 if not (more := talk.take_ready_parts(float)[0]):
                     break

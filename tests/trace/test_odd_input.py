@@ -8,7 +8,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Response
 from llmproxy.trace import Cassette, otlp
 from llmproxy.trace.reading.span_builder import build_spans

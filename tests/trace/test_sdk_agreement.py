@@ -16,7 +16,7 @@ import pytest
 from llmproxy.core.cassettes.formats import read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import read
 from llmproxy.core.cassettes.importing import convert_exchanges
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.calls_and_totals import KEPT, CallLog
 from llmproxy.core.control.endpoints import (
     ControlApiContext,
     ControlRequest,
@@ -21,7 +22,6 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
-from llmproxy.proxy_calls import KEPT, CallLog
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLinesReport
 from llmproxy.report.live_report_reader import make_report_query_handler

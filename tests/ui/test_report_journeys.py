@@ -17,9 +17,9 @@ from llmproxy.report import json_report
 from llmproxy.report.events import (
     Assertion,
     Completed,
-    Criterion,
     Event,
     Finished,
+    JudgedCriterion,
     Message,
     Selected,
     Started,
@@ -45,7 +45,9 @@ QUOTED = "all 14 tests pass"
 def story() -> RunTree:
     """Return a report: the stream of the other reports' tests, a matrix, and a run that stands on recorded calls."""
     told = report_samples.story()
-    judged = Criterion(id="c", text="It says that the tests pass", status="failed", evidence=QUOTED, reason="it lies")
+    judged = JudgedCriterion(
+        id="c", text="It says that the tests pass", status="failed", evidence=QUOTED, reason="it lies"
+    )
     check = Assertion(
         name="tools.write_file", status=Status.FAILED, expected=2, actual=1, message="once", where="interaction 3"
     )

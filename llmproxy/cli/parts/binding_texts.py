@@ -8,8 +8,8 @@ from typing import Any
 
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.core.bindings import VolatileField, list_volatile_field_values
-from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
-from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
+from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
+from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -75,7 +75,7 @@ def list_request_volatile_values(
 
 def find_recordings_merged_by_fields(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
-) -> dict[str, list[InterchangeablePair]]:
+) -> dict[str, list[MergedRecordingPair]]:
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
         merges = find_interchangeable_recordings(database, name, (), rules, upstreams)
@@ -84,7 +84,7 @@ def find_recordings_merged_by_fields(
     return found
 
 
-def print_merged_recordings(found: Mapping[str, Sequence[InterchangeablePair]]) -> None:
+def print_merged_recordings(found: Mapping[str, Sequence[MergedRecordingPair]]) -> None:
     if not found:
         return
     count = sum(map(len, found.values()))

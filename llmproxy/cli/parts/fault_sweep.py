@@ -34,10 +34,10 @@ from llmproxy.cli.parts.session_setup import (
 )
 from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.control import ControlError
-from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_exit_code
+from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_shell_exit_code
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 from llmproxy.settings import Loaded
 
 MOST_KEPT = 1 << 20
@@ -45,7 +45,7 @@ PATIENCE, TIMES = 20.0, 5.0
 """Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
 
 
-def _list_call_identities(run: judging.FaultSweepOutcome) -> list[tuple[str, int]]:
+def _list_call_identities(run: judging.FaultSweepRunOutcome) -> list[tuple[str, int]]:
     return sorted((call.key or "", call.occurrence or 0) for call in run.calls)
 
 
@@ -62,7 +62,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     find_command_path(asked.command, env)
     if asked.options.json is not None:
         write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
-    named = {"store": format_store_place(loaded.settings.store), "cassette": loaded.settings.cassette}
+    named = {"store": format_store_location(loaded.settings.store), "cassette": loaded.settings.cassette}
     typed_names = [name for name in named if loaded.sources[name].was_typed(environment=False)]
     same = [f"--{name} {shlex.quote(named[name])}" for name in typed_names]
     typed = " ".join([asked.run_command_prefix, "--faults FAULT", *same, "--", shlex.join(asked.command)])
@@ -90,7 +90,7 @@ class Sweep:
         self._guard, self._ended = threading.Lock(), False
         self._bound: set[int | None] = set()
         self.findings: list[judging.TrialFinding] = []
-        self.baseline: list[judging.FaultSweepOutcome] = []
+        self.baseline: list[judging.FaultSweepRunOutcome] = []
 
     def run(self) -> None:
         """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
@@ -111,7 +111,7 @@ class Sweep:
             self._tell(f"sweep: {work}; without faults it takes {format_seconds(longest)}")
             self._run_trials_in_parallel(trials, jobs)
 
-    def _run_undisturbed(self) -> judging.FaultSweepOutcome:
+    def _run_undisturbed(self) -> judging.FaultSweepRunOutcome:
         """Return a successful undisturbed run. Raises SweepImpossible."""
         went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
@@ -165,7 +165,7 @@ class Sweep:
     def _run_trial(self, trial: judging.PlannedFaultTrial) -> judging.TrialFinding:
         return judging.judge_fault_trial(trial, self._run_once([trial.rule]), self.baseline)
 
-    def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> judging.FaultSweepOutcome:
+    def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> judging.FaultSweepRunOutcome:
         control, asked = self._proxy.control, self._asked
         opened = control.open_session(
             f"sweep-{os.getpid()}-{next(self._opened)}",
@@ -188,7 +188,7 @@ class Sweep:
             with suppress(ControlError):
                 control.close_session(opened.name)
         failed, crashed = judging.find_failure_in_output(out, err, code) if code else ("", False)
-        return judging.FaultSweepOutcome(
+        return judging.FaultSweepRunOutcome(
             calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung
         )
 
@@ -216,7 +216,7 @@ class Sweep:
                 out, err = popen.communicate()
         finally:
             self._children.discard(popen)
-        return to_exit_code(popen.returncode), _decode_tail(out), _decode_tail(err), hung
+        return to_shell_exit_code(popen.returncode), _decode_tail(out), _decode_tail(err), hung
 
 
 def _decode_tail(data: bytes) -> str:

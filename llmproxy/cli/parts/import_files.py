@@ -10,8 +10,8 @@ from pathlib import Path
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import align_rows, format_count, format_seconds, number
 from llmproxy.cli.parts.store_arguments import find_cassette
-from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_cassette_head_notes
-from llmproxy.core.cassettes.folder import build_slug, strip_store_data_of_interactions
+from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_cassette_header_notes
+from llmproxy.core.cassettes.folder_sync import build_slug, strip_store_data_of_interactions
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
@@ -30,7 +30,7 @@ from llmproxy.core.store.queries import write_cassette_notes
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 
 _SKIPPED = 20
 _YAML = (".yaml", ".yml")
@@ -92,7 +92,7 @@ def _read_embedded_cassette_name(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         head = Source(file.read(4096), str(path))
-    return review_yaml.read_name(head) if review_yaml.recognises(head) else ""
+    return review_yaml.read_cassette_name(head) if review_yaml.recognises(head) else ""
 
 
 def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> list[Recorded]:
@@ -136,7 +136,7 @@ class _HostCounts:
 
 
 @dataclass(slots=True)
-class Importer:
+class RecordingFileImporter:
     rules: Rules
     upstreams: Mapping[str, str]
     models: Sequence[str] = ()
@@ -156,7 +156,7 @@ class Importer:
         try:
             recorded, source = read_exchanges(pieces, self.models), read_file_of_recordings(pieces[0].path)
             fork = review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
-            notes = read_cassette_head_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            notes = read_cassette_header_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -230,7 +230,7 @@ class Importer:
         came = "Nothing was imported" if hosts else "Nothing was imported: no exchange is in it"
         if count := total["imported"]:
             held = f"{format_count(self.cassettes, 'cassette')} with {format_count(count, 'interaction')}"
-            came = f"{held} in {format_store_place(store)}"
+            came = f"{held} in {format_store_location(store)}"
         lines.append(f"{came} ({format_seconds(self.seconds)})")
         if count := total["replaced"]:
             lines.append(f"{number(count)} older recordings of the same requests were replaced; nothing is doubled.")

@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy import protocol
-from llmproxy.advice import StartCommand, quote_word
+from llmproxy.advice import ProxyStartCommand, quote_word
 from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
@@ -262,11 +262,11 @@ class OwnOptionsFirstInHelp(CommandWithSettingsFlags):
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
 
 
-class CommandWithFreePortProxy(CommandWithSettingsFlags):
+class FreePortCliCommand(CommandWithSettingsFlags):
     free_port = True
 
 
-class CommandWithoutLiveChannels(CommandWithFreePortProxy):
+class CommandWithoutLiveOptions(FreePortCliCommand):
     without_live = True
 
 
@@ -338,7 +338,7 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
 
 def format_record_command(loaded: Loaded, cassette: str = "") -> str:
     """Return the command that records a cassette, by default the settings'; COMMAND stands for the user's own."""
-    again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
+    again = ProxyStartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=format_shown_path(loaded.settings.store))
 
 

@@ -17,7 +17,7 @@ from typing import Self, TextIO
 
 import typer
 
-from llmproxy.amount_formatting import duration, format_count
+from llmproxy.amount_formatting import format_count, format_milliseconds
 from llmproxy.errors import printable
 from llmproxy.report.proxy_console import (
     clip_to_terminal_cells,
@@ -207,7 +207,7 @@ class ProgressLine:
         far = f": {format_count(self._done, self._unit)}" if self._done else ""
         if self._total:
             far = f": {self._done:,} of {self._total:,} {self._unit}s"
-        long = f"{since:.0f} s" if since < _MINUTE else duration(since * 1000)
+        long = f"{since:.0f} s" if since < _MINUTE else format_milliseconds(since * 1000)
         return f"{self._what}{far}, {long}"
 
     def _refresh_periodically(self) -> None:

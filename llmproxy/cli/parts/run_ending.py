@@ -14,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy import proxy_calls
-from llmproxy.advice import StartCommand, format_command, quote_word
+from llmproxy import calls_and_totals
+from llmproxy.advice import ProxyStartCommand, format_command, quote_word
 from llmproxy.amount_formatting import name_some
+from llmproxy.calls_and_totals import Totals, describe_served_failures, explain_exit, find_strict_violations
 from llmproxy.cli.parts.options import format_record_command
 from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
@@ -27,14 +28,13 @@ from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_session_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownToolPolicy
-from llmproxy.proxy_calls import Totals, describe_served_failures, explain_exit, find_strict_violations
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded, format_shown_path
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
-    from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison
+    from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecording
 
 
 def write_json_result(path: Path, told: object) -> None:
@@ -106,7 +106,7 @@ class RunFinisher:
         settings = self.loaded.settings
         if settings.cassette_dir is None or settings.mode not in OFFLINE or self.proxy.process is None:
             return ""
-        from llmproxy.core.cassettes.folder import CassetteDir, describe_hits_missing_from_files
+        from llmproxy.core.cassettes.folder_sync import CassetteDir, describe_hits_missing_from_files
 
         files, calls = CassetteDir(settings.cassette_dir, now=time.time), self.proxy.control.calls
         hits = {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
@@ -146,7 +146,7 @@ class RunFinisher:
         where = f", store {format_shown_path(settings.store)}" if report.recorded else ""
         write_stderr_lines(f"llmproxy: {self.summary_line}  ({report.mode}, cassette {report.cassette}{where})")
         if report.carried:
-            from llmproxy.report.change_summary import describe_accepted_changes
+            from llmproxy.report.request_change_summary import describe_accepted_changes
 
             today = datetime.now().date()  # noqa: DTZ005 - the user's day
             told = describe_accepted_changes(settings.store, report.carried_names, today)
@@ -186,7 +186,7 @@ class RunFinisher:
         if report.unreplaced_recordings_reason:
             write_stderr_lines(f"llmproxy: {report.unreplaced_recordings_reason}")
             return code or Exit.FAILED
-        forbidden = proxy_calls.find_carried_or_stale_exit(
+        forbidden = calls_and_totals.find_fail_on_exit_code(
             counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale
         )
         if forbidden is not None and not (code or lost):
@@ -272,7 +272,7 @@ class RunFinisher:
     def _advise_learning_if_varying(self) -> list[str]:
         settings = self.loaded.settings
         options = self.loaded.list_typed(environment=False)
-        learn = StartCommand(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
+        learn = ProxyStartCommand(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
         typed = learn.command("", store=format_shown_path(settings.store))
         try:
             number = len(learn_fields_from_recorded_runs(self.loaded).lessons)
@@ -375,7 +375,7 @@ def require_recordings(loaded: Loaded) -> None:
 
 
 @dataclass(slots=True)
-class FinishedLiveRuns:
+class LiveChannelRunSummary:
     loaded: Loaded
     runs: list[LiveRunOutcome] = field(default_factory=list)
 
@@ -457,18 +457,18 @@ class LiveTestComparer:
 
 def compare_finished_live_runs(
     loaded: Loaded, runs: Sequence[LiveRunOutcome], verdict: str = "", path: Path | None = None
-) -> RecordingComparison | None:
+) -> BehaviorVsRecording | None:
     """Return the differences of live runs from the recording with verdict `verdict`; None without model calls or
     recordings.
 
     `path` is the store, by default the settings'.
     """
-    from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
-    from llmproxy.core.engine.learn_fields_from_recordings import restate_run
+    from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
+    from llmproxy.core.engine.learn_fields_from_recordings import rewrite_with_newer_values
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
-    from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison, RunComparedWithRecording
+    from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecording, RunComparedWithRecording
     from llmproxy.trace.comparing.behavior_comparison import extract_run_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]
@@ -483,7 +483,7 @@ def compare_finished_live_runs(
             made = []
             for each in with_model:
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
-                told, _ = restate_run(recorded, mine, volatile, rules, loaded.settings.upstream)
+                told, _ = rewrite_with_newer_values(recorded, mine, volatile, rules, loaded.settings.upstream)
                 name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
                 made.append(
                     RunComparedWithRecording(
@@ -492,4 +492,4 @@ def compare_finished_live_runs(
                 )
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
-    return RecordingComparison(parent, extract_run_behavior(recorded), tuple(made), verdict)
+    return BehaviorVsRecording(parent, extract_run_behavior(recorded), tuple(made), verdict)

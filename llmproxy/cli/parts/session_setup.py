@@ -14,7 +14,7 @@ from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_env_
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
-from llmproxy.client.tools.agent_mcp_servers import FoundMcpServers, find_agent_mcp_servers, rewrite
+from llmproxy.client.tools.agent_mcp_servers import FoundMcpServers, find_agent_mcp_servers, rewrite_mcp_config
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 from llmproxy.settings import Loaded, Settings, list_setting_options
@@ -86,7 +86,7 @@ def redirect_mcp_servers(
     """Route the command's MCP servers through the proxy by a copy of its configuration; returns a description."""
     if tools is None:
         return asked, []
-    made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
+    made, told = rewrite_mcp_config(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
     said = [*told, *tools.notes] or ["the configuration names no server"]
     return replace(asked, command=tools.place(made, folder)), [f"llmproxy: mcp: {to_safe_line(each)}" for each in said]
 

@@ -18,11 +18,11 @@ from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteBusy, CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.parsers import parse_path_setting, read_name
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample
 from llmproxy.server_store_copies import (
-    find_server_of_copy,
-    format_store_place,
-    is_server_url,
+    find_store_server_by_copy,
+    format_store_location,
+    is_postgres_url,
     register_store_server,
     store_exists,
 )
@@ -30,10 +30,10 @@ from llmproxy.server_store_copies import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from llmproxy.calls_and_totals import Miss
     from llmproxy.core.bindings.volatile_learning import LearnedField
-    from llmproxy.core.store.reader import Readable
+    from llmproxy.core.store.reader import StoreReader
     from llmproxy.core.store.store import Store
-    from llmproxy.proxy_calls import Miss
     from llmproxy.settings import Loaded
 
 
@@ -41,7 +41,7 @@ STORE = typer.Option(
     None,
     "--store",
     metavar="PATH",
-    parser=lambda text: text if is_server_url(text) else Path(text),  # a `Path` would drop slashes of a URL
+    parser=lambda text: text if is_postgres_url(text) else Path(text),  # a `Path` would drop slashes of a URL
     help="The database of recordings: a file, or a server's URL.",
 )
 _SQLITE = b"SQLite format 3\0"
@@ -50,7 +50,7 @@ _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
 
 
 def is_sqlite_file(path: Path) -> bool:
-    return sqlite_file.read_start_of_foreign_file(path) == _SQLITE
+    return sqlite_file.read_head_of_non_database(path) == _SQLITE
 
 
 def is_store_file(path: Path) -> bool:
@@ -86,7 +86,7 @@ def list_stores_and_cassette_files(given: Sequence[Path]) -> Iterator[tuple[Path
 @contextmanager
 def copy_server_store(path: Path) -> Iterator[Path]:
     """Yield a store's path; for a server's store a fresh copy, so that its current state is checked."""
-    server = find_server_of_copy(path)
+    server = find_store_server_by_copy(path)
     if server is None:
         yield path
         return
@@ -110,7 +110,7 @@ def require_not_being_recorded(store: Store, places: Collection[tuple[str, int]]
     """Check that no session records one of the cassettes, each with its sample. Raises CassetteBusy."""
     for each in store.cassettes():
         if each.holder and (each.name, each.sample) in places:
-            name = to_safe_line(format_sample_name(each.name, each.sample))
+            name = to_safe_line(format_cassette_sample(each.name, each.sample))
             raise CassetteBusy(f"cassette {name} is being recorded by {each.holder}.", hint="End that session first.")
 
 
@@ -119,7 +119,7 @@ def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     if store_exists(store):
         with open_given_store(store) as database:
             there = f" {describe_cassettes(database)}".rstrip()
-    said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {format_store_place(store)}.{there}"
+    said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {format_store_location(store)}.{there}"
     return CassetteNotFound(said, hint=f"Record it first: {format_record_command(loaded)}")
 
 
@@ -136,30 +136,32 @@ def is_id(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
-def find_cassette(store: Readable, typed: str) -> CassetteAndSampleNumber:
+def find_cassette(store: StoreReader, typed: str) -> CassetteAndSampleNumber:
     """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound with similar names."""
-    from llmproxy.core.sessions.session import split_cassette_sample
+    from llmproxy.core.sessions.session import split_sample_name
 
     if store.cassettes(typed):
         return CassetteAndSampleNumber(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
-    name, sample = split_cassette_sample(typed)
+    name, sample = split_sample_name(typed)
     if (name, sample) in known:
         return CassetteAndSampleNumber(name, sample)
     raise build_no_cassette_error(store, typed)
 
 
-def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
+def build_no_cassette_error(store: StoreReader, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
-    near = did_you_mean(typed, [*names, *(format_sample_name(name, sample) for name, sample in known if sample > 1)])
+    near = did_you_mean(
+        typed, [*names, *(format_cassette_sample(name, sample) for name, sample in known if sample > 1)]
+    )
     hint = _describe_names(names, store) + (" A number names an interaction." if is_id(typed) else "")
     return CassetteNotFound(
-        f"there is no cassette {to_safe_line(typed)} in {format_store_place(store.path)}{near}", hint=hint
+        f"there is no cassette {to_safe_line(typed)} in {format_store_location(store.path)}{near}", hint=hint
     )
 
 
-def suggest_numeric_cassette(store: Readable, typed: str, command: str) -> str:
+def suggest_numeric_cassette(store: StoreReader, typed: str, command: str) -> str:
     """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
     shown = f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
     return shown if store.has_recordings(typed, 1) else ""
@@ -175,10 +177,10 @@ def parse_interaction_id(typed: str, wanted: str) -> int:
 
 def validate_cassette_name(name: str) -> str:
     """Return a valid name for a new cassette. Raises SettingsError."""
-    from llmproxy.core.sessions.session import split_cassette_sample
+    from llmproxy.core.sessions.session import split_sample_name
 
     try:
-        cassette, _ = split_cassette_sample(str(read_name(name)))
+        cassette, _ = split_sample_name(str(read_name(name)))
     except RefusedError as error:
         raise SettingsError(remove_program_prefix(error.message)) from error
     except ValueError as error:
@@ -189,12 +191,12 @@ def validate_cassette_name(name: str) -> str:
     return name
 
 
-def describe_cassettes(store: Readable) -> str:
+def describe_cassettes(store: StoreReader) -> str:
     names = sorted({info.name for info in store.cassettes()})
     return _describe_names(names, store) if names else ""
 
 
-def _describe_names(names: Sequence[str], store: Readable) -> str:
+def _describe_names(names: Sequence[str], store: StoreReader) -> str:
     shown = ", ".join(to_safe_line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {format_command('ls', store.path)}" if len(names) > 8 else ""
     return f"Cassettes there: {shown}{more}." if names else "Nothing is recorded in it."
@@ -208,11 +210,11 @@ class LearningTrialResult(NamedTuple):
 
 def learn_fields_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
     """Compare recorded runs with each other. Raises CassetteError."""
-    from llmproxy.core.engine.learn_fields_from_recordings import learn_fields
+    from llmproxy.core.engine.learn_fields_from_recordings import learn_fields_from_cassette
     from llmproxy.core.keys.user_rules import Rules
 
     settings = loaded.settings
     rules = Rules.from_settings(settings.normalize)
     with open_given_store(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
         find_cassette(store, settings.cassette)
-        return LearningTrialResult(learn_fields(store, settings.cassette, rules, settings.upstream))
+        return LearningTrialResult(learn_fields_from_cassette(store, settings.cassette, rules, settings.upstream))

@@ -21,7 +21,7 @@ from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import create_gitignored_folder
 from llmproxy.report.events import Completed, Event, Handler, RedactingEventHandler, Selected, UnbufferedEventHandler
 from llmproxy.report.proxy_console import wants_colour
-from llmproxy.report.report_kinds import make_report_handler
+from llmproxy.report.report_kinds import parse_report_option
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.sharding import (
     assign_items_to_shards,
@@ -87,7 +87,7 @@ _ENDS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if ha
 
 
 @contextmanager
-def signals_as_interrupt() -> Iterator[None]:
+def treat_signals_as_interrupt() -> Iterator[None]:
     """Treat every such signal like Ctrl-C, so that proxy, agents and reports are closed."""
 
     def interrupt(*_: object) -> None:
@@ -153,7 +153,7 @@ def make_last_report_writer() -> Handler | None:
     """Return a handler that stores this test's events for `label` and `--rejudge last`; None if not writable."""
     try:
         create_gitignored_folder(Path.cwd() / LAST_REPORT.parent)
-        return make_report_handler(f"jsonl={Path.cwd() / LAST_REPORT}")
+        return parse_report_option(f"jsonl={Path.cwd() / LAST_REPORT}")
     except (OSError, SettingsError) as error:
         typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
         return None

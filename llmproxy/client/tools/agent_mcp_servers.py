@@ -107,7 +107,9 @@ def _server_origin(server: object) -> str:
     return f"{parts.scheme}://{parts.netloc}" if plain else ""
 
 
-def rewrite(config: ParsedMcpConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def rewrite_mcp_config(
+    config: ParsedMcpConfig, url: str, session: str, shim: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():

@@ -273,7 +273,7 @@ def _make_server(serving: McpServeOptions) -> Any:
     about = {"version": llmproxy.__version__, "instructions": _write_instructions(tools, serving)}
 
     async def call(name: str, arguments: Mapping[str, Any] | None) -> Any:
-        text, failed = await answer_tool_call(tools, name, arguments or {}, serving)
+        text, failed = await run_own_mcp_tool(tools, name, arguments or {}, serving)
         return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
 
     if not hasattr(Server, "call_tool"):
@@ -300,7 +300,7 @@ def _describe_tool(tool: McpTool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema, "annotations": hints}
 
 
-async def answer_tool_call(
+async def run_own_mcp_tool(
     tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: McpServeOptions
 ) -> tuple[str, bool]:
     try:

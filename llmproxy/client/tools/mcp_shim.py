@@ -250,7 +250,7 @@ class EngineShimBackend:
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be stored. Raises LLMProxyError."""
-        from llmproxy.advice import StartCommand
+        from llmproxy.advice import ProxyStartCommand
         from llmproxy.client.child_env import gather_run_variables
         from llmproxy.core.bindings import parse_run_variable
         from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient
@@ -265,7 +265,7 @@ class EngineShimBackend:
         config = Config(
             mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
             store=settings.store, shown=format_shown_path(settings.store),
-            again=StartCommand("llmproxy mcp", " -- SERVER"),
+            again=ProxyStartCommand("llmproxy mcp", " -- SERVER"),
             rules=Rules.from_settings(settings.normalize),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )  # fmt: skip

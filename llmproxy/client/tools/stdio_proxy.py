@@ -66,7 +66,7 @@ def read_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-class ToolServer:
+class McpServerProcess:
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start it; its stderr is ours. Raises MachineError."""
         linux = sys.platform == "linux"  # elsewhere it outlives us if we are killed
@@ -235,7 +235,7 @@ class StdioProxy:
         self._command, self._env, self._host = command, env, host
         self._write_whole = write
         self._guard, self._asking = threading.Lock(), threading.Lock()
-        self._server: ToolServer | None = None
+        self._server: McpServerProcess | None = None
         self._reader: threading.Thread | None = None
         self._pending: dict[str, _PendingRequest] = {}
         self._doubtful: set[str] = set()
@@ -360,7 +360,7 @@ class StdioProxy:
         if self._server is not None:
             return True
         try:
-            self._server = ToolServer(self._command, self._env)
+            self._server = McpServerProcess(self._command, self._env)
         except LLMProxyError as why:
             self._dead = str(why)
             return False
@@ -379,7 +379,7 @@ class StdioProxy:
 
     # --- the server ------------------------------------------------------------------------------------------------
 
-    def _read_server(self, server: ToolServer) -> None:
+    def _read_server(self, server: McpServerProcess) -> None:
         try:
             for line in server.read_lines():
                 self._on_server_line(line)

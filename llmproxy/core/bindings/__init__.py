@@ -12,7 +12,7 @@ from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exac
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import (
     Fit,
-    FittedMessageCache,
+    MatchedMessageCache,
     Mismatch,
     MismatchKind,
     list_volatile_field_values,
@@ -22,13 +22,13 @@ from llmproxy.core.bindings.request_comparison import match_request_values, rewr
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,
-    ValueKind,
+    RunVariableKind,
+    deserialize_run_variables,
     dump_run_variables,
-    load_run_variables,
     parse_run_variable,
 )
 from llmproxy.core.bindings.session_bindings import build_value_independent_key
-from llmproxy.core.bindings.volatile_field_matching import (
+from llmproxy.core.bindings.volatile_field_definitions import (
     BLOCK,
     KINDS,
     OUTSIDE,
@@ -39,7 +39,7 @@ from llmproxy.core.bindings.volatile_field_matching import (
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import derive_fields_from_variable
-from llmproxy.protocol import BindScope
+from llmproxy.protocol import BindableValues
 
 __all__ = [
     "BLOCK",
@@ -48,23 +48,23 @@ __all__ = [
     "SYSTEM",
     "BadRunVariable",
     "BadVolatileField",
-    "BindScope",
+    "BindableValues",
     "Bindings",
     "Fit",
-    "FittedMessageCache",
     "IdPair",
     "IdPairs",
+    "MatchedMessageCache",
     "Mismatch",
     "MismatchKind",
     "RunVariable",
-    "ValueKind",
+    "RunVariableKind",
     "VolatileField",
     "build_value_independent_key",
     "derive_fields_from_variable",
+    "deserialize_run_variables",
     "dump_run_variables",
     "find_volatile_matches",
     "list_volatile_field_values",
-    "load_run_variables",
     "match_request_values",
     "matches_field_kind",
     "parse_run_variable",

@@ -29,12 +29,12 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.leaf_places import Bindings
-from llmproxy.core.bindings.run_variables import RunVariablePair, ValueKind
+from llmproxy.core.bindings.run_variables import RunVariableKind, RunVariablePair
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import ValueFormOccurrence
-from llmproxy.core.bindings.volatile_field_matching import matches_field_kind
+from llmproxy.core.bindings.volatile_field_definitions import matches_field_kind
 from llmproxy.core.dialects.messages import as_dict
-from llmproxy.core.dialects.streams import ByteReplacement, apply_edits_to_chunks, list_json_body_parts
+from llmproxy.core.dialects.stream_events import ByteReplacement, apply_edits_to_chunks, list_json_body_parts
 from llmproxy.core.traffic.canonical_json import reject_duplicate_members
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path
@@ -327,7 +327,7 @@ def _list_declared_ids(pairs: Iterable[RunVariablePair], unchanged: Collection[s
     """Yield the run variables that an answer may abbreviate: commits and UUIDs with another value in this run."""
     for pair in pairs:
         both = (pair.recorded.value, pair.present.value)
-        if pair.has_changed and pair.recorded.kind is pair.present.kind is ValueKind.IDENTIFIER:
+        if pair.has_changed and pair.recorded.kind is pair.present.kind is RunVariableKind.IDENTIFIER:
             for kind in PREFIXED if pair.recorded.value not in unchanged else ():
                 if all(matches_field_kind(kind, value) for value in both):
                     yield IdPair(pair.name, kind, *both)

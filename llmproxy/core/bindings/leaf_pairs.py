@@ -20,7 +20,7 @@ from llmproxy.core.bindings.leaf_places import (
     RequestZoneMapper,
     ToolInvocation,
     Zone,
-    are_names_run_independent,
+    are_member_names_stable,
     find_volatile_matches,
     is_in_any_span,
     is_volatile_field_for_call,
@@ -28,14 +28,14 @@ from llmproxy.core.bindings.leaf_places import (
     list_volatile_fields_at,
     write_arguments_with_placeholders,
 )
-from llmproxy.core.bindings.run_variables import ValueKind
+from llmproxy.core.bindings.run_variables import RunVariableKind
 from llmproxy.core.bindings.text_alignment import (
     FilledGap,
     GapTextCandidate,
     VariableSpan,
-    remove_llmproxy_listing_lines,
+    drop_llmproxy_files_from_ls,
 )
-from llmproxy.core.bindings.volatile_field_matching import (
+from llmproxy.core.bindings.volatile_field_definitions import (
     Names,
     VolatileField,
     matches_field_kind,
@@ -176,7 +176,7 @@ def _has_non_text_leaf(node: object) -> bool:
     return node is not None and not isinstance(node, str)
 
 
-class FittedMessageCache:
+class MatchedMessageCache:
     """The messages of one recorded run that fitted, by `id()` of the recorded ones, which it keeps in memory."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class PairedRequestBodies(NamedTuple):
 
 
 def pair_request_leaves(
-    recorded: object, present: object, fitted: FittedMessageCache | None = None
+    recorded: object, present: object, fitted: MatchedMessageCache | None = None
 ) -> PairedRequestBodies:
     mine = list(iterate_request_members(recorded))
     theirs = {name: value for name, value, _ in iterate_request_members(present)}
@@ -245,7 +245,7 @@ def _pair_message(
     theirs: object,
     place: LeafPlace,
     into: list[MessagePair],
-    fitted: FittedMessageCache | None,
+    fitted: MatchedMessageCache | None,
 ) -> Mismatch | None:
     known = fitted.find_pair(mine, theirs, reader) if fitted is not None else None
     into.append(pair := known or MessagePair(mine, theirs))
@@ -286,7 +286,7 @@ def _compare_list_lengths(mine: list[object], theirs: list[object], place: LeafP
 def _collect_member_leaf_pairs(
     reader: RequestZoneMapper, mine: dict[str, object], theirs: dict[str, object], place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
-    if place.json and not (are_names_run_independent(mine) and are_names_run_independent(theirs)):
+    if place.json and not (are_member_names_stable(mine) and are_member_names_stable(theirs)):
         into.append((mine, theirs, place))
         return None
     if mine.keys() != theirs.keys():
@@ -420,7 +420,7 @@ class VolatileFieldReader(LeafPairVisitor):
             return self._read_pair(field, recorded, present, place)
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
-            recorded, present = remove_llmproxy_listing_lines(recorded, present)
+            recorded, present = drop_llmproxy_files_from_ls(recorded, present)
         # JSON in a result: a field may stand at a path, or in the lines of a member
         if call is not None and not place.json and (recorded[:1] == "{" or self.has_volatile_json_fields(place)):
             for mine, theirs in pair_text_and_json_parts(recorded, present):
@@ -517,7 +517,7 @@ class ValueConsistency:
         if not option.unchanged and name in self.below and self._names.get(chosen.text) == name:
             return  # recorded already
         # A line may have the same text for another thing: main is the main branch on every branch.
-        if name not in self._bindings.changed or option.same or self._natures.get(name) is ValueKind.BLOCK:
+        if name not in self._bindings.changed or option.same or self._natures.get(name) is RunVariableKind.BLOCK:
             return
         if not option.unchanged:
             self.moved.setdefault(name, chosen.text)
@@ -533,7 +533,7 @@ class ValueConsistency:
     def _narrow_readings(self, chosen: FilledGap, option: GapTextCandidate, recorded: str, place: LeafPlace) -> None:
         """Keep what a recorded text can still stand for; nothing if it stands for another thing than before."""
         name, before = option.name, recorded[chosen.gap.start : chosen.gap.end]
-        key = name if self._natures.get(name) is ValueKind.DATE else before
+        key = name if self._natures.get(name) is RunVariableKind.DATE else before
         if before == self._values.get("home") and _HIDDEN.match(recorded, chosen.gap.end):
             key += "/."
         seen = self._readings.get(key, option.readings)
@@ -591,7 +591,7 @@ class ValueConsistency:
 
     def _conflicts_if_unchanged(self, name: str, gap: VariableSpan, recorded: str, place: LeafPlace) -> bool:
         """Return whether a recorded value that stays means something else than this run's value."""
-        if self._natures.get(name) is not ValueKind.PATH:
+        if self._natures.get(name) is not RunVariableKind.PATH:
             return place.zone is not Zone.THINKING
         if not gap.in_answers or place.zone not in _BINDING_ZONES:
             return False

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings.run_variables import PATHS, RunVariable, RunVariablePair, pair_run_variables
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import ValueForm, ValueFormScope, ValueFormSearch, list_value_forms
-from llmproxy.core.bindings.volatile_field_matching import (
+from llmproxy.core.bindings.volatile_field_definitions import (
     BLOCK,
     LINE,
     OUTSIDE,
@@ -24,13 +24,13 @@ from llmproxy.core.bindings.volatile_field_matching import (
     Names,
     VolatileField,
     VolatileMatch,
-    find_field_values,
+    find_volatile_field_values,
     may_occur,
 )
-from llmproxy.core.dialects.messages import find_system_reminder_spans, read_namespaced_name
+from llmproxy.core.dialects.messages import build_namespaced_tool_name, find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import dump, parse_json_container
 from llmproxy.core.traffic.json_diff import format_path
-from llmproxy.protocol import BindScope
+from llmproxy.protocol import BindableValues
 
 
 class Bindings:
@@ -39,15 +39,15 @@ class Bindings:
         recorded: Iterable[RunVariable],
         present: Iterable[RunVariable],
         fields: Iterable[VolatileField] = (),
-        scope: BindScope = BindScope.ALL,
+        scope: BindableValues = BindableValues.ALL,
     ) -> None:
         """Pair the run variables; `scope` PATHS keeps only cwd, home and tmp and no volatile fields, NONE nothing."""
         self.present = tuple(present)
-        pairs = pair_run_variables(recorded, self.present) if scope is not BindScope.NONE else ()
-        if scope is BindScope.PATHS:
+        pairs = pair_run_variables(recorded, self.present) if scope is not BindableValues.NONE else ()
+        if scope is BindableValues.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
         self.pairs: tuple[RunVariablePair, ...] = pairs
-        self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is BindScope.ALL else ()
+        self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is BindableValues.ALL else ()
         self.json_tools = frozenset(field.tool for field in self.fields if field.at.startswith("$"))
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
         """Volatile fields in texts, by tool: a text without any need not be searched."""
@@ -57,7 +57,7 @@ class Bindings:
         self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.fields if field.tool_name_prefix)
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
-        declared = {each.name: each.value for each in self.present} if scope is BindScope.ALL else {}
+        declared = {each.name: each.value for each in self.present} if scope is BindableValues.ALL else {}
         self.git_user = declared.get("git_user", "")
         """This run's value, also if the recorded one was not kept: a file for pull requests names no person."""
 
@@ -92,7 +92,7 @@ class Bindings:
     def limited_to_run_paths(self) -> Bindings:
         """Bindings that may change an exact hit's answer: cwd, home and tmp, if the recorded one is that run's own."""
         pairs = [pair for pair in self.pairs if pair.recorded.is_run_specific]
-        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindScope.PATHS)
+        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindableValues.PATHS)
 
     def __bool__(self) -> bool:
         """Return whether anything can be bound; if not, only equal requests fit."""
@@ -255,7 +255,7 @@ class RequestZoneMapper:
         if name in _CALLS and isinstance(value, dict):
             self._record_tool_call(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.enter_zone(Zone.ASSISTANT)
-        if name in _ASKED and (tool := read_namespaced_name(node)) is not None:
+        if name in _ASKED and (tool := build_namespaced_tool_name(node)) is not None:
             call = self._record_tool_call(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
             return inner.enter_zone(Zone.ARGUMENTS, call or ToolInvocation(tool, value)).enter_json()
         if name in _THOUGHTS:
@@ -281,7 +281,7 @@ class RequestZoneMapper:
         return leaf(node, place)
 
     def _record_tool_call(self, node: Node, name: object) -> ToolInvocation | None:
-        tool = read_namespaced_name(node)
+        tool = build_namespaced_tool_name(node)
         if tool is None:
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
@@ -320,7 +320,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
 """A member name that contains neither a path nor an id."""
 
 
-def are_names_run_independent(names: Iterable[str]) -> bool:
+def are_member_names_stable(names: Iterable[str]) -> bool:
     """Return whether no member name of an object contains a value of a run: ``{"/tmp/a/x.py": ...}`` does."""
     return all(_PLAIN_NAME.fullmatch(name) for name in names)
 
@@ -359,7 +359,7 @@ def find_volatile_matches(
     if not wanted:
         return []
     found = sorted(
-        (each for field in wanted for each in find_field_values(field, text, names)),
+        (each for field in wanted for each in find_volatile_field_values(field, text, names)),
         key=lambda each: (each.start, -each.end),
     )
     blocks = find_system_reminder_spans(text) if any(field.tool == BLOCK for field in wanted) else []

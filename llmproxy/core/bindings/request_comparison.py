@@ -23,9 +23,9 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.leaf_pairs import (
     Fit,
-    FittedMessageCache,
     Leaf,
     LeafPairVisitor,
+    MatchedMessageCache,
     MessagePair,
     Mismatch,
     MismatchKind,
@@ -54,16 +54,22 @@ from llmproxy.core.bindings.text_alignment import (
     GapTextCandidate,
     TextDivergence,
     VariableSpan,
-    find_directory_listing_gaps,
+    drop_llmproxy_files_from_ls,
+    find_listing_variable_spans,
     list_shell_output_gaps,
     match_text_with_gaps,
     remove_llmproxy_git_status,
-    remove_llmproxy_listing_lines,
     splice,
     splice_present_values,
 )
 from llmproxy.core.bindings.value_forms import ValueForm, ValueFormOccurrence, ValueFormScope, is_isolated_in_text
-from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, Names, VolatileMatch, matches_field_kind, may_occur
+from llmproxy.core.bindings.volatile_field_definitions import (
+    IN_TEXT,
+    Names,
+    VolatileMatch,
+    matches_field_kind,
+    may_occur,
+)
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
@@ -80,7 +86,7 @@ def match_request_values(
     recorded: object,
     present: object,
     known: IdPairs | None = None,
-    fitted: FittedMessageCache | None = None,
+    fitted: MatchedMessageCache | None = None,
 ) -> Fit | Mismatch:
     """Compare the canonical trees of two requests. `known`: the id pairs of the session's earlier requests. `fitted`
     remembers the messages that fit: their trees must then not change.
@@ -95,7 +101,7 @@ def match_request_values(
         # A recording of another run has another id for the same thing; one that contains both ids is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
             return build_conflict_mismatch("$", each, conflict.other)
-    comparing = RequestComparison(bindings, fields.found, known)
+    comparing = RequestComparer(bindings, fields.found, known)
     if any(pair.texts and comparing.depends_on_ids(pair) for pair in paired.messages):
         return match_request_values(bindings, recorded, present, known)
     whole = fitted if paired.parted is None else None  # the leaves before a difference of shapes are not all
@@ -105,7 +111,7 @@ def match_request_values(
     return paired.parted or comparing.find_unequal(leaves) or comparing.build_fit()
 
 
-class RequestComparison(LeafPairVisitor):
+class RequestComparer(LeafPairVisitor):
     def __init__(self, bindings: Bindings, found: IdPairs, known: IdPairs | None) -> None:
         super().__init__(bindings)
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
@@ -125,7 +131,7 @@ class RequestComparison(LeafPairVisitor):
     def depends_on_ids(self, pair: MessagePair) -> bool:
         return bool(self._shorts) or pair.contains_any(self._heads)
 
-    def compare_messages(self, pair: MessagePair, fitted: FittedMessageCache | None) -> Mismatch | None:
+    def compare_messages(self, pair: MessagePair, fitted: MatchedMessageCache | None) -> Mismatch | None:
         """Compare two messages; `fitted` remembers them if nothing but their run variables counted."""
         if pair.texts:
             self._filled += pair.filled
@@ -256,7 +262,7 @@ class RequestComparison(LeafPairVisitor):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
             if place.zone is Zone.RESULT:
-                mine, theirs = remove_llmproxy_listing_lines(recorded, present)
+                mine, theirs = drop_llmproxy_files_from_ls(recorded, present)
             else:
                 mine, theirs = remove_llmproxy_git_status(recorded), remove_llmproxy_git_status(present)
             if recorded != present and mine == theirs:
@@ -424,7 +430,7 @@ def rewrite_recorded_request(bindings: Bindings, tree: object) -> object:
     return made
 
 
-def rewrite_recorded_message(bindings: Bindings, member: str, message: object) -> object:
+def rewrite_one_request_message(bindings: Bindings, member: str, message: object) -> object:
     """Return one element of a body's member, rewritten alone: it contains its own role and form."""
     return _rewrite_node(bindings, RequestZoneMapper(), message, build_request_member_place({}, member).enter_child(0))
 
@@ -438,7 +444,7 @@ def _rewrite_node(bindings: Bindings, reader: RequestZoneMapper, node: object, p
             for spot in find_run_variables_in_text(bindings, text, place)
         ]
         if user is not None and place.zone is Zone.RESULT:
-            rows = find_directory_listing_gaps(text, elsewhere=False, users=user)
+            rows = find_listing_variable_spans(text, elsewhere=False, users=user)
             changes += [(part.start, part.end, user[1]) for part in rows if part.name == "user"]
         disjoint = list[tuple[int, int, str]]()
         for change in sorted(changes):

@@ -42,7 +42,7 @@ class BadRunVariable(LLMProxyError):
     status = 400
 
 
-class ValueKind(StrEnum):
+class RunVariableKind(StrEnum):
     PATH = "path"
     """Absolute path: in every text, at path borders, in all its forms."""
     IDENTIFIER = "identifier"
@@ -68,30 +68,30 @@ class RunVariable:
     """For a captured value: its path in that JSON, ``$.items[*].id``; empty for the members that its name fits."""
 
     @property
-    def kind(self) -> ValueKind:
+    def kind(self) -> RunVariableKind:
         if self.name in BLOCKS:
-            return ValueKind.BLOCK
+            return RunVariableKind.BLOCK
         if self.name in WORDS:
-            return ValueKind.SHORT
+            return RunVariableKind.SHORT
         if self.value.startswith("/") or _WINDOWS.fullmatch(self.value):
-            return ValueKind.PATH
+            return RunVariableKind.PATH
         if self.name == "date" and _DATE.fullmatch(self.value):
-            return ValueKind.DATE
+            return RunVariableKind.DATE
         if UUID.fullmatch(self.value) or (
             len(self.value) >= _DISTINCT
             and any(letter.isdigit() for letter in self.value)
             and any(letter.isalpha() for letter in self.value)
             and not any(letter.isspace() for letter in self.value)
         ):
-            return ValueKind.IDENTIFIER
-        return ValueKind.SHORT
+            return RunVariableKind.IDENTIFIER
+        return RunVariableKind.SHORT
 
     @property
     def is_run_specific(self) -> bool:
         """Whether it is no path, or one of a run only: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
         trimmed = self.value.rstrip("/\\")
         parts = [part for part in re.split(r"[/\\]", trimmed) if part]
-        return self.kind is not ValueKind.PATH or (len(parts) > 1 and not _WELL_KNOWN.fullmatch(trimmed))
+        return self.kind is not RunVariableKind.PATH or (len(parts) > 1 and not _WELL_KNOWN.fullmatch(trimmed))
 
     def to_dict(self) -> dict[str, str]:
         return {name: text for name, text in asdict(self).items() if text or name in ("name", "value")}
@@ -122,7 +122,7 @@ def dump_run_variables(run_variables: Iterable[RunVariable]) -> str:
     return json.dumps(written, ensure_ascii=False, separators=(",", ":")) if written else ""
 
 
-def load_run_variables(text: str) -> tuple[RunVariable, ...]:
+def deserialize_run_variables(text: str) -> tuple[RunVariable, ...]:
     """Return the run variables in a text from :func:`dump_run_variables`. Raises BadRunVariable."""
     try:
         values = json.loads(text) if text else []
@@ -149,7 +149,7 @@ class RunVariablePair:
     def is_too_short(self) -> bool:
         """Whether one of the values is too short to be bound in any text."""
         both = {self.recorded.kind, self.present.kind}
-        return ValueKind.SHORT in both and both <= {ValueKind.SHORT, ValueKind.IDENTIFIER}
+        return RunVariableKind.SHORT in both and both <= {RunVariableKind.SHORT, RunVariableKind.IDENTIFIER}
 
 
 def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVariable]) -> tuple[RunVariablePair, ...]:
@@ -169,5 +169,5 @@ def _remove_own_git_status(each: RunVariable) -> RunVariable:
 
 
 def _have_same_kind(recorded: RunVariable, present: RunVariable) -> bool:
-    loose = (ValueKind.IDENTIFIER, ValueKind.SHORT)
+    loose = (RunVariableKind.IDENTIFIER, RunVariableKind.SHORT)
     return recorded.kind == present.kind or (recorded.kind in loose and present.kind in loose)

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import Fit, FittedMessageCache, Mismatch
+from llmproxy.core.bindings.leaf_pairs import Fit, MatchedMessageCache, Mismatch
 from llmproxy.core.bindings.leaf_places import ROLES, Bindings, Zone, iterate_request_members
-from llmproxy.core.bindings.run_variables import RunVariable, dump_run_variables, load_run_variables
-from llmproxy.core.bindings.volatile_field_matching import OUTSIDE, VolatileField
+from llmproxy.core.bindings.run_variables import RunVariable, deserialize_run_variables, dump_run_variables
+from llmproxy.core.bindings.volatile_field_definitions import OUTSIDE, VolatileField
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.lazy_regex import late
-from llmproxy.protocol import BindScope
+from llmproxy.protocol import BindableValues
 
 _SIGNS = late(r"[/\\~%\x1b]")
 """Characters of which every path contains one."""
@@ -164,7 +164,7 @@ class FieldLearningResults:
 
 @dataclass(slots=True)
 class SessionBindings:
-    scope: BindScope = BindScope.ALL
+    scope: BindableValues = BindableValues.ALL
     declared: dict[str, RunVariable] = field(default_factory=dict)
     fields: tuple[VolatileField, ...] = ()
     """Fields of the cassette, fields of a trial, and built-in ones."""
@@ -177,7 +177,7 @@ class SessionBindings:
     _typed: dict[tuple[int, Bindings], tuple[str, str]] = field(default_factory=dict)
     """Literal ends of the last user texts of recorded requests, by recording and bindings."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
-    _fitted: dict[Bindings, FittedMessageCache] = field(default_factory=dict)
+    _fitted: dict[Bindings, MatchedMessageCache] = field(default_factory=dict)
 
     def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
         self.declared |= {each.name: each for each in run_variables}
@@ -194,13 +194,13 @@ class SessionBindings:
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
                 self._forget_bindings()
-            known = Bindings(load_run_variables(recorded), self.declared.values(), self.fields, self.scope)
+            known = Bindings(deserialize_run_variables(recorded), self.declared.values(), self.fields, self.scope)
             self._tables[recorded] = known
         return known
 
-    def get_fitted_messages(self, table: Bindings) -> FittedMessageCache:
+    def get_fitted_messages(self, table: Bindings) -> MatchedMessageCache:
         if (known := self._fitted.get(table)) is None:
-            known = self._fitted[table] = FittedMessageCache()
+            known = self._fitted[table] = MatchedMessageCache()
         return known
 
     def may_match_last_user_text(self, id_: int, recorded: Canonical, table: Bindings, text: str) -> bool:

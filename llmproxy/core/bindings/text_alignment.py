@@ -142,7 +142,7 @@ _OUR_STATUS = late(rf"[ MADRCU?!]{{1,2}} {_FILES}")
 _TOTAL = late(r"total [\d.,]+[KMGTP]?")
 
 
-def find_directory_listing_gaps(
+def find_listing_variable_spans(
     text: str, *, elsewhere: bool, users: tuple[str, str] | None = None
 ) -> Iterator[VariableSpan]:
     """Yield padding between the columns of listings, parents' rows and the user's name in rows.
@@ -165,7 +165,7 @@ def find_directory_listing_gaps(
             yield VariableSpan(*row.span("size"), free=_SIZE, name=LISTING)
 
 
-def remove_llmproxy_listing_lines(recorded: str, present: str) -> tuple[str, str]:
+def drop_llmproxy_files_from_ls(recorded: str, present: str) -> tuple[str, str]:
     """Return two results without lines of listings that name llmproxy's files, and without ``ls -l``'s block totals."""
     if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
         return recorded, present
@@ -185,7 +185,7 @@ def remove_llmproxy_git_status(text: str) -> str:
     return "\n".join(kept)
 
 
-def build_padding_pattern(literal: str) -> str:
+def build_any_spacing_pattern(literal: str) -> str:
     """Return a pattern for the text before a value in a row, with any padding."""
     return " +".join(re.escape(each) for each in _PADDED.split(literal))
 
@@ -230,7 +230,7 @@ def list_shell_output_gaps(
     text: str, values: Mapping[str, tuple[str, str]], git_user: str, *, elsewhere: bool
 ) -> list[VariableSpan]:
     """Return the gaps of listings and git output in order; `values`: recorded and present run variables by name."""
-    gaps = [*find_directory_listing_gaps(text, elsewhere=elsewhere, users=values.get("user"))]
+    gaps = [*find_listing_variable_spans(text, elsewhere=elsewhere, users=values.get("user"))]
     gaps += _find_git_names(text, values.get("git_user", ("", git_user)), values.get("git_branch"))
     return sorted(gaps, key=lambda gap: gap.start)
 

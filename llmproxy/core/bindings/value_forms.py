@@ -21,7 +21,7 @@ from itertools import chain, product
 from typing import NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.bindings.run_variables import UUID, RunVariable, RunVariablePair, ValueKind
+from llmproxy.core.bindings.run_variables import UUID, RunVariable, RunVariableKind, RunVariablePair
 from llmproxy.core.bindings.text_alignment import Border
 from llmproxy.core.dialects.messages import STATE_FOLDERS
 from llmproxy.lazy_regex import late
@@ -176,15 +176,15 @@ class ValueFormOccurrence(NamedTuple):
 def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
     if not any(pair.has_changed for pair in pairs):
         return []
-    homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.kind is ValueKind.PATH), None)
+    homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.kind is RunVariableKind.PATH), None)
     found: list[ValueForm] = []
     for pair in pairs:
         match pair.recorded.kind:
-            case ValueKind.PATH:  # even if equal on both sides: /home/kim/work stays while /home/kim changes
+            case RunVariableKind.PATH:  # even if equal on both sides: /home/kim/work stays while /home/kim changes
                 found += _list_path_forms(pair, homes if homes is not pair else None)
-            case ValueKind.DATE if pair.has_changed:
+            case RunVariableKind.DATE if pair.has_changed:
                 found += _list_date_forms(pair)
-            case ValueKind.BLOCK if pair.has_changed:
+            case RunVariableKind.BLOCK if pair.has_changed:
                 for prefix in _LINE_PREFIXES:
                     sides = (pair.recorded.value, pair.present.value)
                     text, now = (prefix + value.replace("\n", f"\n{prefix}") for value in sides)
@@ -193,7 +193,7 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
                             pair.name, text, (now,), covers_whole_lines_or_tag, ValueFormScope.AGENT, in_answers=False
                         )
                     )
-            case ValueKind.IDENTIFIER if pair.has_changed and pair.present.kind is ValueKind.IDENTIFIER:
+            case RunVariableKind.IDENTIFIER if pair.has_changed and pair.present.kind is RunVariableKind.IDENTIFIER:
                 sides = (pair.recorded.value, pair.present.value)
                 for write in UUID_SPELLINGS if all(map(UUID.fullmatch, sides)) else UUID_SPELLINGS[:1]:
                     text, now = (write(each) for each in sides)

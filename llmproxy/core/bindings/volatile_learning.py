@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, find_short_values_at_leaf
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind, VolatileFieldReader, pair_request_leaves
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
-from llmproxy.core.bindings.request_comparison import RequestComparison, match_request_values, rewrite_recorded_request
-from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
+from llmproxy.core.bindings.request_comparison import RequestComparer, match_request_values, rewrite_recorded_request
+from llmproxy.core.bindings.run_variables import RunVariable, RunVariableKind
 from llmproxy.core.bindings.text_alignment import (
     LISTED,
     LISTING,
@@ -25,7 +25,7 @@ from llmproxy.core.bindings.text_alignment import (
     match_text_with_gaps,
     splice_present_values,
 )
-from llmproxy.core.bindings.volatile_field_matching import (
+from llmproxy.core.bindings.volatile_field_definitions import (
     IN_TEXT,
     KINDS,
     LINE,
@@ -173,7 +173,7 @@ _HERE = late(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d
 _ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
-def is_result_from_other_machine(tool: str, arguments: str = "") -> bool:
+def is_remote_tool_result(tool: str, arguments: str = "") -> bool:
     """Return whether a call's result comes from another machine; `arguments` are the call's in JSON, or empty."""
     if _TOOLS.search(tool):
         return True
@@ -195,7 +195,7 @@ _CAMEL = late(r"(?<=[a-z0-9])(?=[A-Z])")
 _LONGEST = 40
 
 
-def list_anchor_words(before: str) -> list[str]:
+def list_words_before_value(before: str) -> list[str]:
     return _WORDS.findall(_BOUND.sub(" ", before))
 
 
@@ -222,7 +222,7 @@ def _name_after_preceding_text(before: str, kind: str) -> str:
     bound = [name for wild, name in _BOUND.findall(before) if not wild]
     if bound and before.endswith(f"{{{bound[-1]}}}/"):
         return f"{bound[-1]}_{kind}"
-    if words := list_anchor_words(before):
+    if words := list_words_before_value(before):
         return "_".join([*words[-2:], "email"] if before.endswith(" <") else words[-2:])
     return "_".join([*bound[-1:], kind])
 
@@ -267,7 +267,7 @@ class LearnedField:
     @property
     def comes_from_other_machine(self) -> bool:
         """Whether the value came from outside of the agent's machine: listed separately, accepted by name only."""
-        return is_result_from_other_machine(self.field.tool, self.field.arguments)
+        return is_remote_tool_result(self.field.tool, self.field.arguments)
 
 
 def learn_volatile_fields(
@@ -316,7 +316,7 @@ def add_volatile_fields_to_bindings(bindings: Bindings, fields: Sequence[Volatil
     return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.fields, *fields))
 
 
-class _FieldLearningComparison(RequestComparison):
+class _FieldLearningComparison(RequestComparer):
     """A comparison that records which volatile fields are missing, and continues as if they were known."""
 
     def __init__(
@@ -394,7 +394,7 @@ class _FieldLearningComparison(RequestComparison):
         """Find a run variable at the difference of two texts that is not bound there: too short, or bound elsewhere."""
         for pair in self.bindings.pairs:
             mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
-            if pair.recorded.kind is ValueKind.DATE:  # treated as a time: never written into an answer
+            if pair.recorded.kind is RunVariableKind.DATE:  # treated as a time: never written into an answer
                 continue
             if pair.name == "git_user" and place.zone is Zone.SYSTEM:  # an agent writes the name without the address
                 mine, theirs, kind = mine.partition(" <")[0], theirs.partition(" <")[0], "person"
@@ -467,7 +467,7 @@ def generalize_fields_over_commands(lessons: Sequence[LearnedField], often: int 
     found = []
     for (_, at, before, _), group in groups.items():
         commands = {lesson.field.arguments for lesson in group}
-        if len(commands) >= often and at == LINE and len(list_anchor_words(before)) > 1:
+        if len(commands) >= often and at == LINE and len(list_words_before_value(before)) > 1:
             found.append(replace(group[0], field=replace(group[0].field, arguments="")))
         else:
             found += group
@@ -502,7 +502,7 @@ def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) 
     run's tool answers another id, which the model gets before any capture.
     """
     kind = next((kind for kind in _KINDS if matches_field_kind(kind, captured.value)), None)
-    if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
+    if kind is None or captured.kind not in (RunVariableKind.SHORT, RunVariableKind.IDENTIFIER):
         return []
     wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
     name = _UNNAMED.sub("_", captured.name)
@@ -558,7 +558,7 @@ def _restate_request(
 ) -> RewrittenRecordedRequest:
     paired, fields = pair_request_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
-    restating, tree = RequestComparison(bindings, fields.found, known), rewrite_recorded_request(bindings, recorded)
+    restating, tree = RequestComparer(bindings, fields.found, known), rewrite_recorded_request(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         fits = restating.visit_leaf(mine, theirs, place) is None
         restated = theirs if fits else _restate_beginning(restating, mine, theirs, place)
@@ -566,7 +566,7 @@ def _restate_request(
     return RewrittenRecordedRequest(tree, restating.build_fit().names)
 
 
-def _restate_beginning(comparing: RequestComparison, recorded: object, present: object, place: LeafPlace) -> object:
+def _restate_beginning(comparing: RequestComparer, recorded: object, present: object, place: LeafPlace) -> object:
     """Return a leaf that does not fit, with its fitting beginning in the present form."""
     if not isinstance(recorded, str) or not isinstance(present, str):
         return recorded

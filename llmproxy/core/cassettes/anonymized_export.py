@@ -22,10 +22,10 @@ from llmproxy.core.bindings import (
     Fit,
     Mismatch,
     RunVariable,
-    ValueKind,
+    RunVariableKind,
     VolatileField,
+    deserialize_run_variables,
     dump_run_variables,
-    load_run_variables,
     parse_volatile_field,
     rewrite_answer,
     rewrite_recorded_request,
@@ -33,7 +33,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_jsonl_line_object, parse_jsonl_exchange
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.dialects.streams import write_json_like
+from llmproxy.core.dialects.stream_events import write_json_like
 from llmproxy.core.keys.head_rules import is_header_in_request_key
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import Note, RecordingMaxAge
@@ -85,7 +85,7 @@ def rewrite_with_present_values(interaction: Interaction, bindings: Bindings) ->
 
 @lru_cache(64)
 def _build_stand_ins(said: str) -> tuple[str, Bindings]:
-    recorded = load_run_variables(said)
+    recorded = deserialize_run_variables(said)
     renamed = [_build_stand_in(each, recorded) for each in recorded if each.name not in _LEFT_OUT]
     return dump_run_variables(renamed), Bindings(recorded, renamed)
 
@@ -93,7 +93,7 @@ def _build_stand_ins(said: str) -> tuple[str, Bindings]:
 def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> RunVariable:
     if each.name in _CALLED:
         return each if each.value in _CALLED[each.name] else replace(each, value=each.name, other="")
-    if each.kind is not ValueKind.PATH:
+    if each.kind is not RunVariableKind.PATH:
         return replace(
             each, value=_replace_name_words(each.value, all_of_them), other=_replace_name_words(each.other, all_of_them)
         )
@@ -125,7 +125,7 @@ def _strip_user_from_path(name: str, path: str, home: RunVariable | None, user: 
 
 def describe_remaining_personal_names(path: object, text: str, declared: Iterable[str]) -> Iterator[str]:
     """Yield which declared users, hosts and homes still stand in the text of a file (colours, prose), and where."""
-    runs = [load_run_variables(said) for said in set(declared) if said]
+    runs = [deserialize_run_variables(said) for said in set(declared) if said]
     called = {
         each.value for run in runs for each in run if each.name in _CALLED and each.value not in _CALLED[each.name]
     }
@@ -177,7 +177,7 @@ def strip_records_of_unused_variables(said: Sequence[Recorded], recorded: Sequen
     return found
 
 
-def read_cassette_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
+def read_cassette_header_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
     """Return the notes in a file's head, each once. Raises CassetteCorrupt naming the file."""
     readers: dict[str, Callable[[Any], Note]] = {
         "max_age": RecordingMaxAge.parse,

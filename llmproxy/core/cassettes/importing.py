@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from llmproxy.core.bindings import BadRunVariable, dump_run_variables, parse_run_variable
 from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.dialects.conversation import list_server_made_ids
-from llmproxy.core.dialects.streams import decide_response_ending
+from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
 from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, list_newly_created_ids
@@ -33,7 +33,7 @@ from llmproxy.core.keys.server_object_changes import (
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, asks_for_stream, route_by_host
-from llmproxy.core.secrets.encoded_secret_redaction import FingerprintCache
+from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -48,7 +48,7 @@ from llmproxy.core.traffic.interaction import (
     Response,
     format_host,
     header,
-    without,
+    remove_headers,
 )
 from llmproxy.errors import CassetteCorrupt, remove_program_prefix
 from llmproxy.protocol import AGENT
@@ -176,7 +176,7 @@ class _ExchangeConverter:
         if (
             not extra.ours
             and not route.known
-            and (said := fingerprint_unstored_fields(headers, FingerprintCache().digest))
+            and (said := fingerprint_unstored_fields(headers, SecretFingerprintCache().digest))
         ):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
@@ -219,7 +219,7 @@ def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers,
         return headers, body
     with suppress(ValueError):  # not encoded: recorded decoded, with the field kept
         body = decode_body(body, coding)
-    return without(headers, "content-encoding"), body
+    return remove_headers(headers, "content-encoding"), body
 
 
 def _build_response(each: Recorded, route: Route, extra: _LlmproxyMember, *, stream: bool) -> Response:
@@ -233,7 +233,7 @@ def _build_response(each: Recorded, route: Route, extra: _LlmproxyMember, *, str
         reason=each.reason,
         headers=headers,
         chunks=extra.cut_chunks(body),
-        ending=ending or decide_response_ending(route.operation, stream, each.status, kind, body, http_ended=True),
+        ending=ending or classify_response_ending(route.operation, stream, each.status, kind, body, http_ended=True),
         head_offset=extra.get_number("head_offset", 0),
         chunked=bool(extra.values.get("chunked", chunked)),
     )

@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_cassette_head_notes
-from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_cassette_header_notes
+from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, review_yaml, write_text
-from llmproxy.core.cassettes.formats.review_yaml import list_exchanges_with_identity
+from llmproxy.core.cassettes.formats.review_yaml import identify_file_exchanges
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
 from llmproxy.core.store.file.connect import WORDS, connect_to_store_file, open_store_reader
 from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import Note, read_accepted_changes, read_cassette_notes, write_cassette_notes
-from llmproxy.core.store.reader import Readable
-from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.reader import StoreReader
+from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 from llmproxy.sqlite_file import translate_errors
 
 _HOLDER = "llmproxy merge"
@@ -109,7 +109,7 @@ def _check_versions(paths: Sequence[Path]) -> None:
             )
 
 
-def _check_rules(stores: Mapping[Path, Readable]) -> None:
+def _check_rules(stores: Mapping[Path, StoreReader]) -> None:
     """Check that all stores have keys of the same rules. Raises CassetteError."""
     known = {path: set(store.query(_VERSIONS, ())) for path, store in stores.items()}
     filled = [(path, found) for path, found in known.items() if found]
@@ -231,16 +231,18 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     if not all(review_yaml.recognises(each) for each in (*sides, *([base] if base else []))):
         conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
         return ""
-    old = {} if base is None else dict(list_exchanges_with_identity(review_yaml.read(base)))
+    old = {} if base is None else dict(identify_file_exchanges(review_yaml.read(base)))
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    before = _list_accepted_changes(() if base is None else read_cassette_head_notes(review_yaml.read(base), base.name))
+    before = _list_accepted_changes(
+        () if base is None else read_cassette_header_notes(review_yaml.read(base), base.name)
+    )
     dropped: set[Note] = set()
     for side in sides:
-        there = dict(list_exchanges_with_identity(review_yaml.read(side)))
+        there = dict(identify_file_exchanges(review_yaml.read(side)))
         gone |= {place for place in old if place not in there}
-        notes = read_cassette_head_notes(list(there.values()), side.name)
+        notes = read_cassette_header_notes(list(there.values()), side.name)
         accepted.append(_list_accepted_changes(notes))
         fields = [note for note in notes if note not in accepted[-1]]
         heads.add(repr((review_yaml.read_fork(side), fields)))
@@ -308,7 +310,7 @@ def copy_cassette(
     found = [replace(each, cassette=new) for each in source.iter_interactions(name)]
     if not found:
         raise CassetteNotFound(
-            f"The store {format_store_place(source.path)} holds nothing of cassette {name}.",
+            f"The store {format_store_location(source.path)} holds nothing of cassette {name}.",
             hint=format_command("ls", source.path),
         )
     samples = sorted({each.sample for each in found})
@@ -325,8 +327,8 @@ def copy_cassette(
         return CassetteCopySummary(len(found), 0, same=True)
     if there and not instead:
         raise CassetteNameTaken(
-            f"llmproxy: {format_store_place(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of "
-            f"{len(found)} recordings are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
+            f"llmproxy: {format_store_location(target.path)} has another cassette {new!r}: {(ours - theirs).total()} "
+            f"of {len(found)} recordings are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
             hint="Replace it with --replace, or give this one another name: --as NAME",
         )
     for sample in samples:

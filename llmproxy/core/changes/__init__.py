@@ -2,5 +2,5 @@
 
 An answer is never carried to a changed question. Other changes need acceptance (a session on trial accepts all that may
 be offered), and are reported each time: `Call.carried` contains the names of the changes, the answer has the header
-``x-llmproxy-carried``, `proxy_calls.Totals` counts it. It is a hit, but neither exact nor bound.
+``x-llmproxy-carried``, `calls_and_totals.Totals` counts it. It is a hit, but neither exact nor bound.
 """

@@ -22,7 +22,7 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.change import Author, Change, ChangeAuthor, diff_hunks, digest_texts
+from llmproxy.core.changes.change import Author, Change, ChangeOrigin, diff_hunks, digest_texts
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.interaction import Key
 
@@ -37,7 +37,7 @@ class UnreadableAcceptedChange(ValueError):
     """An accepted change in a file that cannot be read."""
 
 
-class Condition(NamedTuple):
+class ClientVersionCondition(NamedTuple):
     client: str
     since: str = ""
     """Its first version; empty for all."""
@@ -52,7 +52,7 @@ GONE = "gone"
 """Kind of change: the run no longer makes a recorded call."""
 
 
-def build_change_for_removed_call(what: str, key: Key, origin: ChangeAuthor) -> Change:
+def build_change_for_removed_call(what: str, key: Key, origin: ChangeOrigin) -> Change:
     """Return the change that a recorded call is gone; `what` describes the call for people."""
     return Change(GONE, f"call {what}", what, None, digest_lookup_key(key), "", diff_hunks(what, None), origin)
 
@@ -79,7 +79,7 @@ class AcceptedChange(NamedTuple):
     accepted: date
     until: date | None = None
     """The last day on which it applies."""
-    when: Condition | None = None
+    when: ClientVersionCondition | None = None
 
     def covers_change(self, change: Change, client: Client | None) -> bool:
         return (
@@ -141,16 +141,16 @@ def _parse_day(value: object) -> date | None:
         raise UnreadableAcceptedChange(f"{value!r:.40} is no day: 2026-11-26 is one") from error
 
 
-def _parse_client_version_condition(value: Mapping[str, Any]) -> Condition | None:
+def _parse_client_version_condition(value: Mapping[str, Any]) -> ClientVersionCondition | None:
     if (said := value.get("when")) is None:
         return None
     if not isinstance(said, Mapping) or not {"client"} <= said.keys() <= {"client", "since"}:
         raise UnreadableAcceptedChange("`when` names a client: {client: claude-code, since: 2.1.332}")
-    return Condition(str(said["client"]), str(said.get("since") or ""))
+    return ClientVersionCondition(str(said["client"]), str(said.get("since") or ""))
 
 
 def build_accepted_changes(
-    changes: Iterable[Change], day: date, *, until: date | None = None, when: Condition | None = None
+    changes: Iterable[Change], day: date, *, until: date | None = None, when: ClientVersionCondition | None = None
 ) -> list[AcceptedChange]:
     return merge_accepted(
         AcceptedChange(each.name, each.segment, _shorten_difference(each), frozenset([each.digests]), day, until, when)

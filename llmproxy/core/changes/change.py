@@ -26,7 +26,7 @@ class Author(StrEnum):
     TOOL_SERVER = "tool server"
 
 
-class ChangeAuthor(NamedTuple):
+class ChangeOrigin(NamedTuple):
     source: Author
     name: str = ""
     """Name of the client or of the tool's server; empty if unknown."""
@@ -56,7 +56,7 @@ class Change(NamedTuple):
     after_digest: str
     hunks: tuple[Hunk, ...]
     """Different lines; of a tool's result without their values."""
-    origin: ChangeAuthor = ChangeAuthor(Author.PROMPT)
+    origin: ChangeOrigin = ChangeOrigin(Author.PROMPT)
     turned: str = ""
     """For a tool's result: ``fails now`` if the recorded one had succeeded."""
     place: str = ""
@@ -118,7 +118,7 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            ChangeAuthor(Author(source), name, version), value["turned"], value["place"],
+            ChangeOrigin(Author(source), name, version), value["turned"], value["place"],
             is_place_enough=value["place"] == value["text"],
         )  # fmt: skip
 
@@ -173,13 +173,13 @@ class RefusalReason(StrEnum):
     """The call follows a refusal in its thread."""
 
 
-class Refusal(NamedTuple):
+class CarriedAnswerRefusal(NamedTuple):
     why: RefusalReason
     text: str
     """For people: ``message 3 (user), line 1: "..." -> "..."``."""
 
 
-class UnrecordedTrialCall(NamedTuple):
+class CarriedOrRefusedCall(NamedTuple):
     seq: int
     """Number of the call in its session, from 1."""
     cassette: str
@@ -190,7 +190,7 @@ class UnrecordedTrialCall(NamedTuple):
     """Row of the recording at its place, whether it was served or not."""
     changes: tuple[Change, ...] = ()
     """Changes under which its answer was served; if refused, those found before the refusal."""
-    refusal: Refusal | None = None
+    refusal: CarriedAnswerRefusal | None = None
     """None: the answer was carried."""
     pending: tuple[str, ...] = ()
     input: int | None = None
@@ -212,5 +212,5 @@ class UnrecordedTrialCall(NamedTuple):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         said, changes = value["refusal"], tuple(map(Change.from_json, value["changes"]))
-        refusal = None if said is None else Refusal(RefusalReason(said["why"]), said["text"])
+        refusal = None if said is None else CarriedAnswerRefusal(RefusalReason(said["why"]), said["text"])
         return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

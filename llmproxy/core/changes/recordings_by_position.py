@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import Hunk, Refusal, RefusalReason, digest_texts, iterate_sequence_edits
+from llmproxy.core.changes.change import CarriedAnswerRefusal, Hunk, RefusalReason, digest_texts, iterate_sequence_edits
 from llmproxy.core.changes.request_parsing import (
+    ModelAnswersByToolCalls,
     ParsedRequest,
-    RecordedAnswersByToolCall,
+    extract_text_only_content,
     parse_request_into_segments,
-    read_text,
     to_text,
 )
 from llmproxy.core.dialects.conversation import Kind
@@ -177,7 +177,7 @@ class ParsedRecording:
 class RecordingsByPosition:
     def __init__(self, recordings: Iterable[RecordedCall]) -> None:
         all_ = list(recordings)
-        self.known = RecordedAnswersByToolCall()
+        self.known = ModelAnswersByToolCalls()
         for each in all_:
             if each.answer is not None:
                 self.known.add_answer(each.answer)
@@ -236,24 +236,24 @@ class RecordingsByPosition:
     ) -> ParsedRequest:
         return parse_request_into_segments(canonical, call_ids, self.known, client)
 
-    def find_recordings(self, request: ParsedRequest) -> list[ParsedRecording] | Refusal:
+    def find_recordings(self, request: ParsedRequest) -> list[ParsedRecording] | CarriedAnswerRefusal:
         """Return the recordings at a request's place, all with one answer; else the reason why there are none."""
         if (history := _digest_history(request)) is None:
             why = "its history holds a part of a recorded answer, or it has no conversation"
-            return Refusal(RefusalReason.NO_PLACE, why)
+            return CarriedAnswerRefusal(RefusalReason.NO_PLACE, why)
         found = self._at.get(_digest_position(history, request)) or self._find_in_other_template(history, request)
         if not found:
-            return Refusal(RefusalReason.NO_PLACE, "no recording has its place in the run")
+            return CarriedAnswerRefusal(RefusalReason.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
             why = f"recording #{found[0].recorded.id} has its place, but is a failed answer"
-            return Refusal(RefusalReason.IMPOSSIBLE, why)
+            return CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, why)
         if not _have_equal_answers(good):  # a client's frames are equal in equal calls
             framed = [to_text(part.value) for part in request.frames]
             good = [each for each in good if [to_text(part.value) for part in each.request.frames] == framed] or good
         if not _have_equal_answers(good):
             good = [each for each in good if each.request.first_system_text == request.first_system_text]
         if not good or not _have_equal_answers(good):
-            return Refusal(RefusalReason.AMBIGUOUS, "recordings with different answers stand at its place")
+            return CarriedAnswerRefusal(RefusalReason.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
 
     def find_conflicts_under_changes(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
@@ -294,7 +294,7 @@ def differs_only_in_template(placed: ParsedRecording, request: ParsedRequest) ->
     for n, (old, new) in enumerate(zip(was.words, now.words, strict=True)):
         if old.value == new.value:
             continue
-        if read_text(old.value) is None or read_text(new.value) is None:
+        if extract_text_only_content(old.value) is None or extract_text_only_content(new.value) is None:
             return False
         before, after = to_text(old.value).split("\n"), to_text(new.value).split("\n")
         for i, j, at, to in iterate_sequence_edits(before, after):

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.change import (
     Author,
+    CarriedAnswerRefusal,
     Change,
-    ChangeAuthor,
+    ChangeOrigin,
     Hunk,
-    Refusal,
     RefusalReason,
     diff_hunks,
     digest_texts,
@@ -34,17 +34,17 @@ from llmproxy.core.changes.recordings_by_position import (
 )
 from llmproxy.core.changes.request_parsing import (
     FRAME,
-    ClientFrameTexts,
+    ClientBoilerplate,
     ParsedRequest,
     Slot,
     extends_recorded_arguments,
-    get_client_frame_texts,
-    read_call,
-    read_text,
+    extract_text_only_content,
+    get_client_prompt_frames,
+    parse_history_tool_call,
     remove_tool_call_ids,
     to_text,
 )
-from llmproxy.core.dialects.answers import parse_arguments
+from llmproxy.core.dialects.answer_writing import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_first_change_within_tool
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage_and_cost import LIMITS
@@ -66,7 +66,7 @@ ReadVolatile = Callable[[str, object, str], tuple[str, Sequence[str]]]
 class Refused(Exception):
     def __init__(self, why: RefusalReason, text: str) -> None:
         super().__init__(text)
-        self.refusal = Refusal(why, text)
+        self.refusal = CarriedAnswerRefusal(why, text)
 
 
 def diff_requests(
@@ -78,7 +78,7 @@ def diff_requests(
     present: Mapping[str, AbstractSet[str]],
     output: int | None = None,
     read_volatile: ReadVolatile | None = None,
-) -> list[Change] | Refusal:
+) -> list[Change] | CarriedAnswerRefusal:
     """Return the changes between a recording and a request at its place, in the order in which people edit them.
 
     `recorded` and `present` are each tool's results in the recordings and in this run. `output`: tokens of the recorded
@@ -86,7 +86,7 @@ def diff_requests(
     """
     then = placed.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
-    frames = get_client_frame_texts(client) if upgraded else None
+    frames = get_client_prompt_frames(client) if upgraded else None
     compared = _RequestDiff(placed, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
@@ -94,11 +94,11 @@ def diff_requests(
         return refused.refusal
     answer = placed.recorded.answer or Message("assistant", "")
     if answer.unknown:
-        return Refusal(
+        return CarriedAnswerRefusal(
             RefusalReason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows"
         )
     if impossible := explain_unusable_recorded_answer(answer, output, placed.request, now):
-        return Refusal(RefusalReason.IMPOSSIBLE, impossible)
+        return CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, impossible)
     return found or [compared.build_segment_order_change()]
 
 
@@ -109,7 +109,7 @@ class _RequestDiff:
     client: Client | None
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
-    frames: ClientFrameTexts | None
+    frames: ClientBoilerplate | None
     """The client's frames, if another version of the client sent the present request."""
     read_volatile: ReadVolatile | None
 
@@ -195,7 +195,7 @@ class _RequestDiff:
     def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
             raise Refused(RefusalReason.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
-        was, now = read_call(old.value), read_call(new.value)
+        was, now = parse_history_tool_call(old.value), parse_history_tool_call(new.value)
         if was != now and (was.name != now.name or not extends_recorded_arguments(now.arguments, was.arguments)):
             raise self._build_refusal(RefusalReason.HISTORY, Kind.CALL, old, new, name)
         if was != now or dump(remove_tool_call_ids(old.value)) != dump(remove_tool_call_ids(new.value)):
@@ -206,7 +206,7 @@ class _RequestDiff:
             raise Refused(RefusalReason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
         if dump(remove_tool_call_ids(old.value)) == dump(remove_tool_call_ids(new.value)):
             return
-        was, now, tool = read_text(old.value), read_text(new.value), old.own
+        was, now, tool = extract_text_only_content(old.value), extract_text_only_content(new.value), old.own
         if was is None or now is None:
             raise Refused(RefusalReason.RESULT, f"{name}: it is more than text, and another one now")
         before, after = was[0], now[0]
@@ -215,7 +215,7 @@ class _RequestDiff:
             raise Refused(RefusalReason.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
             call = self.placed.request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
-            asked = None if call is None else read_call(call.value).arguments
+            asked = None if call is None else parse_history_tool_call(call.value).arguments
             (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
             answer = self.placed.recorded.answer
             text = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
@@ -230,7 +230,7 @@ class _RequestDiff:
         made = self._build_change(Kind.RESULT, old, new, f"result of {tool}")
         yield made._replace(hunks=hunks, turned=turned)
 
-    def _compare_frames(self, frames: ClientFrameTexts) -> Iterator[Change]:
+    def _compare_frames(self, frames: ClientBoilerplate) -> Iterator[Change]:
         """Compare system text and the client's text in user messages together, since versions place them differently.
 
         The client's own lines are one change. Text between them is the project's or a tool's: it may change like any
@@ -293,8 +293,8 @@ class _RequestDiff:
         place, is_place_enough = describe_first_change_within_tool(old, new)
         return made._replace(place=place, is_place_enough=is_place_enough)
 
-    def _build_origin(self, source: Author, name: str = "") -> ChangeAuthor:
-        return ChangeAuthor(source, *(self.client or ())) if source is Author.CLIENT else ChangeAuthor(source, name)
+    def _build_origin(self, source: Author, name: str = "") -> ChangeOrigin:
+        return ChangeOrigin(source, *(self.client or ())) if source is Author.CLIENT else ChangeOrigin(source, name)
 
 
 class _ClientFramedText(NamedTuple):
@@ -305,7 +305,7 @@ class _ClientFramedText(NamedTuple):
     """Those of `others` in user messages."""
 
     @classmethod
-    def from_request(cls, request: ParsedRequest, frames: ClientFrameTexts) -> Self:
+    def from_request(cls, request: ParsedRequest, frames: ClientBoilerplate) -> Self:
         systems = [frames.split(to_text(part.value)) for part in request.systems]
         words = [frames.split(to_text(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
@@ -450,7 +450,7 @@ def _check_answer_fits_format(new: Any, answer: Message) -> str:
         return "the answer is no JSON"
     if new in ("json", "application/json") or tree.get("type") == "json_object":
         return ""
-    why = check_schema(value, inner.get("schema", inner))
+    why = explain_schema_violation(value, inner.get("schema", inner))
     return f"the answer does not validate: {why}" if why else ""
 
 
@@ -467,7 +467,7 @@ def _check_answer_fits_tools(answer: Message, was: ParsedRequest, now: ParsedReq
         if tool == before.get(call.name) or call.hosted:
             continue
         schema = _get_parameter_schema(tool)
-        if schema is not None and (why := check_schema(parse_arguments(call.arguments), schema)):
+        if schema is not None and (why := explain_schema_violation(parse_arguments(call.arguments), schema)):
             return f"the answer calls {call.name} with arguments that it does not take now: {why}"
     return ""
 
@@ -484,7 +484,7 @@ def _get_parameter_schema(tool: Mapping[str, Any]) -> object:
     return as_dict(found).get("json", found)
 
 
-def check_schema(value: Any, schema: object) -> str:
+def explain_schema_violation(value: Any, schema: object) -> str:
     """Return why a value does not validate; empty if it does. A failed check is a reason too."""
     import jsonschema
 

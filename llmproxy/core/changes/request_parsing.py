@@ -6,7 +6,7 @@ one segment, so that no difference is missed. An answer in a history is identifi
 client in a replay returns; by names and arguments only if the ids were not kept; by its text if it has no calls.
 
 Also here: the text that a client itself writes into its requests, around the text of people and tools
-(`ClientFrameTexts`).
+(`ClientBoilerplate`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import count, groupby
 from typing import Any, NamedTuple
 
 from llmproxy.core.changes.change import digest_texts
-from llmproxy.core.dialects.answers import parse_arguments
+from llmproxy.core.dialects.answer_writing import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, list_request_segments
 from llmproxy.core.dialects.messages import (
     Message,
@@ -52,7 +52,7 @@ class _MatchedClientLine(NamedTuple):
     """Texts in its holes."""
 
 
-class TextSplitByClientFrames(NamedTuple):
+class ClientBoilerplateSplit(NamedTuple):
     own: tuple[str, ...]
     others: tuple[str, ...]
     """The text between them, each run of lines as one text."""
@@ -60,7 +60,7 @@ class TextSplitByClientFrames(NamedTuple):
     """Texts in holes."""
 
 
-class ClientFrameTexts:
+class ClientBoilerplate:
     """The text that one client writes itself, as `scripts/lab/derive-frames` found it (``data/frames.json``).
 
     A line is recognised by its whole text, never by a tag that a user could type; a line with holes by all text around
@@ -88,7 +88,7 @@ class ClientFrameTexts:
         matches = ((text, pattern.fullmatch(line.strip())) for text, pattern in self._holes.items())
         return next((_MatchedClientLine(text, found.groups()) for text, found in matches if found), None)
 
-    def _split_text(self, text: str) -> TextSplitByClientFrames:
+    def _split_text(self, text: str) -> ClientBoilerplateSplit:
         own, others, between = list[_MatchedClientLine](), list[str](), list[str]()
         for line, found in self._match_each_line_to_client(text.split("\n")):
             if found is None:
@@ -99,7 +99,7 @@ class ClientFrameTexts:
                 between.clear()
         others.append("\n".join(between).strip())
         values = tuple(value for each in own for value in each.values)
-        return TextSplitByClientFrames(tuple(each.text for each in own), tuple(filter(None, others)), values)
+        return ClientBoilerplateSplit(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
     def _match_each_line_to_client(self, lines: Sequence[str]) -> Iterator[tuple[str, _MatchedClientLine | None]]:
         """Yield each line with its match; None if it is empty or not the client's."""
@@ -132,11 +132,11 @@ def _build_pattern(text: str) -> re.Pattern[str]:
 
 
 @cache
-def _load_client_frames() -> dict[str, ClientFrameTexts]:
-    return {row["client"]: ClientFrameTexts(row) for row in json.loads((DATA / "frames.json").read_bytes())}
+def _load_client_frames() -> dict[str, ClientBoilerplate]:
+    return {row["client"]: ClientBoilerplate(row) for row in json.loads((DATA / "frames.json").read_bytes())}
 
 
-def get_client_frame_texts(client: Client | None) -> ClientFrameTexts | None:
+def get_client_prompt_frames(client: Client | None) -> ClientBoilerplate | None:
     return None if client is None else _load_client_frames().get(client.name)
 
 
@@ -162,7 +162,7 @@ class RecordedAnswerWithCalls(NamedTuple):
     """Calls whose results the client sends."""
 
 
-class RecordedAnswersByToolCall:
+class ModelAnswersByToolCalls:
     """The recorded answers of one cassette, by their calls in histories."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ def remove_tool_call_ids(value: object) -> object:
     return {name: remove_tool_call_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
 
 
-def read_call(value: object, call_id: str = "") -> HistoryToolCall:
+def parse_history_tool_call(value: object, call_id: str = "") -> HistoryToolCall:
     tree = as_dict(value)
     if (block := read_tool_call_block(tree)) is not None:
         name, arguments = block[1], block[2]
@@ -271,7 +271,7 @@ def list_history_call_ids(operation: str, body: object) -> list[str]:
 
 
 def parse_request_into_segments(
-    canonical: Canonical, ids: Sequence[str], known: RecordedAnswersByToolCall, client: Client | None = None
+    canonical: Canonical, ids: Sequence[str], known: ModelAnswersByToolCalls, client: Client | None = None
 ) -> ParsedRequest:
     """Parse a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
     made = ParsedRequest(canonical)
@@ -284,7 +284,7 @@ def parse_request_into_segments(
             entries.setdefault(entry[0] if entry else "", []).append(segment)
         else:
             _add_segment_at_next_position(made, (segment.kind, segment.name), segment)
-    _ConversationReader(made, list(ids), known, get_client_frame_texts(client)).read_entries(list(entries.values()))
+    _ConversationReader(made, list(ids), known, get_client_prompt_frames(client)).read_entries(list(entries.values()))
     return made
 
 
@@ -295,7 +295,7 @@ def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segm
 
 class _ConversationReader:
     def __init__(
-        self, made: ParsedRequest, ids: list[str], known: RecordedAnswersByToolCall, frames: ClientFrameTexts | None
+        self, made: ParsedRequest, ids: list[str], known: ModelAnswersByToolCalls, frames: ClientBoilerplate | None
     ) -> None:
         self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0
@@ -321,7 +321,7 @@ class _ConversationReader:
         if not entries:
             return
         said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
-        calls = [read_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
+        calls = [parse_history_tool_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
         told, proven = self._identify_answers(entries, calls)
         if not (proven and told == self._made.chain[-1:]):  # a client may send one answer's calls one by one
             self._made.chain += told
@@ -383,18 +383,18 @@ def _read_call_id(value: object) -> str:
 
 def to_text(value: object) -> str:
     """Return a value as readable and comparable text; a tree with a line for each leaf."""
-    if (plain := read_text(value)) is not None:
+    if (plain := extract_text_only_content(value)) is not None:
         return plain[0]
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
 
 
-def read_text(value: object) -> tuple[str, dict[str, Any]] | None:
+def extract_text_only_content(value: object) -> tuple[str, dict[str, Any]] | None:
     """Return the text of a part or a result that contains only text, and its other members; None for others."""
     if isinstance(value, str):
         return value, {}
     tree = {name: each for name, each in as_dict(value).items() if name not in _IDS}
     if (inner := next((name for name in _NESTED if name in tree), None)) is not None:
-        found = read_text(tree.pop(inner))
+        found = extract_text_only_content(tree.pop(inner))
         return None if found is None else (found[0], {**tree, inner: found[1]})
     if isinstance(text := tree.get("text"), str) and tree.keys() <= {"text", "type"}:
         return text, {"type": tree.get("type")}

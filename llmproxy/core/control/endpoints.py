@@ -15,21 +15,21 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy import __version__
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.control import parsing
-from llmproxy.core.control.parsing import BadControlRequest, Json, parse_flag
+from llmproxy.core.control.parsing import BadControlRequest, Json, read_boolean_member
 from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
 from llmproxy.core.sessions.session import Session, SessionInUse, canonicalize_session_name, parse_party
-from llmproxy.core.store.queries import list_api_key_variables
+from llmproxy.core.store.queries import list_cassette_api_key_vars
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
-from llmproxy.core.traffic.origin_guard import ForeignHostRefused, OriginGuard
+from llmproxy.core.traffic.origin_guard import ForeignHostHeaderRefused, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.files import DATA
-from llmproxy.protocol import AGENT, CONTROL_PREFIX, TOKEN_HEADER, BindScope, Exhausted, Mode
-from llmproxy.proxy_calls import Call
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, TOKEN_HEADER, BindableValues, Exhausted, Mode
 
 LISTED = 100
 SpansOf = Callable[[Sequence[Interaction]], list[Json]]
@@ -105,7 +105,7 @@ class ControlApiContext:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutedRequest:
+class RoutedControlRequest:
     name: str
     body: Mapping[str, Json]
     query: Mapping[str, str]
@@ -131,7 +131,7 @@ class RoutedRequest:
         return engine.sessions.get_session(name)
 
 
-def _report_health(engine: Engine, call: RoutedRequest) -> Json:
+def _report_health(engine: Engine, call: RoutedControlRequest) -> Json:
     """Check that the proxy is running.
 
     Permitted to all clients.
@@ -141,7 +141,7 @@ def _report_health(engine: Engine, call: RoutedRequest) -> Json:
     return {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
 
-def _list_sessions(engine: Engine, _call: RoutedRequest) -> Json:
+def _list_sessions(engine: Engine, _call: RoutedControlRequest) -> Json:
     """List all open sessions."""
     return {"sessions": [build_session_report(engine, each) for each in engine.sessions.open_sessions.values()]}
 
@@ -152,7 +152,7 @@ OPEN_MEMBERS = (
 )  # fmt: skip
 
 
-def _open_session(engine: Engine, call: RoutedRequest) -> Json:
+def _open_session(engine: Engine, call: RoutedControlRequest) -> Json:
     """Open a session.
 
     Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It replays its cassette from
@@ -162,21 +162,21 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
         names = ", ".join(parsing.format_value_for_error(name) for name in unknown[:5])
         raise BadControlRequest(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
-    forking, child = parsing.parse_overrides(body.get("overrides"), body.get("fork"), body.get("mocks"))
+    forking, child = parsing.parse_fork_or_mocks(body.get("overrides"), body.get("fork"), body.get("mocks"))
     sample, cassette, under = body.get("sample"), body.get("cassette"), body.get("under")
-    name = parsing.join_name_and_sample(parsing.parse_name(body.get("name"), "a session needs a name"), sample)
+    name = parsing.join_cassette_and_sample(parsing.parse_name(body.get("name"), "a session needs a name"), sample)
     if cassette is not None:
-        cassette = parsing.join_name_and_sample(parsing.parse_name(cassette, "name the cassette"), sample)
+        cassette = parsing.join_cassette_and_sample(parsing.parse_name(cassette, "name the cassette"), sample)
     session = engine.sessions.open_session(
         name, cassette=cassette, mode=parsing.parse_enum(Mode, body.get("mode"), "mode"),
         speed=parsing.parse_speed(body.get("speed")),
         exhausted=parsing.parse_enum(Exhausted, body.get("exhausted"), "exhausted"),
         upstreams=parsing.parse_upstreams(body.get("upstreams")), forking=forking, child=child,
         run_variables=parsing.parse_run_variables(body.get("run_variables")),
-        bind=parsing.parse_enum(BindScope, body.get("bind"), "bind"),
+        bind=parsing.parse_enum(BindableValues, body.get("bind"), "bind"),
         faults=parsing.parse_control_faults(body.get("faults")),
         live=parsing.parse_live_channels(body, engine.config.live),
-        trial=parse_flag(body.get("trial"), "trial"), carry=parse_flag(body.get("carry"), "carry"),
+        trial=read_boolean_member(body.get("trial"), "trial"), carry=read_boolean_member(body.get("carry"), "carry"),
     )  # fmt: skip
     if under is not None:
         try:
@@ -184,11 +184,11 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
         except LLMProxyError:
             engine.sessions.close_session(session.name)
             raise
-    keys = None if engine.store is None else list_api_key_variables(engine.store, session.cassette)
+    keys = None if engine.store is None else list_cassette_api_key_vars(engine.store, session.cassette)
     return build_session_report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 
-def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
+def _declare_variables(engine: Engine, call: RoutedControlRequest) -> Json:
     """Declare run variables.
 
     At any time while the session is open; it takes effect from the next request on, and replaces a variable of the same
@@ -201,7 +201,7 @@ def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
     return build_session_report(engine, session)
 
 
-def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
+def _set_faults(engine: Engine, call: RoutedControlRequest) -> Json:
     """Set a session's injected faults.
 
     From its next call on, counted anew; they replace its earlier ones. An empty list removes them. A faulty call is not
@@ -211,12 +211,12 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
         raise BadControlRequest('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.get_session(call.name), parsing.parse_control_faults(call.body["faults"], **seed)
-    again = bool(parse_flag(call.body.get("again"), "again"))
+    again = bool(read_boolean_member(call.body.get("again"), "again"))
     engine.get_feature(FaultFeature).change_faults(session, given, again=again)
     return _list_faults(engine, call)
 
 
-def _list_faults(engine: Engine, call: RoutedRequest) -> Json:
+def _list_faults(engine: Engine, call: RoutedControlRequest) -> Json:
     """List a session's injected faults, with the number of injections.
 
     `idle` has the reason for each rule that met no call.
@@ -233,7 +233,7 @@ def _add_unmatched_fault_reasons(told: dict[str, Json], idle: Mapping[int, str])
     return told | {"faults": rows, "idle": list(idle.values())}
 
 
-def _enable_learning(engine: Engine, call: RoutedRequest) -> Json:
+def _enable_learning(engine: Engine, call: RoutedControlRequest) -> Json:
     """Make a session a trial.
 
     `replay` only. From now on a request that misses is compared with the unused recordings. If exactly one differs only
@@ -243,7 +243,7 @@ def _enable_learning(engine: Engine, call: RoutedRequest) -> Json:
     return _list_learned_fields(engine, call)
 
 
-def _list_learned_fields(engine: Engine, call: RoutedRequest) -> Json:
+def _list_learned_fields(engine: Engine, call: RoutedControlRequest) -> Json:
     """List what a trial has learned.
 
     For a session that is a trial: the values in tools' results that vary from run to run, each as a volatile field.
@@ -266,12 +266,12 @@ def _list_learned_fields(engine: Engine, call: RoutedRequest) -> Json:
     return {"served": trial.served, "lessons": rows}
 
 
-def _report_session(engine: Engine, call: RoutedRequest) -> Json:
+def _report_session(engine: Engine, call: RoutedControlRequest) -> Json:
     """Get a session's report so far."""
     return build_session_report(engine, engine.sessions.get_session(call.name))
 
 
-def _reset_session(engine: Engine, call: RoutedRequest) -> Json:
+def _reset_session(engine: Engine, call: RoutedControlRequest) -> Json:
     """Restart a session.
 
     Its counts stay. In `record`, new recordings replace those that it has made so far.
@@ -279,26 +279,26 @@ def _reset_session(engine: Engine, call: RoutedRequest) -> Json:
     return build_session_report(engine, engine.sessions.reset_session(call.name))
 
 
-def _close_session(engine: Engine, call: RoutedRequest) -> Json:
+def _close_session(engine: Engine, call: RoutedControlRequest) -> Json:
     """End a session.
 
     It waits for open calls, a few seconds at most. Its recording is then complete (`once` replays it from now on),
     unless the body says otherwise; names bound to it are free again. Assert on the answer.
     """
-    complete, after = parse_flag(call.body.get("complete"), "complete"), call.body.get("after")
+    complete, after = read_boolean_member(call.body.get("complete"), "complete"), call.body.get("after")
     session = engine.sessions.get_session(call.name)
     last = build_session_report(engine, session)
     if after is not None:
         last["calls"] = list_session_calls(engine, session, parse_call_number(str(after)))["calls"]
     if idle := engine.get_feature(FaultFeature).explain_idle_rules(session):
         last["faults"] = _add_unmatched_fault_reasons(last["faults"], idle)
-    interrupted = bool(parse_flag(call.body.get("interrupted"), "interrupted"))
+    interrupted = bool(read_boolean_member(call.body.get("interrupted"), "interrupted"))
     engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
     engine.trials.store_trial(session)
     return last
 
 
-def _bind_name(engine: Engine, call: RoutedRequest) -> Json:
+def _bind_name(engine: Engine, call: RoutedControlRequest) -> Json:
     """Route requests under a name to a session.
 
     For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
@@ -310,7 +310,7 @@ def _bind_name(engine: Engine, call: RoutedRequest) -> Json:
     return {"name": call.name, "session": session}
 
 
-def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
+def _unbind_name(engine: Engine, call: RoutedControlRequest) -> Json:
     """Route requests under a name to their own session again."""
     engine.sessions.unbind_name(call.name)
     return {"name": call.name, "session": None}
@@ -322,13 +322,13 @@ INTERACTION_MEMBERS = (
 )  # fmt: skip
 
 
-def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
+def _list_interactions(engine: Engine, call: RoutedControlRequest) -> Json:
     """List recorded interactions."""
     rows = engine.list_recording_summaries(call.get_session_filter(), call.get_limit())
     return {"interactions": [{name: getattr(row, name) for name in INTERACTION_MEMBERS} for row in rows]}
 
 
-def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
+def _list_misses(engine: Engine, call: RoutedControlRequest) -> Json:
     """List requests that missed."""
     wanted = call.get_session_filter()
     found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
@@ -345,12 +345,12 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
     return {"misses": rows[-call.get_limit() :]}
 
 
-def _list_sessionless_refusals(engine: Engine, call: RoutedRequest) -> Json:
+def _list_sessionless_refusals(engine: Engine, call: RoutedControlRequest) -> Json:
     """List requests that were refused before a session was found: unknown hosts, web pages, invalid requests."""
     return {"refused": [each._asdict() for each in engine.accounting.strays][-call.get_limit() :]}
 
 
-def _list_calls(engine: Engine, call: RoutedRequest) -> Json:
+def _list_calls(engine: Engine, call: RoutedControlRequest) -> Json:
     """List every call of a session, with its recording.
 
     In order of arrival. It waits for open calls, a few seconds at most; `open` is the number of those that remain. The
@@ -359,7 +359,7 @@ def _list_calls(engine: Engine, call: RoutedRequest) -> Json:
     return list_session_calls(engine, call.find_open_session(engine), parse_call_number(call.query.get("after", "0")))
 
 
-def _list_spans(engine: Engine, call: RoutedRequest) -> Json:
+def _list_spans(engine: Engine, call: RoutedControlRequest) -> Json:
     """Get a session's calls as spans.
 
     In the form of `llmproxy export --format spans`: requests, answers, tool calls and their results. It waits for open
@@ -368,12 +368,12 @@ def _list_spans(engine: Engine, call: RoutedRequest) -> Json:
     return build_spans(engine, call.find_open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
 
 
-def _serve_document(_engine: Engine, _call: RoutedRequest) -> Json:
+def _serve_document(_engine: Engine, _call: RoutedControlRequest) -> Json:
     """Get this document."""
     return (DATA / "openapi.json").read_bytes()
 
 
-def _stop_proxy(_engine: Engine, call: RoutedRequest) -> Json:
+def _stop_proxy(_engine: Engine, call: RoutedControlRequest) -> Json:
     """End the proxy.
 
     Like SIGTERM: open answers may finish, recordings are kept, the summary is printed. 400 if the proxy is part of
@@ -384,7 +384,7 @@ def _stop_proxy(_engine: Engine, call: RoutedRequest) -> Json:
     return {"stopping": True, "exit_code": call.proxy.stop()}
 
 
-def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> Json:
+def _handle_tool_lines(engine: Engine, call: RoutedControlRequest) -> Json:
     """Proxy a tool server over stdio.
 
     Used by `llmproxy mcp -- server`, for a client of an MCP server over stdio. `line`: the client's message; the
@@ -398,7 +398,7 @@ def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> Json:
     return call.proxy.lines.serve(engine, canonicalize_session_name(call.name), call.body, call.connection)
 
 
-Handler = Callable[[Engine, RoutedRequest], Json]
+Handler = Callable[[Engine, RoutedControlRequest], Json]
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,13 +510,13 @@ def answer_control_request(engine: Engine, asked: ControlRequest, proxy: Control
     try:
         status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:
-        return format_error(error)
+        return build_error_response(error)
     if isinstance(value, bytes):
         return status, value, "application/json"
     return status, _dump_json(value), "application/json"
 
 
-def format_error(error: LLMProxyError) -> tuple[int, bytes, str]:
+def build_error_response(error: LLMProxyError) -> tuple[int, bytes, str]:
     said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
     if isinstance(error, SessionInUse) and error.bound_to:
         said["bound_to"] = error.bound_to
@@ -528,7 +528,7 @@ def _dump_json(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def find_session_to_await(engine: Engine, asked: ControlRequest) -> Session | None:
+def get_session_asked_for_totals(engine: Engine, asked: ControlRequest) -> Session | None:
     """Return the session of a request for totals, whose open exchanges may end first; None: answer at once."""
     try:
         words, shape = _parse_control_path(asked.target)
@@ -570,8 +570,8 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiConte
     if endpoint is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    body, query = parsing.parse_body(asked.body), _parse_query(asked.target)
-    call = RoutedRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
+    body, query = parsing.parse_json_object_body(asked.body), _parse_query(asked.target)
+    call = RoutedControlRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
     return endpoint.status, endpoint.handler(engine, call)
 
 
@@ -588,7 +588,7 @@ def find_access_refusal(asked: ControlRequest, token: str, page_token: str = "")
     page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
     try:
         asked.guard.require_own_host(asked.headers)
-    except ForeignHostRefused:
+    except ForeignHostHeaderRefused:
         page = True
     if page and is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
         return None

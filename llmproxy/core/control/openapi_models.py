@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
-from llmproxy import proxy_calls
+from llmproxy import calls_and_totals
+from llmproxy.calls_and_totals import Miss, RefusalBeforeSession, Totals, UnusedRecording, Use
 from llmproxy.core.bindings import run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.cassettes.formats import Recorded
@@ -17,10 +18,9 @@ from llmproxy.core.control.parsing import BadControlRequest
 from llmproxy.core.forks import overrides
 from llmproxy.core.forks.fork_rows import Fork as ForkRow
 from llmproxy.core.sessions.session import CallsNotKept, LiveSessionForbidden, SessionInUse, SessionUnknown
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, McpStdioLineOutcome, Mode, UnknownToolPolicy
-from llmproxy.proxy_calls import Miss, SessionlessRefusal, Totals, UnusedRecording, Use
+from llmproxy.protocol import BindableValues, Channel, Decision, Exhausted, McpStdioLineOutcome, Mode, UnknownToolPolicy
 
 
 class Health(TypedDict):
@@ -79,7 +79,7 @@ class Open(TypedDict):
     (arguments), `nth` and `returns`. The recording contains these results. Not together with overrides or fork."""
     run_variables: NotRequired[dict[str, str | int] | list[RunVariable] | None]
     """Run variables: the run's folder, its day, captured ids. Recordings of a run with the same declared names fit."""
-    bind: NotRequired[BindScope | None]
+    bind: NotRequired[BindableValues | None]
     """Kinds of values that may be bound; none: only equal requests are hits."""
     faults: NotRequired[
         Annotated[str, {"minLength": 1}]
@@ -154,7 +154,7 @@ class Report(TypedDict):
     exhausted: Exhausted
     opened: bool
     """Whether this API opened it; false: the first request under its name did."""
-    bind: BindScope
+    bind: BindableValues
     run_variables: list[RunVariable]
     """Run variables of this run."""
     arrived: int
@@ -204,7 +204,7 @@ class Misses(TypedDict):
 
 
 class RefusedList(TypedDict):
-    refused: list[SessionlessRefusal]
+    refused: list[RefusalBeforeSession]
 
 
 class ErrorBody(TypedDict):
@@ -455,7 +455,7 @@ class Lessons(TypedDict):
     lessons: list[LessonReport]
 
 
-class Shape(NamedTuple):
+class SchemaModelSource(NamedTuple):
     """A class of the program whose fields are members of a model, with their types and docstrings."""
 
     source: type
@@ -464,21 +464,23 @@ class Shape(NamedTuple):
     sometimes: tuple[str, ...] = ()
 
 
-SHAPES: Mapping[str, Shape] = {
-    "Call": Shape(proxy_calls.Call, proxy_calls.Call(Decision.REPLAY).to_json(), ("bound", "carried", "stale", "stub")),
-    "ForkPoint": Shape(ForkRow, ("step", "why", "path")),
-    "Interaction": Shape(StoredCallSummary, INTERACTION_MEMBERS),
-    "LessonReport": Shape(LearnedField, ("recorded", "present", "path")),
-    "Miss": Shape(Miss),
-    "OverriddenTool": Shape(overrides.ToolOverride, ("tool", "nth")),
-    "Recording": Shape(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
-    "Refused": Shape(SessionlessRefusal),
-    "Report": Shape(Totals, Totals().to_json(), Totals.RARE),
-    "RunVariable": Shape(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
-    "Sum": Shape(Use),
-    "ToolLineAnswer": Shape(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
-    "ToolOverride": Shape(overrides.ToolOverride, ("tool",), ("nth", "when")),
-    "Unused": Shape(UnusedRecording),
+SHAPES: Mapping[str, SchemaModelSource] = {
+    "Call": SchemaModelSource(
+        calls_and_totals.Call, calls_and_totals.Call(Decision.REPLAY).to_json(), ("bound", "carried", "stale", "stub")
+    ),
+    "ForkPoint": SchemaModelSource(ForkRow, ("step", "why", "path")),
+    "Interaction": SchemaModelSource(StoredCallSummary, INTERACTION_MEMBERS),
+    "LessonReport": SchemaModelSource(LearnedField, ("recorded", "present", "path")),
+    "Miss": SchemaModelSource(Miss),
+    "OverriddenTool": SchemaModelSource(overrides.ToolOverride, ("tool", "nth")),
+    "Recording": SchemaModelSource(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
+    "Refused": SchemaModelSource(RefusalBeforeSession),
+    "Report": SchemaModelSource(Totals, Totals().to_json(), Totals.RARE),
+    "RunVariable": SchemaModelSource(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
+    "Sum": SchemaModelSource(Use),
+    "ToolLineAnswer": SchemaModelSource(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
+    "ToolOverride": SchemaModelSource(overrides.ToolOverride, ("tool",), ("nth", "when")),
+    "Unused": SchemaModelSource(UnusedRecording),
 }
 Parameters = dict[str, tuple[Any, str]]
 """Type and description of each parameter of a query; a name that ends in `!` is required."""

@@ -13,10 +13,10 @@ from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides, parse_mocks
 from llmproxy.core.live_or_recorded import LiveChannelSettings
-from llmproxy.core.sessions.session import split_cassette_sample
+from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import RefusedError
-from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool, read_upstreams
-from llmproxy.protocol import VCR_MODES, BindScope, Exhausted, Mode
+from llmproxy.parsers import parse_channel_list, read_name_patterns, read_unknown_tool, read_upstreams
+from llmproxy.protocol import VCR_MODES, BindableValues, Exhausted, Mode
 
 Json = Any
 
@@ -30,7 +30,7 @@ class BadControlRequest(RefusedError):
     status = 400
 
 
-def parse_body(body: bytes) -> dict[str, Json]:
+def parse_json_object_body(body: bytes) -> dict[str, Json]:
     """Return a body; an empty one is an empty object. Raises BadControlRequest, like all of these."""
     if not body.strip():
         return {}
@@ -51,7 +51,7 @@ def format_value_for_error(value: Json) -> str:
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
 
 
-def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what: str) -> E | None:
+def parse_enum[E: (Mode, Exhausted, BindableValues)](kind: type[E], value: Json, what: str) -> E | None:
     """Return a mode (VCR's names too) or an exhausted rule; None for the proxy's."""
     if value is None:
         return None
@@ -63,7 +63,7 @@ def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what
     raise BadControlRequest(f"llmproxy: {what} is {format_value_for_error(value)}; it can be {', '.join(kind)}.")
 
 
-def parse_flag(value: Json, what: str) -> bool | None:
+def read_boolean_member(value: Json, what: str) -> bool | None:
     """Return a boolean member, None if it is absent. Raises BadControlRequest."""
     if not isinstance(value, bool | None):
         raise BadControlRequest(f"llmproxy: {what} is {format_value_for_error(value)}; it can be true or false.")
@@ -81,12 +81,12 @@ def parse_name(value: Json, otherwise: str) -> str:
     return value
 
 
-def join_name_and_sample(name: str, sample: Json) -> str:
+def join_cassette_and_sample(name: str, sample: Json) -> str:
     if sample is None:
         return name
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:
         raise BadControlRequest(f"llmproxy: sample is {format_value_for_error(sample)}; it can be 1 to {LAST_SAMPLE}.")
-    cassette, named = split_cassette_sample(name)
+    cassette, named = split_sample_name(name)
     if name != cassette and named != sample:
         raise BadControlRequest(
             f"llmproxy: the name {format_value_for_error(name)} says sample {named}, and `sample` says {sample}."
@@ -131,7 +131,7 @@ RUN_VARIABLE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
 FORK_MEMBERS = ("live", "from", "as")
 
 
-def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[ForkState | None, str | None]:
+def parse_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None) -> tuple[ForkState | None, str | None]:
     """Return a session's overrides, and the name of the cassette to fork to. Raises OverrideError too."""
     if mocks is not None:
         if overrides is not None or fork is not None:
@@ -148,7 +148,7 @@ def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Fo
             f"llmproxy: fork is {format_value_for_error(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}"
         )
     live, at, child = (fork.get(name) for name in FORK_MEMBERS)
-    live = parse_flag(live, "fork.live")
+    live = read_boolean_member(live, "fork.live")
     if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
         raise BadControlRequest(
             f"llmproxy: fork.from is {format_value_for_error(at)}; the agent's requests count from 1."
@@ -157,7 +157,7 @@ def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Fo
         raise BadControlRequest("llmproxy: fork.from and fork.as need fork.live.")
     if child is not None:
         child = parse_name(child, "fork.as must be the name of a cassette")
-        if split_cassette_sample(child) != (child, 1):
+        if split_sample_name(child) != (child, 1):
             raise BadControlRequest(f"llmproxy: fork.as is {format_value_for_error(child)}; a fork is a first sample.")
     return ForkState(given=parse_json_overrides(overrides), live=bool(live), at=at), child
 
@@ -175,7 +175,7 @@ def parse_live_channels(body: Mapping[str, Json], default: LiveChannelSettings |
     default = default or LiveChannelSettings(frozenset())
     try:
         return LiveChannelSettings(
-            default.channels if body.get("live") is None else frozenset(read_channels(body["live"])),
+            default.channels if body.get("live") is None else frozenset(parse_channel_list(body["live"])),
             default.unknown if body.get("unknown_tool") is None else read_unknown_tool(body["unknown_tool"]),
             default.read_only if body.get("read_only") is None else read_name_patterns(body["read_only"]),
         )

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from llmproxy.core.control.parsing import BadControlRequest, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_answer_replay import MICROSECONDS, SendCondition, build_refusal
+from llmproxy.core.mcp_answer_replay import MICROSECONDS, AnswerPartCondition, build_refusal
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers
@@ -33,7 +33,7 @@ MOST_OPEN = 10_000
 """Maximum pending messages of one client."""
 
 
-class ExchangeRecorder(Protocol):
+class StdioExchangeRecorder(Protocol):
     def record_begin(self, exchange: Exchange) -> None: ...
 
     def report_exchange_end(self, exchange: Exchange, status: int) -> None: ...
@@ -52,7 +52,7 @@ class _PendingPlayback:
 @dataclass(slots=True)
 class ConnectedStdioClient:
     engine: Engine
-    proxy: ExchangeRecorder
+    proxy: StdioExchangeRecorder
     session: str
     server: str
     held: str = ""
@@ -139,7 +139,7 @@ class ConnectedStdioClient:
             out += b"".join(parts)
             again = min(again or wait, wait) if wait else again
             if not (wait or left) or (
-                left and left[0].wait is SendCondition.FOR_EVER and each.exchange.method == "GET"
+                left and left[0].wait is AnswerPartCondition.FOR_EVER and each.exchange.method == "GET"
             ):
                 self._waiting.remove(each)
                 self.proxy.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
@@ -192,7 +192,7 @@ class ConnectedStdioClient:
 
 
 class StdioClients:
-    def __init__(self, proxy: ExchangeRecorder) -> None:
+    def __init__(self, proxy: StdioExchangeRecorder) -> None:
         self._proxy = proxy
         self._lines: dict[tuple[str, str], ConnectedStdioClient] = {}
 
@@ -203,20 +203,20 @@ class StdioClients:
 
     def serve(self, engine: Engine, session: str, body: Mapping[str, Json], connection: str = "") -> dict[str, Json]:
         """Serve one request of a shim: a client's line, a server's answer, the end. Raises BadControlRequest."""
-        which = session, read_text(body, "connection")
+        which = session, require_text_member(body, "connection")
         if "line" in body:
             if (line := self._lines.get(which)) is None:
                 if body.get("known") is True:
                     raise BadControlRequest(UNKNOWN)
                 line = self._lines[which] = ConnectedStdioClient(
-                    engine, self._proxy, session, read_text(body, "server")
+                    engine, self._proxy, session, require_text_member(body, "server")
                 )
             if body.get("held") is True:
                 line.held = connection
             for each in body.get("secrets") or ():
                 if isinstance(each, str) and each:
                     engine.redactor.learn_declared_secret(each)
-            said = read_text(body, "line") if body["line"] != "" else ""
+            said = require_text_member(body, "line") if body["line"] != "" else ""
             heard = line.on_line(said.encode("utf-8", "surrogatepass"))
             told = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
             rare = {"late": heard.late, "gone": heard.gone, "again": heard.again}
@@ -228,17 +228,17 @@ class StdioClients:
             return {}
         if body.get("end") is True:
             del self._lines[which]
-            known.on_client_end(parse_numbered_lines(body))
+            known.on_client_end(parse_shim_lines(body))
         elif isinstance(number, int) and isinstance(why, str):
             known.on_server_loss(number, why)
         elif isinstance(number, int):
-            known.on_server_answer(number, parse_numbered_lines(body), left=body.get("left") is True)
+            known.on_server_answer(number, parse_shim_lines(body), left=body.get("left") is True)
         else:
             raise BadControlRequest("llmproxy: say `line`, or `number` and `lines`, or `end`.")
         return {}
 
 
-def read_text(body: Mapping[str, Json], name: str) -> str:
+def require_text_member(body: Mapping[str, Json], name: str) -> str:
     """Return a member that must be a text. Raises BadControlRequest."""
     value = body.get(name)
     if not isinstance(value, str) or not value:
@@ -246,7 +246,7 @@ def read_text(body: Mapping[str, Json], name: str) -> str:
     return value
 
 
-def parse_numbered_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
+def parse_shim_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
     """Return lines, [[number, text], ...]. Raises BadControlRequest."""
     found = body.get("lines") or []
     for each in found if isinstance(found, list) else [found]:

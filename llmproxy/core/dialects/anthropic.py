@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmproxy.core.dialects import messages
-from llmproxy.core.dialects.answers import (
+from llmproxy.core.dialects.answer_writing import (
     SSE,
     WHOLE,
     build_event_type_predicate,
@@ -15,7 +15,7 @@ from llmproxy.core.dialects.answers import (
     parse_arguments,
     sse,
 )
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Composer,
@@ -29,7 +29,7 @@ from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict,
 from llmproxy.core.traffic.interaction import Headers
 
 
-def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
+def add_answer_or_stream_event(draft: Draft, value: dict[str, Any]) -> None:
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
@@ -137,7 +137,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def write_anthropic_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_write_answer_json(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
@@ -167,12 +167,11 @@ def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Header
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message_or_event, build_event_type_predicate("message_stop"), write=write_answer, text_whole=False,
-            exclusive=True,
-            makes_ids=True, layout=BodyLayout(system=("system",)),
+            add_answer_or_stream_event, build_event_type_predicate("message_stop"), write=write_anthropic_answer,
+            text_whole=False, exclusive=True, makes_ids=True, layout=BodyLayout(system=("system",)),
         ),
         "complete": Codec(
-            add_message_or_event, lambda value: value.get("stop_reason") is not None, exclusive=True,
+            add_answer_or_stream_event, lambda value: value.get("stop_reason") is not None, exclusive=True,
             layout=BodyLayout(("prompt",)),
         ),
     },

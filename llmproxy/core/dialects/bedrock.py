@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from llmproxy.core.dialects import codecs
-from llmproxy.core.dialects.answers import AWS, WHOLE, choose_error_type_by_status, dump_json, parse_arguments
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects import dialect_table
+from llmproxy.core.dialects.answer_writing import AWS, WHOLE, choose_error_type_by_status, dump_json, parse_arguments
+from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Dialect,
@@ -19,8 +19,8 @@ from llmproxy.core.dialects.codecs import (
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_item_kind_by_members
-from llmproxy.core.dialects.openai import add_chat_completion_to_draft, build_error_event
-from llmproxy.core.dialects.streams import write_aws_frame
+from llmproxy.core.dialects.openai import build_error_event, decode_chat_completion
+from llmproxy.core.dialects.stream_events import write_aws_frame
 from llmproxy.core.traffic.interaction import Headers
 
 CONTENT: Mapping[str, Asks | None] = {
@@ -64,9 +64,9 @@ def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
 def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
-        codecs.get_codec_or_default("messages").add(draft, value)
+        dialect_table.get_dialect_codec("messages").add(draft, value)
     elif "choices" in value:
-        add_chat_completion_to_draft(draft, value)
+        decode_chat_completion(draft, value)
     else:
         _add_converse(draft, value)
     draft.add_text(value.get("outputText"))
@@ -112,7 +112,7 @@ def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Head
 
 
 def _write_invoke_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
-    speaker = codecs.get_composer_for_model("claude")
+    speaker = dialect_table.get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]
     events = [dict(as_dict(event)) for _, event in speaker.stream(said)]

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, build_event_type_predicate, dump_json, parse_arguments, sse
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.answer_writing import (
+    SSE,
+    WHOLE,
+    build_event_type_predicate,
+    dump_json,
+    parse_arguments,
+    sse,
+)
+from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Dialect,

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects import messages
-from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_codec_or_default, get_dialect
+from llmproxy.core.dialects.dialect_table import BodyLayout, find_dialect_codec, get_dialect, get_dialect_codec
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -27,7 +27,7 @@ from llmproxy.core.dialects.messages import (
     read_tool_call_block,
     read_tool_result_block,
 )
-from llmproxy.core.dialects.streams import parse_events_cached
+from llmproxy.core.dialects.stream_events import parse_events_cached
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction, Response
@@ -98,7 +98,7 @@ def read_last_user_text(body: bytes) -> str | None:
 
 def read_answer(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
-    add, draft = get_codec_or_default(operation).add, Draft()
+    add, draft = get_dialect_codec(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)
@@ -109,7 +109,7 @@ def read_response_message(operation: str, response: Response) -> Message | None:
     return read_answer(operation, response.mime_type, response.body)
 
 
-def read_interaction_message(one: Interaction) -> Message | None:
+def read_interaction_answer(one: Interaction) -> Message | None:
     return read_response_message(one.operation, one.response)
 
 
@@ -121,7 +121,7 @@ _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores",
 def list_server_made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
     """Return the ids in a response that later requests may refer to, each once, in order. Never raises."""
     makes, names = operation.startswith(_MAKERS), get_dialect(family).made_names
-    if not (makes or names or ((codec := find_operation_codec(operation)) and codec.makes_ids)):
+    if not (makes or names or ((codec := find_dialect_codec(operation)) and codec.makes_ids)):
         return ()
     values = (value for value in parse_events_cached(content_type, body) if isinstance(value, dict))
     return tuple(dict.fromkeys(found for value in values for found in _list_server_made_ids(value, names, makes=makes)))
@@ -200,7 +200,7 @@ class RequestDifferenceAtPath(NamedTuple):
 
 def list_request_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
     """Return a request's segments: system prompt, tools, model, parameters, messages. Raises _TooManySegments."""
-    codec = find_operation_codec(operation)
+    codec = find_dialect_codec(operation)
     reader = _SegmentReader(codec.layout if codec else BodyLayout(), most)
     reader.read_body("$", body)
     return sorted(reader.found, key=_rank_by_kind)
@@ -376,7 +376,7 @@ class _SegmentReader:
 
 def compare_requests(operation: str, old: object, new: object, limit: int) -> list[RequestDifferenceAtPath]:
     """Return the places where two requests differ, in order of editing; tools by name, messages aligned."""
-    codec, sides = find_operation_codec(operation), []
+    codec, sides = find_dialect_codec(operation), []
     with suppress(_TooManySegments):
         sides = [list_request_segments(operation, each, _MOST) for each in (old, new)]
     if codec is None or not sides:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import (
+from llmproxy.core.dialects.answer_writing import (
     SSE,
     WHOLE,
     choose_error_type_by_status,
@@ -14,7 +14,7 @@ from llmproxy.core.dialects.answers import (
     parse_arguments,
     sse,
 )
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Composer,

@@ -34,13 +34,13 @@ class Asks:
     """Whether the provider runs the tool (web search, code interpreter, MCP); else the client sends the result."""
 
     def read_tool_name(self, item: Mapping[str, Any]) -> str:
-        return read_namespaced_name(item) or self.name
+        return build_namespaced_tool_name(item) or self.name
 
     def read_call_arguments(self, item: Mapping[str, Any]) -> object:
         return next((item[name] for name in self.arguments if item.get(name) is not None), None)
 
 
-def read_namespaced_name(item: Mapping[str, Any]) -> str | None:
+def build_namespaced_tool_name(item: Mapping[str, Any]) -> str | None:
     said, space = item.get("name"), item.get("namespace")
     if not isinstance(said, str):
         return None
@@ -268,7 +268,7 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 """Calls of the provider's own tools that histories repeat like the agent's."""
 
 
-def find_tool_call_block_format(block: dict[str, Any]) -> Asks | None:
+def get_call_format_by_type(block: dict[str, Any]) -> Asks | None:
     return _TYPED.get(as_str(block.get("type")))
 
 
@@ -278,7 +278,7 @@ def is_hosted_tool_call(block: dict[str, Any], asks: Asks) -> bool:
 
 def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
-    asks = find_tool_call_block_format(block)
+    asks = get_call_format_by_type(block)
     if asks is not None and (not asks.hosted or block["type"] in _REPEATED):
         return block.get("call_id") or block.get("id"), asks.read_tool_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
@@ -316,7 +316,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         block = as_dict(part)
         call, result = read_tool_call_block(block), read_tool_result_block(block)
         if call is not None:
-            asks = find_tool_call_block_format(block)
+            asks = get_call_format_by_type(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
             hosted = by_type if asks is None else is_hosted_tool_call(block, asks)
             draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)

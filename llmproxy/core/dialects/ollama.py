@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answers import LINES, WHOLE, dump_json, parse_arguments
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.answer_writing import LINES, WHOLE, dump_json, parse_arguments
+from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Dialect,

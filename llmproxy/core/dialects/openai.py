@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects import messages
-from llmproxy.core.dialects.answers import SSE, WHOLE, build_event_type_predicate, drop_none, dump_json, sse
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.answer_writing import SSE, WHOLE, build_event_type_predicate, drop_none, dump_json, sse
+from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Composer,
@@ -31,7 +31,7 @@ from llmproxy.core.dialects.messages import (
 from llmproxy.core.traffic.interaction import Headers
 
 
-def add_chat_completion_to_draft(draft: Draft, value: dict[str, Any]) -> None:
+def decode_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
     """Add chat and other completions, whole or in chunks: choice 0, and the calls of other choices."""
     for position, choice in enumerate(map(as_dict, as_list(value.get("choices")))):
         index = choice.get("index", position)
@@ -57,7 +57,7 @@ def add_chat_completion_to_draft(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _read_writer_completion(draft: Draft, value: dict[str, Any]) -> None:
-    add_chat_completion_to_draft(draft, value)
+    decode_chat_completion(draft, value)
     draft.add_text(value.get("value"))
 
 
@@ -157,7 +157,7 @@ def build_error_event(_number: int) -> tuple[str, Json]:
 
 _LAYOUT = BodyLayout(tools=("tools", "functions"))
 _PROMPT = BodyLayout(("prompt", "inputs"))
-_CHAT = Codec(add_chat_completion_to_draft, done=True, write=_write_answer, layout=_LAYOUT)
+_CHAT = Codec(decode_chat_completion, done=True, write=_write_answer, layout=_LAYOUT)
 
 
 # -- Responses, Realtime, threads: reading an answer
@@ -193,7 +193,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
         draft.unknown[kind or "an item without a type"] = None
         return
     draft.add_result(messages.read_tool_result_block(item))
-    if (asks := messages.find_tool_call_block_format(item)) is None:
+    if (asks := messages.get_call_format_by_type(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
@@ -313,15 +313,15 @@ _THREAD = Codec(
 DIALECT = Dialect(
     {
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
-        "completions": Codec(add_chat_completion_to_draft, done=True, layout=_PROMPT),
-        "writer.chat": Codec(add_chat_completion_to_draft, write=_write_answer, layout=_LAYOUT),
+        "completions": Codec(decode_chat_completion, done=True, layout=_PROMPT),
+        "writer.chat": Codec(decode_chat_completion, write=_write_answer, layout=_LAYOUT),
         "writer.completions": Codec(_read_writer_completion, layout=_PROMPT),
-        "generate": Codec(add_chat_completion_to_draft, layout=_PROMPT),
+        "generate": Codec(decode_chat_completion, layout=_PROMPT),
         "images.generations": Codec(
-            add_chat_completion_to_draft, build_event_type_predicate("image_generation.completed"), layout=_PROMPT
+            decode_chat_completion, build_event_type_predicate("image_generation.completed"), layout=_PROMPT
         ),
-        "images.edits": Codec(add_chat_completion_to_draft, build_event_type_predicate("image_edit.completed")),
-        "audio.transcriptions": Codec(add_chat_completion_to_draft, build_event_type_predicate("transcript.text.done")),
+        "images.edits": Codec(decode_chat_completion, build_event_type_predicate("image_edit.completed")),
+        "audio.transcriptions": Codec(decode_chat_completion, build_event_type_predicate("transcript.text.done")),
         "responses": Codec(
             _add_response,
             build_event_type_predicate(

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from llmproxy.core.dialects.codecs import get_codec_or_default, get_dialect
-from llmproxy.core.dialects.streams import parse_events_cached
+from llmproxy.core.dialects.dialect_table import get_dialect, get_dialect_codec
+from llmproxy.core.dialects.stream_events import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
@@ -112,7 +112,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
         return _sum_socket_usage(family, operation, body)
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
-    codec = get_codec_or_default(operation)
+    codec = get_dialect_codec(operation)
     found = ((codec.count_headers.get(name.lower()), value) for name, value in headers)
     raw = {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
     raw |= _collect_counts(parse_events_cached(content_type, body))

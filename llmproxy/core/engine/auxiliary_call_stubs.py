@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import override
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import build_host_refused_error, refuse_if_unsendable
-from llmproxy.core.providers.stubs import METADATA, NOWHERE, Stub, StubRequest, parse_query_and_body
+from llmproxy.core.providers.stubs import METADATA, NOWHERE, RequestForStub, Stub, parse_query_and_body
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, MissReason
 from llmproxy.core.sessions.session import Session
@@ -19,7 +20,6 @@ from llmproxy.core.store.queries import find_cassettes_with_key
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 
 _OTHERS = 20
 """Maximum places of a key that are searched."""
@@ -80,7 +80,7 @@ class StubInterceptor(Interceptor[Exchange]):
                 return True
         return False
 
-    def _answer_with_stub(self, call: Exchange, stub: Stub, asked: StubRequest) -> bool:
+    def _answer_with_stub(self, call: Exchange, stub: Stub, asked: RequestForStub) -> bool:
         made = stub.answer(asked)
         if made is None:
             return False
@@ -89,7 +89,7 @@ class StubInterceptor(Interceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _describe_request_for_stubs(self, call: Exchange, body: bytes) -> StubRequest:
+    def _describe_request_for_stubs(self, call: Exchange, body: bytes) -> RequestForStub:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")
@@ -100,7 +100,7 @@ class StubInterceptor(Interceptor[Exchange]):
             names = (row.model for row in rows if row.provider == where.provider.name and row.operation != "models")
             models = tuple(dict.fromkeys(name for name in names if name))
         path, said = where.target.partition("?")[0], parse_query_and_body(where.target, headers, body)
-        return StubRequest(path, said, origin, self._state.now(), where.model, models)
+        return RequestForStub(path, said, origin, self._state.now(), where.model, models)
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:

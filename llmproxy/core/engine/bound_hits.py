@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, override
 
 from llmproxy.amount_formatting import name_some
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
@@ -27,20 +28,20 @@ from llmproxy.core.bindings import (
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
-from llmproxy.core.bindings.request_comparison import rewrite_recorded_message, rewrite_recorded_request
+from llmproxy.core.bindings.request_comparison import rewrite_one_request_message, rewrite_recorded_request
 from llmproxy.core.bindings.session_bindings import (
     BoundAnswer,
     FieldLearningResults,
     SessionBindings,
     read_last_user_text,
 )
-from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
+from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, rewrite_recorded_request_for_miss
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_stages import list_playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import MissContext
-from llmproxy.core.misses.nearest_recording import CandidateRewrittenForRun, RecordingRewriter, find_messages_member
+from llmproxy.core.misses.nearest_recording import CandidateRewrittenForRun, RunValueRewriter, find_messages_member
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
@@ -56,11 +57,10 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
-from llmproxy.core.traffic.json_diff import Difference, differ_only_in_numbers, show_json
+from llmproxy.core.traffic.json_diff import Difference, differ_only_in_numbers, format_clipped_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindScope, Channel, Decision, ReplayScope
-from llmproxy.proxy_calls import Call
+from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindableValues, Channel, Decision, ReplayScope
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -177,7 +177,7 @@ class RecordedRequestCache:
             write_volatile_fields(store, session.cassette, [*known, *new])
 
 
-class _RecordingRestater(RecordingRewriter):
+class _RecordingRestater(RunValueRewriter):
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
         self._messages: dict[tuple[Bindings, int], tuple[object, object]] = {}
@@ -194,7 +194,7 @@ class _RecordingRestater(RecordingRewriter):
             return said[n]
         which = table, id(said[n])
         if which not in self._messages:
-            self._messages[which] = said[n], rewrite_recorded_message(table, member, said[n])
+            self._messages[which] = said[n], rewrite_one_request_message(table, member, said[n])
         return self._messages[which][1]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
@@ -215,14 +215,14 @@ class _RecordingRestater(RecordingRewriter):
 
     def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateRewrittenForRun:
         table, bound, wanted = self._build_recording_bindings(id_), self._bound, self._wanted
-        if not table or bound.scope is not BindScope.ALL or len(wanted.body) > RESTATED:
+        if not table or bound.scope is not BindableValues.ALL or len(wanted.body) > RESTATED:
             return CandidateRewrittenForRun(whole)
         said = rewrite_recorded_request_for_miss(table, recorded.tree, wanted.tree, bound.known)
         if said.tree is None or said.tree == wanted.tree:
             return CandidateRewrittenForRun(whole)
         varying = tuple(
             Difference(
-                x.path, show_json(x.recorded), show_json(x.present), x.field.kind,
+                x.path, format_clipped_json(x.recorded), format_clipped_json(x.present), x.field.kind,
                 only_numbers=differ_only_in_numbers(x.recorded, x.present),
             ) for x in said.varying
         )  # fmt: skip
@@ -308,7 +308,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
-    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingRewriter:
+    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RunValueRewriter:
         return _RecordingRestater(self.bound, self._requests, store, wanted)
 
     def _find_fitting_recording(self, call: Exchange, store: Store, found: Lookup) -> BoundRecording | None:
@@ -347,7 +347,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def _suggest_volatile_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
         session, bound = call.session, self.bound
-        if bound.scope is not BindScope.ALL:
+        if bound.scope is not BindableValues.ALL:
             return ""
         for _, id_, recorded in islice(self._iter_unserved(call, store, wanted), _MOST_ADVISED):
             table = bound.build_bindings(self._requests.declared_of(store, id_))
@@ -472,9 +472,9 @@ class BindingFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
         """Return one if the cassette has volatile fields, variables are declared, or the scope is not the proxy's."""
         ours, variables = self.parts.state.config.bind, tuple(asked.get("run_variables") or ())
-        scope: BindScope = asked.get("bind") or ours
-        fields = self._list_fields(session) if scope in {BindScope.ALL, ours} else ()
-        if not variables and scope is ours and not (fields and scope is BindScope.ALL):
+        scope: BindableValues = asked.get("bind") or ours
+        fields = self._list_fields(session) if scope in {BindableValues.ALL, ours} else ()
+        if not variables and scope is ours and not (fields and scope is BindableValues.ALL):
             return None
         made = self._build_interceptor(scope, fields)
         made.bound.declare_variables(variables)
@@ -484,7 +484,7 @@ class BindingFeature(Feature):
         store = self.parts.state.sessions.store(session.settings.mode)
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
-    def _build_interceptor(self, scope: BindScope, fields: Sequence[VolatileField]) -> BindingInterceptor:
+    def _build_interceptor(self, scope: BindableValues, fields: Sequence[VolatileField]) -> BindingInterceptor:
         return BindingInterceptor(
             self.parts, self.requests, SessionBindings(scope, fields=(*fields, *list_builtin_fields()))
         )
@@ -506,6 +506,6 @@ class BindingFeature(Feature):
         """Let a session learn from its misses. Raises RefusedError if it does not replay, or binds no fields."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
-        if (bound := self._get_or_create_bindings(session)).scope is not BindScope.ALL:
+        if (bound := self._get_or_create_bindings(session)).scope is not BindableValues.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
         bound.trial = FieldLearningResults()

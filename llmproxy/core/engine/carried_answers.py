@@ -15,11 +15,12 @@ from itertools import batched
 from typing import Any, NamedTuple, override
 
 from llmproxy.amount_formatting import name_some
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.bindings import (
     Bindings,
     Mismatch,
+    deserialize_run_variables,
     find_volatile_matches,
-    load_run_variables,
     match_request_values,
     rewrite_answer,
     rewrite_recorded_request,
@@ -29,12 +30,12 @@ from llmproxy.core.bindings.leaf_places import ToolInvocation
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall
+from llmproxy.core.changes.change import CarriedAnswerRefusal, CarriedOrRefusedCall, Change, RefusalReason
 from llmproxy.core.changes.recordings_by_position import ParsedRecording, RecordedCall, RecordingsByPosition
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import ParsedRequest, list_history_call_ids
-from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
@@ -60,7 +61,6 @@ from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, ReplayScope
-from llmproxy.proxy_calls import Call
 
 _KEPT = 10_000
 """Maximum calls of a trial that are reported."""
@@ -71,7 +71,7 @@ class CarriedAnswerOutcome(NamedTuple):
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()
     """Changes that nobody accepted, or whose acceptance has expired; only in a session on trial."""
-    refusal: Refusal | None = None
+    refusal: CarriedAnswerRefusal | None = None
     bindings: Bindings | None = None
     """Bindings with which the request was rewritten to the recorded run's values."""
 
@@ -91,7 +91,7 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         self._places: dict[str, tuple[object, RecordingsByPosition]] = {}
         """The store's generation and the recordings, by party."""
         self._run = CarriedAndRefusedRequests()
-        self._told: list[UnrecordedTrialCall] = []
+        self._told: list[CarriedOrRefusedCall] = []
 
     def on_restart(self) -> None:
         self._run = CarriedAndRefusedRequests()
@@ -130,7 +130,9 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         if looked.bindings is not None and store is not None and decided.recording is not None:
             answer = _rewrite_carried_answer(call, looked, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
-                call.state.put(looked._replace(refusal=Refusal(RefusalReason.IMPOSSIBLE, f"its answer: {answer}")))
+                call.state.put(
+                    looked._replace(refusal=CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, f"its answer: {answer}"))
+                )
                 if call.session.policy.writes:
                     return Decided(Decision.RECORD)
                 return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -154,17 +156,17 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         note = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (note, record.note))))
 
-    def _summarize_trial_call(self, call: Exchange, looked: CarriedAnswerOutcome) -> UnrecordedTrialCall:
+    def _summarize_trial_call(self, call: Exchange, looked: CarriedAnswerOutcome) -> CarriedOrRefusedCall:
         store, id_ = self._parts.state.stores.current, None
         if looked.placed is not None:
             id_ = call.slot.id if call.slot is not None else looked.placed.recorded.id
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
-            return UnrecordedTrialCall(*place, changes=looked.changes, refusal=looked.refusal)
+            return CarriedOrRefusedCall(*place, changes=looked.changes, refusal=looked.refusal)
         row = read_interaction_summary(store, id_)
         pending = _list_distinct_names(looked.pending)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return UnrecordedTrialCall(*place, id_, looked.changes, looked.refusal, pending, *used)
+        return CarriedOrRefusedCall(*place, id_, looked.changes, looked.refusal, pending, *used)
 
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarriedAnswerOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
@@ -199,7 +201,7 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         binding = call.session.find_interceptor(BindingInterceptor)
         if binding is None or not (newest := read_newest_run_variables(store, call.session.cassette)):
             return wanted, None
-        then, now, scope = load_run_variables(newest), binding.bound.declared.values(), binding.bound.scope
+        then, now, scope = deserialize_run_variables(newest), binding.bound.declared.values(), binding.bound.scope
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
@@ -217,7 +219,7 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         bindings: Bindings | None,
     ) -> CarriedAnswerOutcome:
         placed = places.find_recordings(request)
-        if isinstance(placed, Refusal):
+        if isinstance(placed, CarriedAnswerRefusal):
             return CarriedAnswerOutcome(None, refusal=placed)
         session, client, looked = call.session, parse_user_agent_client(call.request.headers), None
         for each in placed:
@@ -234,7 +236,7 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
                 output=read_interaction_summary(store, each.recorded.id).tokens_out,
                 read_volatile=_build_volatile_reader(session, bindings),
             )  # fmt: skip
-            if isinstance(changes, Refusal):
+            if isinstance(changes, CarriedAnswerRefusal):
                 looked = looked or CarriedAnswerOutcome(each, refusal=changes)
             elif (refusal := self._check_accepted(changes, client)) is not None and not self._trial:
                 looked = looked or CarriedAnswerOutcome(each, tuple(changes), refusal=refusal)
@@ -243,15 +245,15 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
                 return CarriedAnswerOutcome(each, tuple(changes), pending, bindings=bindings)
         return looked or _refuse(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
-    def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
+    def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> CarriedAnswerRefusal | None:
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
             covering = [each for each in self._accepted if each.covers_change(change, client)]
             if not covering:
-                return Refusal(RefusalReason.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
+                return CarriedAnswerRefusal(RefusalReason.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
             if all(each.has_expired(today) for each in covering):
                 last = max(each.until for each in covering if each.until is not None)
-                return Refusal(RefusalReason.ENDED, f"{change.name} was accepted until {last}: {change}")
+                return CarriedAnswerRefusal(RefusalReason.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
     def _load_model_call_positions(self, call: Exchange, store: Store) -> RecordingsByPosition:
@@ -286,7 +288,7 @@ def list_recorded_model_calls(
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
-def find_conflicting_recordings(
+def find_acceptance_conflicts(
     store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[tuple[int, int]]:
     """Yield pairs of recordings with different answers to a request that accepted changes make equal: refused."""
@@ -342,7 +344,7 @@ def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
 
 
 def _refuse(why: RefusalReason, text: str) -> CarriedAnswerOutcome:
-    return CarriedAnswerOutcome(None, refusal=Refusal(why, text))
+    return CarriedAnswerOutcome(None, refusal=CarriedAnswerRefusal(why, text))
 
 
 def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:

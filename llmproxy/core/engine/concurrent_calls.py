@@ -35,7 +35,8 @@ from operator import attrgetter
 from threading import Lock
 from typing import Any, NamedTuple, override
 
-from llmproxy.core.dialects.conversation import read_interaction_message
+from llmproxy.calls_and_totals import Call
+from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.routing import changes_server_state
@@ -49,7 +50,6 @@ from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import MissError
 from llmproxy.protocol import AFTER_HEADER, Channel, Decision
-from llmproxy.proxy_calls import Call
 
 LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.2
 """Seconds between two ends (minimum, maximum), and for all ends of a group together; measured with
@@ -97,7 +97,7 @@ class _RequestsTooLong(Exception):
     """The requests are too long to be read in full."""
 
 
-def infer_receipt_times(calls: Sequence[RecordedCall], cites: _Cites) -> list[RecordedCall]:
+def infer_answer_read_times(calls: Sequence[RecordedCall], cites: _Cites) -> list[RecordedCall]:
     """Return the calls with the times when their ends were processed, in the order of their begins."""
     try:
         return _infer_receipt_times(calls, cites)
@@ -191,7 +191,7 @@ def build_answer_quote_finder(store: Store) -> _Cites:
 
 
 def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
-    if (said := read_interaction_message(made)) is None:
+    if (said := read_interaction_answer(made)) is None:
         return None
     words = said.text.strip().partition("\n")[0].strip()[:_LONGEST_CITED]
     words = words or next((call.id for call in said.tool_calls if call.id), "")
@@ -432,7 +432,7 @@ class EndOrderFeature(Feature):
             return
         calls = list(starmap(RecordedCall, list_call_times(store, session.cassette, session.sample)))
         if group_concurrent(calls):
-            calls = infer_receipt_times(calls, build_answer_quote_finder(store))
+            calls = infer_answer_read_times(calls, build_answer_quote_finder(store))
             if groups := group_concurrent(calls):
                 made = EndOrderInterceptor(self.parts, EndOrderEnforcer(groups, patience))
                 self.parts.state.sessions.add_interceptor_to_session(session, made)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from llmproxy.core.changes.accepted_changes import digest_lookup_key
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
-from llmproxy.core.engine.call_outcomes import CallAccounting, InteractionBuilder, RecordingStoreWriter
 from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
 from llmproxy.core.engine.concurrent_calls import CoalesceFeature, EndOrderFeature
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
@@ -25,6 +24,7 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.mcp_playback import McpPlaybackFeature
 from llmproxy.core.engine.partly_live_sessions import PartlyLiveFeature
+from llmproxy.core.engine.recording_and_accounting import CallAccounting, InteractionBuilder, RecordingStoreWriter
 from llmproxy.core.engine.recording_replacement import (
     AbandonedRecordingFeature,
     BudgetFeature,
@@ -32,14 +32,14 @@ from llmproxy.core.engine.recording_replacement import (
     StaleRecordingFeature,
 )
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestHeadRouter
-from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages
+from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestDecider
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal, TrialStore
-from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_cassette_sample
+from llmproxy.core.sessions.journal import ChangeTrialStore, Journal
+from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_sample_name
 from llmproxy.core.store.queries import count_unused, list_key_digests_allowed_unused
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import OFFLINE
@@ -68,7 +68,7 @@ class EngineComponentClasses:
 
     dispatcher: type[RequestHeadRouter] = RequestHeadRouter
     keying: type[KeyDeriver] = KeyDeriver
-    stages: type[RequestStages] = RequestStages
+    stages: type[RequestDecider] = RequestDecider
     misses: type[MissExplainer] = MissExplainer
     answering: type[AnswerPlanner] = AnswerPlanner
     writer: type[RecordingStoreWriter] = RecordingStoreWriter
@@ -106,7 +106,7 @@ class Engine:
         shared = EngineParts(state, keying, self.builder, misses, self.accounting)
         self.sessions.features = tuple(feature(shared) for feature in FEATURES)
         self.fast_path = FastPath(state, self.accounting)
-        self.trials = TrialStore(config.store, now)
+        self.trials = ChangeTrialStore(config.store, now)
         stores.open_at_start()
 
     def get_feature[F: Feature](self, kind: type[F]) -> F:
@@ -202,5 +202,5 @@ class Engine:
         store = self._state.stores.current
         if store is None:
             return []
-        cassette, sample = split_cassette_sample(name) if name is not None else (None, None)
+        cassette, sample = split_sample_name(name) if name is not None else (None, None)
         return store.list_summaries(cassette, sample, limit=limit)

@@ -115,7 +115,7 @@ class EngineStore:
     def write_cassette_file(self, session: Session) -> None:
         """Write the file of a recorded cassette if a cassette folder is set. Thread-safe: opens its own connection."""
         if self._config.cassette_dir is not None and (writer := self.opened) is not None:
-            from llmproxy.core.cassettes.folder import CassetteDir
+            from llmproxy.core.cassettes.folder_sync import CassetteDir
 
             with open_store(self._config.store, writable=False, now=self._now) as store:
                 kept = CassetteDir(self._config.cassette_dir, now=self._now)

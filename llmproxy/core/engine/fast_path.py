@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.core.engine.call_outcomes import CallAccounting
+from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.engine.engine_state import EngineState
+from llmproxy.core.engine.recording_and_accounting import CallAccounting
 from llmproxy.core.engine.request_stages import (
     choose_exhausted_rule,
     decide,
@@ -29,14 +30,13 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_plan import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, ReplayScope
-from llmproxy.proxy_calls import Call, Totals
 
 REMEMBERED = 8_192
 """Maximum cached requests, and answers to them; about half a kilobyte each."""
 
 
 @dataclass(slots=True)
-class Hit:
+class FastPathHit:
     """An answer to send now; it is counted already."""
 
     data: bytes
@@ -85,7 +85,7 @@ class FastPath:
         self._asked.clear()
         self._kept = 0
 
-    def find_answer(self, place: RoutedRequestHead, client: ClientHttp, body: bytes) -> Hit | None:
+    def find_answer(self, place: RoutedRequestHead, client: ClientHttp, body: bytes) -> FastPathHit | None:
         """Return the recorded answer, counted; None, uncounted, if it needs the full path. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions
@@ -121,7 +121,7 @@ class FastPath:
         # From here on nothing can fail.
         session.served.add(call.interaction)
         seq, nth = session.calls.begin(), session.count_request_arrival(party_key)
-        return Hit(laid.data, laid.close, call, session, seq, nth, arrived, at)
+        return FastPathHit(laid.data, laid.close, call, session, seq, nth, arrived, at)
 
     def _build_cached_request(
         self, place: RoutedRequestHead, session: Session, store: Store, digest: bytes
@@ -174,7 +174,7 @@ class FastPath:
         if self._kept > REMEMBERED:
             self.clear_cache()
 
-    def record_hit(self, hit: Hit) -> Call:
+    def record_hit(self, hit: FastPathHit) -> Call:
         ms = (self._state.clock() - hit.arrived) * 1000
         call = hit.call._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
         self._accounting.record_call(hit.session, call)

@@ -15,10 +15,11 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, override
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.engine.request_stages import decide_by_mode, list_playable
-from llmproxy.core.faults.kinds import MICROSECONDS, replace_response_pieces, time_answer_pieces
+from llmproxy.core.faults.kinds import MICROSECONDS, rebuild_response_from_pieces, time_answer_pieces
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import (
     CandidateCall,
@@ -42,7 +43,6 @@ from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usa
 from llmproxy.core.traffic.response_plan import SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import FAULT_HEADER, Decision
-from llmproxy.proxy_calls import Call
 
 MOST_READ = 1_000
 """Maximum recordings that are read to explain why a rule met no call."""
@@ -175,7 +175,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         cut = response.ending in (Ending.CUT, Ending.LEFT)
         call.answer.told, call.answer.made = (
             (),
-            replace_response_pieces(response, time_answer_pieces(response, 0), 0, cut=cut),
+            rebuild_response_from_pieces(response, time_answer_pieces(response, 0), 0, cut=cut),
         )
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:

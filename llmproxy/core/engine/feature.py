@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llmproxy.core.engine.call_outcomes import CallAccounting, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState
+from llmproxy.core.engine.recording_and_accounting import CallAccounting, InteractionBuilder
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer
 from llmproxy.core.sessions.session import SessionFeature

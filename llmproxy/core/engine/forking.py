@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.answers import can_build_provider_answer, write_answer
-from llmproxy.core.dialects.conversation import read_interaction_message
+from llmproxy.calls_and_totals import Call
+from llmproxy.core.dialects.answer_writing import build_provider_answer, can_build_provider_answer
+from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_stages import count_arrival
@@ -24,10 +25,9 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
-from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
+from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, remove_headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
-from llmproxy.proxy_calls import Call
 
 _FAILED = 400
 _NAMED = 20
@@ -100,7 +100,7 @@ class ForkState:
             self._causes[f"the result of {each.place.tool} (call {each.place.nth}) was overridden"] = None
         if done.swaps:
             call.request.body, call.request.rewritten = done.body, True
-            call.request.headers = without(call.request.headers, "content-encoding")
+            call.request.headers = remove_headers(call.request.headers, "content-encoding")
             call.note = f"overridden: {', '.join(dict.fromkeys(each.override.name_as_typed for each in done.swaps))}"
         return done.body
 
@@ -136,7 +136,7 @@ class ForkState:
     def write_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
         if number is None or (said := self.overrides.answers.get(number)) is None:
             return None
-        return write_answer(
+        return build_provider_answer(
             call.operation, call.request.data, call.route.target, call.identity.model, said,
             stream=call.identity.stream, call=number,
         )  # fmt: skip
@@ -246,7 +246,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             for each in calls:
                 found = self._parts.builder.load_call_interaction(call.session, each) if each.party == AGENT else None
                 if found is not None:
-                    forking.learn_tool_calls(read_interaction_message(found))
+                    forking.learn_tool_calls(read_interaction_answer(found))
             return forking.calls.get(call_id)
 
         changed = forking.override_results(call, plain, find_place)

@@ -14,16 +14,16 @@ from typing import NamedTuple
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    FittedMessageCache,
     IdPairs,
+    MatchedMessageCache,
     Mismatch,
     VolatileField,
     build_value_independent_key,
-    load_run_variables,
+    deserialize_run_variables,
     match_request_values,
     rewrite_answer,
 )
-from llmproxy.core.bindings.volatile_field_matching import list_builtin_fields
+from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
 from llmproxy.core.cassettes.anonymized_export import rewrite_with_present_values
 from llmproxy.core.dialects.conversation import read_response_message
@@ -42,7 +42,7 @@ MOST_COMPARED = 200
 """Maximum comparisons for learning: a long cassette is not compared completely at the end of a run."""
 
 
-class InterchangeablePair(NamedTuple):
+class MergedRecordingPair(NamedTuple):
     volatile: tuple[str, ...]
     first: int
     second: int
@@ -55,7 +55,9 @@ class _RecordingWithCanonical(NamedTuple):
     canonical: Canonical
 
 
-def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[LearnedField, ...]:
+def learn_fields_from_cassette(
+    store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
+) -> tuple[LearnedField, ...]:
     """Return values outside the known fields that vary between runs, where exactly one older recording fits."""
     lessons: list[LearnedField] = []
     known = (*read_volatile_fields(store, cassette), *list_builtin_fields())
@@ -80,12 +82,12 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 
 def find_interchangeable_recordings(
     store: Store, cassette: str, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
-) -> list[InterchangeablePair]:
+) -> list[MergedRecordingPair]:
     fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *list_builtin_fields())))
     names = {field.name for field in fields}
     anywhere = any(field.is_outside_of_results for field in fields)
     tools = {json.dumps(field.tool).encode() for field in fields}
-    tables: dict[tuple[str, str], tuple[Bindings, FittedMessageCache]] = {}
+    tables: dict[tuple[str, str], tuple[Bindings, MatchedMessageCache]] = {}
     found = []
     for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
         held = [each for each in group if anywhere or any(tool in each.canonical.body for tool in tools)]
@@ -96,7 +98,7 @@ def find_interchangeable_recordings(
                 which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
                     table = _build_bindings(recorded.row, present.row, fields)
-                    tables[which] = table, FittedMessageCache()
+                    tables[which] = table, MatchedMessageCache()
                 table, fitted = tables[which]
                 fit = match_request_values(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
@@ -105,7 +107,7 @@ def find_interchangeable_recordings(
                     alike = not isinstance(answer, Mismatch) and _read_comparable_answer(
                         one, answer
                     ) == _read_comparable_answer(other)
-                    found.append(InterchangeablePair(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
+                    found.append(MergedRecordingPair(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
     return found
 
 
@@ -127,7 +129,9 @@ def _group_comparable_recordings(
 
 
 def _build_bindings(recorded: Interaction, present: Interaction, fields: Sequence[VolatileField] = ()) -> Bindings:
-    return Bindings(load_run_variables(recorded.run_variables), load_run_variables(present.run_variables), fields)
+    return Bindings(
+        deserialize_run_variables(recorded.run_variables), deserialize_run_variables(present.run_variables), fields
+    )
 
 
 def _read_comparable_answer(row: Interaction, response: Response | None = None) -> object:
@@ -138,19 +142,19 @@ def _read_comparable_answer(row: Interaction, response: Response | None = None) 
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]
 
 
-class RunWithNewerValues(NamedTuple):
+class RunRewrittenToNewValues(NamedTuple):
     interactions: list[Interaction]
     names: tuple[str, ...]
     """Run variables and volatile fields that were replaced, sorted."""
 
 
-def restate_run(
+def rewrite_with_newer_values(
     old: Sequence[Interaction],
     new: Sequence[Interaction],
     fields: Sequence[VolatileField],
     rules: Rules,
     upstreams: Mapping[str, str],
-) -> RunWithNewerValues:
+) -> RunRewrittenToNewValues:
     """Return the older recordings with the newer ones' values; those without declared variables stay as they are."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
@@ -177,7 +181,7 @@ def restate_run(
         else:
             made = one if one.key in same else _rewrite_with_newer_run_paths(one, new, names)
         restated.append(made)
-    return RunWithNewerValues(restated, tuple(sorted(names)))
+    return RunRewrittenToNewValues(restated, tuple(sorted(names)))
 
 
 def compare_recorded_requests(

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, override
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp_answer_replay import (
-    AnswerPart,
-    SendCondition,
+    AnswerPartCondition,
+    McpAnswerPartWithWait,
     adapt_mcp_answer_ids,
     answers,
     build_mcp_error_answer,
@@ -30,12 +31,11 @@ from llmproxy.core.mcp_answer_replay import (
 from llmproxy.core.sessions.exchange import Exchange, TelemetryRefused
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Key, Response
 from llmproxy.protocol import Channel, Decision
-from llmproxy.proxy_calls import Call
 
 SLACK = 1.0
 """Seconds of tolerance: an answer's times count from its release, which is a little after its arrival."""
@@ -85,7 +85,7 @@ class McpAnswerPlayback:
         self.turns = None if turns is None else deque(turns)
         """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
-    def _split_answer_into_parts(self) -> list[AnswerPart] | None:
+    def _split_answer_into_parts(self) -> list[McpAnswerPartWithWait] | None:
         exchange, response = self._exchange, self.response
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
@@ -94,12 +94,12 @@ class McpAnswerPlayback:
             messages = [(row.started_at, row.id) for row in rows if row.operation not in (STREAM, END)]
             return split_standalone_sse_stream(response, self._recorded.started_at, messages)
         turns = split_at_server_requests(response)
-        told = turns or [AnswerPart(SendCondition.NOTHING, None, response.body)]
+        told = turns or [McpAnswerPartWithWait(AnswerPartCondition.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client left, and so may this one
-            return [*told, AnswerPart(SendCondition.FOR_EVER, None, b"")]
+            return [*told, McpAnswerPartWithWait(AnswerPartCondition.FOR_EVER, None, b"")]
         # Else its connection breaks where the recorded one did.
         if response.ending is Ending.CUT and (turns or self._is_ndjson):
-            return [*told, AnswerPart(SendCondition.BROKEN, None, b"")]
+            return [*told, McpAnswerPartWithWait(AnswerPartCondition.BROKEN, None, b"")]
         return turns
 
     @property
@@ -121,22 +121,22 @@ class McpAnswerPlayback:
                 taken.append(self._build_refusal(ready))
                 break
             taken.append(self.turns.popleft().data)
-            if self.turns and self.turns[0].wait is SendCondition.ANSWER:  # its question was in the part before
+            if self.turns and self.turns[0].wait is AnswerPartCondition.ANSWER:  # its question was in the part before
                 self._questions[self._exchange.route.provider.name, json.dumps(self.turns[0].what)] = None
         return taken, 0.0
 
-    def _may_send_part(self, turn: AnswerPart) -> bool | str:
+    def _may_send_part(self, turn: McpAnswerPartWithWait) -> bool | str:
         """Return whether a turn's data may be sent now; a text: never, with the reason."""
         match turn.wait:
-            case SendCondition.NOTHING:
+            case AnswerPartCondition.NOTHING:
                 return True
-            case SendCondition.SERVED:
+            case AnswerPartCondition.SERVED:
                 return turn.what in self._exchange.session.served or self._recorded.id is None
-            case SendCondition.FOR_EVER:
+            case AnswerPartCondition.FOR_EVER:
                 return False
-            case SendCondition.BROKEN:
+            case AnswerPartCondition.BROKEN:
                 return BROKE_OFF
-            case SendCondition.ANSWER:
+            case AnswerPartCondition.ANSWER:
                 which = (self._exchange.route.provider.name, json.dumps(turn.what))
                 if which not in self._replies and (reply := self._questions.get(which)) is not None:
                     del self._questions[which]

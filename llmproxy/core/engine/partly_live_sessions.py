@@ -1,4 +1,4 @@
-"""Sessions with live and recorded channels (`live_or_recorded.LiveSession`): what differs in handling a request."""
+"""Sessions with live and recorded channels (`live_or_recorded.PartlyLiveSession`): what differs for a request."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, override
 
-from llmproxy.core.dialects.codecs import get_miss_status, write_error
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.dialects.streams import list_json_body_parts
+from llmproxy.core.dialects.dialect_table import get_miss_status, write_error
+from llmproxy.core.dialects.stream_events import list_json_body_parts
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
@@ -18,28 +19,27 @@ from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
     LiveChannelSettings,
-    LiveSession,
+    PartlyLiveSession,
     RecordedToolSequence,
     format_call_display_name,
     is_model_request,
-    is_request_for_tool_call,
+    is_same_call_as_mcp_request,
     may_change_tool_state,
     may_depend_on_tool_state,
-    order_recorded_tool_calls,
     split_tools_by_read_only,
+    track_recorded_tool_state,
 )
 from llmproxy.core.mcp_answer_replay import build_refusal
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
-from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_cassette_sample
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_sample_name
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownToolPolicy
-from llmproxy.proxy_calls import Call
 
 
 class NoRecordingsToServe(RefusedError):
@@ -60,7 +60,7 @@ class PartlyLiveInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannelSettings) -> None:
         """Begin the child cassette. Raises NoRecordingsToServe."""
         self._parts, self._session = parts, session
-        cassette, sample = split_cassette_sample(session.name)
+        cassette, sample = split_sample_name(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
         places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
         parent = next((place for place in places if store is not None and store.has_recordings(*place)), None)
@@ -70,7 +70,7 @@ class PartlyLiveInterceptor(Interceptor[Exchange]):
                 " so there is nothing to serve beside live channels."
             )
             raise NoRecordingsToServe(msg, hint="Record it first, with its tools.")
-        self.live_session = LiveSession(live, parent, "")
+        self.live_session = PartlyLiveSession(live, parent, "")
         self._begin_child_cassette()
         session.cassette, session.sample = parent
 
@@ -273,14 +273,14 @@ def _name_call(exchange: Exchange) -> str:
     )
 
 
-def _build_recorded_tool_sequence(live_session: LiveSession, store: Store) -> RecordedToolSequence:
+def _build_recorded_tool_sequence(live_session: PartlyLiveSession, store: Store) -> RecordedToolSequence:
     rows = [row for row in store.list_summaries(*live_session.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 
     def changes(row: StoredCallSummary) -> bool:
         return may_change_tool_state(row, reading, live_session.asked.is_user_declared_read_only)
 
-    return order_recorded_tool_calls((row for row in rows if not live_session.is_channel_live(row.channel)), changes)
+    return track_recorded_tool_state((row for row in rows if not live_session.is_channel_live(row.channel)), changes)
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[StoredCallSummary]) -> dict[str, frozenset[str]]:
@@ -306,8 +306,8 @@ def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
     return json.dumps([response.status, bare], sort_keys=True)
 
 
-def _is_requested_by_model(live_session: LiveSession, store: Store, id_: int) -> bool:
+def _is_requested_by_model(live_session: PartlyLiveSession, store: Store, id_: int) -> bool:
     if not live_session.announced:
         return False
     request = store.load(id_).request.body
-    return any(is_request_for_tool_call(request, call.name, call.arguments) for call in live_session.announced)
+    return any(is_same_call_as_mcp_request(request, call.name, call.arguments) for call in live_session.announced)

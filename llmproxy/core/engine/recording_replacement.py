@@ -20,8 +20,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple, override
 
 from llmproxy.amount_formatting import format_count
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.changes.change import Change, RefusalReason
-from llmproxy.core.dialects.conversation import read_interaction_message, read_request_messages
+from llmproxy.core.dialects.conversation import read_interaction_answer, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_maximum_cost
 from llmproxy.core.engine.carried_answers import CarriedAnswerOutcome
@@ -37,14 +38,13 @@ from llmproxy.core.store.queries import (
     read_interaction_summary,
 )
 from llmproxy.core.store.reader import KeyedRecording, Place, RequestKeyChange
-from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key
 from llmproxy.core.traffic.response_plan import SendingPlan
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import CHOSEN_RECORDING, OFFLINE, Channel, Decision, Exhausted, Mode, ReplayScope, Update
-from llmproxy.proxy_calls import Call
 
 _DAY = 86_400
 
@@ -389,7 +389,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
             slots = store.find_keyed(*self.old_cassette_place, call.party, key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
-        call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_message(recorded)))
+        call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_answer(recorded)))
         call.nth = call.session.count_arrival(call.party_and_key, 1)
         call.session.keep_recording_key(call.party_and_key)
         call.decision = Decision.RECORD
@@ -411,7 +411,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
         return not self._state.config.change or change.name in self._state.config.change
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_message(made)
+        asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_answer(made)
         if asked is None or answer is None:
             return
         self._new.append(answer)

@@ -24,7 +24,7 @@ from llmproxy.core.keys.head_rules import (
     CREDENTIAL,
     DECLARED,
     SAID_HEADER,
-    explain_cookie_ignored_in_key,
+    find_cookie_ignore_reason,
     fingerprint_unstored_fields,
     read_cookies,
 )
@@ -42,9 +42,9 @@ from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_server_o
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     Family,
+    build_http_service_name,
     find_host_in_path,
     get_call_channel,
-    name_service_by_host,
 )
 from llmproxy.core.providers.routing import (
     DEFAULT,
@@ -59,17 +59,17 @@ from llmproxy.core.providers.stubs import (
     OPERATIONS,
     WELL_KNOWN,
     Stub,
-    find_stub_host,
+    find_auxiliary_call_host,
     find_stubs,
     has_stubs,
     list_all_stubs,
 )
 from llmproxy.core.providers.upstreams_and_rates import check_aws_signature_host, get_port_or_default, provider_of_host
-from llmproxy.core.secrets.encoded_secret_redaction import FingerprintCache
+from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
-from llmproxy.core.store.rows import decode_sql_text, parse_headers
+from llmproxy.core.store.row_conversion import decode_sql_text, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import (
@@ -78,7 +78,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     overwrite_existing_header,
     read_retry_count_if_sent,
-    without,
+    remove_headers,
 )
 from llmproxy.core.traffic.response_plan import find_client_path_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
@@ -167,12 +167,12 @@ class RequestHeadRouter:
 
     def _strip_and_fingerprint_headers(self, headers: Headers, where: Route) -> Headers:
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not where.known and (said := fingerprint_unstored_fields(kept, FingerprintCache().digest)):
+        if not where.known and (said := fingerprint_unstored_fields(kept, SecretFingerprintCache().digest)):
             kept = (*kept, (SAID_HEADER, said))
         if not self._config.match_credential:
             return kept
         if self._secret is None:
-            self._secret = read_store_secret(self._config.store)
+            self._secret = load_credential_hash_secret(self._config.store)
         return (*kept, (CALLER_HEADER, fingerprint_credential(headers, where.target, self._secret, known=where.known)))
 
     def _route_request(
@@ -191,7 +191,7 @@ class RequestHeadRouter:
             if recorded and (there := find_host_in_path(rest, recorded)) is not None:
                 return route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
             named = DEFAULT in upstreams or REST in upstreams  # requests without a provider go there
-            if (there := find_stub_host(self._stubs, method, rest, headers, named=named)) is not None:
+            if (there := find_auxiliary_call_host(self._stubs, method, rest, headers, named=named)) is not None:
                 stubbed = route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
                 if self._find_stubs_for_head(stubbed, method, headers):
                     return stubbed, False
@@ -203,7 +203,7 @@ class RequestHeadRouter:
                 found = route(f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
         if host_matches(recorded, name) or self.may_host_be_stubbed(name, offline=True):
-            provider, url = name_service_by_host(scheme, name, port)
+            provider, url = build_http_service_name(scheme, name, port)
             found, ours = route_by_host(*host, target, {provider: url}), host_matches(recorded, name)
             if found is not None and (ours or self._find_stubs_for_head(found, method, headers)):
                 return found, ours
@@ -262,7 +262,7 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
             for name, value in headers
             if name.lower() == "cookie"
             for each, text in read_cookies(value)
-            if explain_cookie_ignored_in_key(each) == CREDENTIAL
+            if find_cookie_ignore_reason(each) == CREDENTIAL
         )
         if found:
             return _digest_secret("\n".join(found), secret)
@@ -272,12 +272,12 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
     return "none" if found_key is None else _digest_secret(found_key, secret)
 
 
-def fingerprint_body_credentials(body: bytes, store: Path) -> str:
+def digest_body_credentials(body: bytes, store: Path) -> str:
     if b"authorization" not in body:
         return ""
     tree = parse_json(body)
     found = [text for path in CONNECTORS for text in iter_texts_at_path(tree, path.split("."))]
-    return "connectors " + _digest_secret("\n".join(found), read_store_secret(store)) if found else ""
+    return "connectors " + _digest_secret("\n".join(found), load_credential_hash_secret(store)) if found else ""
 
 
 def _extract_key_from_authorization(value: str) -> str:
@@ -294,7 +294,7 @@ def _digest_secret(value: str, secret: bytes) -> str:
     return hmac.new(secret, value.encode("utf-8", "surrogatepass"), "sha256").hexdigest()[:16]
 
 
-def read_store_secret(store: Path) -> bytes:
+def load_credential_hash_secret(store: Path) -> bytes:
     """Return a store's secret, created at first use, readable by its owner. Raises MachineError if that fails."""
     path = Path(f"{store}.secret")
     try:
@@ -304,7 +304,7 @@ def read_store_secret(store: Path) -> bytes:
                 file.write(secrets.token_bytes(_SECRET_LENGTH))
         found = path.read_bytes()
     except FileExistsError:  # another process was quicker
-        return read_store_secret(store)
+        return load_credential_hash_secret(store)
     except OSError as error:
         msg = f"cannot read or make {path}, which --match-credential needs: {error.strerror or error}"
         raise MachineError(msg) from error
@@ -326,7 +326,7 @@ class KeyDeriver:
 
     def derive_key(self, exchange: Exchange, body: bytes) -> tuple[CachedKeyEntry, Canonical | None]:
         config = self._state.config
-        if config.match_credential and (said := fingerprint_body_credentials(body, config.store)):
+        if config.match_credential and (said := digest_body_credentials(body, config.store)):
             exchange.request.add_key_header(CALLER_HEADER, said)
         digest = self._state.memory.digest_unnormalized_request(exchange.place.counted, body)
         learned = self._state.redactor.epoch
@@ -420,7 +420,7 @@ class KeyDeriver:
         if coding and coding.strip().lower() != "identity":
             try:
                 body = decode_body(body, coding, self._state.config.max_request)
-                headers = without(headers, "content-encoding")
+                headers = remove_headers(headers, "content-encoding")
             except ValueError as why:
                 exchange.note = f"request body is not {coding}: {why}"
         request = Request(exchange.method, exchange.route.target, headers, body)

@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import find_client_that_drops_options
 from llmproxy.core.dialects.conversation import read_last_user_text
+from llmproxy.core.dialects.dialect_table import find_client_degrading_retry
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import find_fork
@@ -21,13 +21,13 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.mcp_answer_replay import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedElsewhere, build_miss_explanation
-from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter
+from llmproxy.core.misses.nearest_recording import AS_RECORDED, RunValueRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unconfigured_upstream
 from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
-from llmproxy.core.sessions.session import MissedCall, Question, Session, split_cassette_sample
+from llmproxy.core.sessions.session import MissedCall, Question, Session, split_sample_name
 from llmproxy.core.store.queries import canonical_of, find_cassettes_with_key
 from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_abandoned_twice
 from llmproxy.core.store.store import Store
@@ -145,7 +145,7 @@ PLACES = 3
 
 def build_initial_miss_context(exchange: Exchange, config: Config) -> MissContext:
     session = exchange.session
-    is_own = session.cassette == split_cassette_sample(config.cassette)[0]
+    is_own = session.cassette == split_sample_name(config.cassette)[0]
     again = replace(config.again, names_cassette=is_own or not config.again.is_for_one_command)
     return MissContext(
         mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
@@ -163,7 +163,7 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 
 
 def _list_candidates(
-    exchange: Exchange, config: Config, store: Store, wording: RecordingRewriter
+    exchange: Exchange, config: Config, store: Store, wording: RunValueRewriter
 ) -> list[tuple[int, Canonical]]:
     place, found = (exchange.session.cassette, exchange.party), list[tuple[int, Canonical]]()
     for id_ in store.list_candidate_ids(*place, exchange.route.provider.name, exchange.operation, CANDIDATES):
@@ -186,7 +186,7 @@ class RepeatedMiss(MissError):
 
 def identify_question_across_retries(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return the values that all attempts at a request share, for a client that drops options and repeats it."""
-    client = find_client_that_drops_options(exchange.request.headers)
+    client = find_client_degrading_retry(exchange.request.headers)
     if client is None:
         return None
     turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
@@ -257,7 +257,7 @@ class MissExplainer:
         return build_miss_explanation(context, wanted, found, wording, add_recorded)
 
 
-class RequestStages:
+class RequestDecider:
     def __init__(self, state: EngineState, keying: KeyDeriver, misses: MissExplainer) -> None:
         self._state, self._keying, self._misses = state, keying, misses
 

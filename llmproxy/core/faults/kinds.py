@@ -16,30 +16,30 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from llmproxy.core.dialects.answers import (
+from llmproxy.core.dialects.answer_writing import (
+    build_provider_answer,
     can_build_provider_answer,
     dump_json,
     has_tool_arguments_as_text,
     sse,
-    write_answer,
 )
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.dialect_table import (
     REASONS,
     FailedCall,
     build_provider_error_response,
-    find_operation_codec,
-    get_codec_or_default,
+    find_dialect_codec,
     get_dialect,
+    get_dialect_codec,
 )
-from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import detect_framing, iter_aws_event_frames, write_aws_frame
+from llmproxy.core.dialects.stream_events import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
-from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultyAnswer, Parameter, Values
+from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultParameter, FaultyAnswer, Values
 from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_message
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_grpc_failure_headers
-from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, without
+from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, remove_headers
 from llmproxy.protocol import Channel
 
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -93,7 +93,7 @@ def scale_time_by_speed(offset: int, speed: float) -> int:
     return round(offset / speed) if speed else 0
 
 
-def replace_response_pieces(
+def rebuild_response_from_pieces(
     response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
 ) -> Response:
     """Return the answer with other pieces. `cut`: without a proper end; `head`: microseconds until its head."""
@@ -113,7 +113,7 @@ NO_VALUES: Values = {}
 
 
 def build_piece_changing_fault_kind(
-    name: str, about: str, sound: str, change: ChangePieces, *takes: Parameter, streamed: bool = False,
+    name: str, about: str, sound: str, change: ChangePieces, *takes: FaultParameter, streamed: bool = False,
     cut: bool = False, reset: bool = False, sweep: Values | None = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
     """Return a kind that sends other pieces; `cut`: without a proper end; `reset`: with a reset after them."""
@@ -126,13 +126,13 @@ def build_piece_changing_fault_kind(
         return (
             None
             if pieces is None
-            else FaultyAnswer(replace_response_pieces(answer, pieces, call.speed, cut=cut), reset)
+            else FaultyAnswer(rebuild_response_from_pieces(answer, pieces, call.speed, cut=cut), reset)
         )
 
     return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
 
 
-def split_after_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+def split_after_nth_chunk(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
     """Split after the `number`-th piece (0: in the middle), before the end; with fewer pieces, inside the last one."""
     many = int(number) or len(pieces) // 2
     if 0 < many < len(pieces):
@@ -160,7 +160,7 @@ _AFTER_PAUSE = "retries with growing pauses, and reports after some attempts tha
 
 
 def _build_status_kind(
-    number: int, about: str, sound: str = _AFTER_PAUSE, *takes: Parameter, sweep: Values | None = NO_VALUES
+    number: int, about: str, sound: str = _AFTER_PAUSE, *takes: FaultParameter, sweep: Values | None = NO_VALUES
 ) -> FaultKind:
     def do(call: CandidateCall, values: Values) -> FaultyAnswer:
         wait = values.get("retry_after", 0)
@@ -184,7 +184,7 @@ def _write_error_event(call: CandidateCall, answer: Response, number: int) -> by
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
         return write_aws_frame({**about, ":message-type": "exception"}, dump_json(body))
-    codec = find_operation_codec(call.operation)
+    codec = find_dialect_codec(call.operation)
     write = (codec and codec.error_event) or get_dialect(call.family).error_event
     name, value = write(number)
     return dump_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
@@ -198,14 +198,14 @@ def _halve_bytes(data: bytes) -> bytes:
 
 
 def _cut_frame(_call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
-    sent, left = split_after_piece(pieces, values["chunk"])
+    sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(replace(each, data=_halve_bytes(each.data)) for each in left[:1])]
 
 
 def _cut_character(_call: CandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
     if not answer.body:
         return None
-    sent, left = split_after_piece(pieces, values["chunk"])
+    sent, left = split_after_nth_chunk(pieces, values["chunk"])
     wide = ((n, at) for n, each in enumerate(left) for at, byte in enumerate(each.data) if byte >= 0xC0)
     found = None if get_framing(answer) == "aws" else next(wide, None)  # the first multi-byte character
     if found is None:  # only ASCII: cut inside a character that was not there
@@ -224,7 +224,7 @@ def _delay(piece: Chunk, seconds: float) -> Chunk:
 
 
 def _stall_stream(_call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
-    sent, left = split_after_piece(pieces, values["chunk"])
+    sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(_delay(each, values["seconds"]) for each in left)]
 
 
@@ -235,7 +235,7 @@ def _delay_start(call: CandidateCall, values: Values) -> FaultyAnswer | None:
     head = scale_time_by_speed(answer.head_offset, call.speed)
     if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
-    return FaultyAnswer(replace_response_pieces(answer, pieces, call.speed, head=head))
+    return FaultyAnswer(rebuild_response_from_pieces(answer, pieces, call.speed, head=head))
 
 
 # -- bodies
@@ -269,7 +269,7 @@ def _malform_json(_call: CandidateCall, answer: Response, pieces: list[Chunk], v
         return None
     if len(pieces) == 1:
         return [replace(pieces[0], data=_halve_bytes(pieces[0].data))]
-    sent, left = split_after_piece(pieces, values["chunk"])
+    sent, left = split_after_nth_chunk(pieces, values["chunk"])
     broken = replace(left[0], data=_edit_piece(get_framing(answer), left[0].data, _halve_bytes))
     return [*sent, broken, *left[1:]]
 
@@ -313,10 +313,10 @@ def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> Fa
 
     kind = get_framing(answer)
     pieces = [replace(each, data=_edit_piece(kind, each.data, edit)) for each in time_answer_pieces(answer, call.speed)]
-    headers = without(answer.headers, *get_codec_or_default(call.operation).count_headers)
+    headers = remove_headers(answer.headers, *get_dialect_codec(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
-    return FaultyAnswer(replace_response_pieces(replace(answer, headers=headers), pieces, call.speed))
+    return FaultyAnswer(rebuild_response_from_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
 # -- complete but bad answers of a model, or of its provider
@@ -337,16 +337,16 @@ def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> F
         used = read_usage(call.family, call.operation, answer.mime_type, answer.body, answer.headers)
         tokens = {"prompt_tokens": used.input or 0, "completion_tokens": used.output or 0}
         message, finish = changed
-        made = write_answer(
+        made = build_provider_answer(
             call.operation, call.body, call.target, call.model, message, stream=call.stream, call=call.nth,
             finish=finish, usage={**tokens, "total_tokens": sum(tokens.values())},
         )  # fmt: skip
-        headers = (*without(answer.headers, "content-type"), ("content-type", made.mime_type))
+        headers = (*remove_headers(answer.headers, "content-type"), ("content-type", made.mime_type))
         last = time_answer_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
         made = replace(made, headers=headers, head_offset=answer.head_offset)
-        return FaultyAnswer(replace_response_pieces(made, pieces, call.speed))
+        return FaultyAnswer(rebuild_response_from_pieces(made, pieces, call.speed))
 
     return FaultKind(name, about, sound, do, needs_answer=True, again=False)
 
@@ -401,7 +401,7 @@ _SESSION_GONE = -32001
 
 def _build_mcp_kind(
     name: str, about: str, sound: str, answer: Callable[[dict[str, Any], CandidateCall, Values], FaultyAnswer | None],
-    *takes: Parameter, sweep: Values = NO_VALUES,
+    *takes: FaultParameter, sweep: Values = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
     """Return a kind for requests (`asked`) that expect an answer; no server is called."""
 
@@ -447,7 +447,7 @@ _FAILS = "returns an error to the model as the tool's result, or retries if that
 _ROWS = (
     _build_status_kind(
         429, "a rate limit with retry-after", "waits for the time in retry-after, then retries",
-        Parameter("retry_after", 1, "seconds in the header retry-after"),
+        FaultParameter("retry_after", 1, "seconds in the header retry-after"),
     ),
     _build_status_kind(500, "the provider's internal error"),
     _build_status_kind(502, "a gateway's HTML page"),
@@ -456,8 +456,8 @@ _ROWS = (
     FaultKind(
         "refused", "the connection is reset, and the port refuses new connections for `seconds`",
         _AGAIN, lambda _call, values: FaultyAnswer(None, reset=True, shut=values["seconds"]),
-        (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
-        transports=_BOTH, shared=True, sweep=None,
+        (FaultParameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),),
+        channels=_ALL, transports=_BOTH, shared=True, sweep=None,
     ),
     FaultKind(
         "reset", "the connection is reset before any answer", _AGAIN,
@@ -472,23 +472,23 @@ _ROWS = (
     FaultKind(
         "slow-start", "the first event, or the whole body, is `seconds` late",
         "waits until its own timeout, then retries or reports the timeout", _delay_start,
-        (Parameter("seconds", 10, "seconds to wait"),), needs_answer=True, sweep=None,
+        (FaultParameter("seconds", 10, "seconds to wait"),), needs_answer=True, sweep=None,
     ),
     build_piece_changing_fault_kind(
         "slow-tokens", "a pause of `seconds` before each event of a stream but the first",
         "continues to read, because data still arrives",
         lambda _call, _answer, pieces, values:
             [_delay(each, n * values["seconds"]) for n, each in enumerate(pieces)] if len(pieces) > 1 else None,
-        Parameter("seconds", 0.5, "seconds between two events"), streamed=True, sweep=None,
+        FaultParameter("seconds", 0.5, "seconds between two events"), streamed=True, sweep=None,
     ),
     build_piece_changing_fault_kind(
         "stall", "the answer pauses for `seconds` after `chunk` events, then continues",
         "stops at its own timeout, and retries or reports it; never waits forever", _stall_stream,
-        Parameter("seconds", 30, "seconds of silence"), CHUNK, sweep={"seconds": 5},
+        FaultParameter("seconds", 30, "seconds of silence"), CHUNK, sweep={"seconds": 5},
     ),
     build_piece_changing_fault_kind(
         "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE,
-        lambda _call, _answer, pieces, values: split_after_piece(pieces, values["chunk"])[0], CHUNK, cut=True,
+        lambda _call, _answer, pieces, values: split_after_nth_chunk(pieces, values["chunk"])[0], CHUNK, cut=True,
         reset=True,
     ),
     build_piece_changing_fault_kind(
@@ -521,7 +521,7 @@ _ROWS = (
     FaultKind(
         "wrong-usage", "the answer with wrong token counts: `factor` times the recorded ones", _COUNT,
         lambda call, values: _change_answer_json(call, lambda value: _falsify_usage(value, values["factor"])),
-        (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), needs_answer=True, sweep=None,
+        (FaultParameter("factor", 10, "factor for the token counts", 0, 1e6),), needs_answer=True, sweep=None,
     ),
     _build_content_kind(
         "empty-answer", "an answer without text and without tool calls", "retries, or reports that the answer is empty",
@@ -553,7 +553,7 @@ _ROWS = (
     _build_mcp_kind(
         "mcp-error", "the MCP server answers with the JSON-RPC error `code`", _FAILS,
         lambda asked, _call, values: _answer_message(_build_error(asked, int(values["code"]), "Internal error")),
-        Parameter("code", _INTERNAL_ERROR, "the error's code", -32768, -32000, whole=True),
+        FaultParameter("code", _INTERNAL_ERROR, "the error's code", -32768, -32000, whole=True),
     ),
     _build_mcp_kind(
         "mcp-tool-error", "the tool fails: a result with isError",
@@ -565,7 +565,7 @@ _ROWS = (
         lambda asked, _call, values: _answer_message(
             _build_error(asked, _INTERNAL_ERROR, "Request timed out"), late=values["seconds"]
         ),
-        Parameter("seconds", 60, "seconds of silence"), sweep={"seconds": 5},
+        FaultParameter("seconds", 60, "seconds of silence"), sweep={"seconds": 5},
     ),
     _build_mcp_kind(
         "mcp-gone",

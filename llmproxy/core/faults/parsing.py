@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultRule, Faults, Parameter
+from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultParameter, FaultRule, Faults
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
@@ -185,10 +185,10 @@ def _check_members(row: Mapping[str, Json], names: Iterable[str], where: str) ->
             raise BadFaults(f"unknown member {_format_value(name)}{near}", hint=hint, where=where)
 
 
-_PROBABILITY = Parameter("probability", 1, "", 0, 1)
+_PROBABILITY = FaultParameter("probability", 1, "", 0, 1)
 
 
-def _parse_number(value: Json, wanted: Parameter, where: str) -> float:
+def _parse_number(value: Json, wanted: FaultParameter, where: str) -> float:
     good = isinstance(value, int | float) and not isinstance(value, bool) and wanted.low <= value <= wanted.high
     if not good or (wanted.whole and value != int(value)):
         kind = "a whole number" if wanted.whole else "a number"

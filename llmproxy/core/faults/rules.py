@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.mcp_answer_replay import list_called_tool_names
+from llmproxy.core.mcp_answer_replay import read_mcp_called_tool
 from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, get_call_channel
 from llmproxy.core.providers.routing import get_dialect_family
 from llmproxy.core.traffic.interaction import Interaction, Response, header
@@ -26,7 +26,7 @@ ALWAYS = 1 << 30
 """Value of `times: always`: no retry of the request gets its recorded answer."""
 
 
-class Parameter(NamedTuple):
+class FaultParameter(NamedTuple):
     name: str
     default: float
     about: str
@@ -90,7 +90,7 @@ class FaultKind:
     sound: str
     """Expected behaviour of a correct agent."""
     do: Break
-    takes: tuple[Parameter, ...] = ()
+    takes: tuple[FaultParameter, ...] = ()
     needs_answer: bool = False
     """Whether it changes the answer, the recorded one or the provider's; False: it replaces it, and none is sent for.
     """
@@ -171,7 +171,7 @@ class ChosenFault(NamedTuple):
         return f"fault {self.kind.name} (rule {self.number})"
 
 
-CHUNK = Parameter("chunk", 0, "events of a stream before the fault; 0: half of the answer", 0, 1 << 20, whole=True)
+CHUNK = FaultParameter("chunk", 0, "events of a stream before the fault; 0: half of the answer", 0, 1 << 20, whole=True)
 
 
 KEPT = 1_000
@@ -277,7 +277,7 @@ def get_http_or_stdio_transport(provider: str) -> str:
 
 def list_called_tools(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
     if operation.startswith(MCP_PREFIX):
-        return list_called_tool_names(request)
+        return read_mcp_called_tool(request)
     said = None if answer is None else read_response_message(operation, answer)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 

@@ -15,15 +15,15 @@ from typing import Any
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
-from llmproxy.core.store import rows
+from llmproxy.core.store import row_conversion
 from llmproxy.core.store.file import statements
-from llmproxy.core.store.reader import Place, Readable
-from llmproxy.core.store.rows import decode_sql_text, to_sql
+from llmproxy.core.store.reader import Place, StoreReader
+from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_program_prefix
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample
 
-_COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
+_COPIED = ", ".join(name for name in row_conversion.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
 INSERT INTO interactions (cassette, sample, started_at, position, occurrence, request_body, response_body, {_COPIED})
 SELECT ?, ?, coalesce(?, started_at), ?, ?, request_body, response_body, {_COPIED} FROM interactions WHERE id = ?
@@ -63,7 +63,7 @@ class Fork:
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
-        parent = format_sample_name(self.parent, self.parent_sample)
+        parent = format_cassette_sample(self.parent, self.parent_sample)
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def was_channel_offline(self, channel: str) -> bool:
@@ -142,15 +142,15 @@ def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
     conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({marks})", row)  # noqa: S608 - our own names
 
 
-def find_fork(store: Readable, cassette: str, sample: int) -> Fork | None:
+def find_fork(store: StoreReader, cassette: str, sample: int) -> Fork | None:
     return next(_query_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)), None)
 
 
-def list_forks(store: Readable) -> list[Fork]:
+def list_forks(store: StoreReader) -> list[Fork]:
     return list(_query_forks(store, "ORDER BY created_at, cassette, sample", ()))
 
 
-def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iterator[Fork]:
+def _query_forks(store: StoreReader, rest: str, values: tuple[object, ...]) -> Iterator[Fork]:
     found = store.query(f"SELECT {_FIELDS} FROM forks {rest}", values)  # noqa: S608 - constants
     for cassette, parent, step, why, sample, parent_sample, shared, path, overrides, created_at, live in found:
         yield Fork(
@@ -187,7 +187,7 @@ def lease_cassette_name(
 def store_fork_with_copies(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
-        statements.ensure_cassette(conn, name, fork.sample, now)
+        statements.ensure_cassette_row(conn, name, fork.sample, now)
         for copy in shared:
             position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]
             values = (name, fork.sample, copy.started_at, position, copy.occurrence, copy.id)

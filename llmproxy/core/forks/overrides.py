@@ -266,37 +266,37 @@ class NumberedToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class ToolOverrideAtCall:
     override: ToolOverride
     place: NumberedToolCall
 
 
 @dataclass(slots=True)
-class Swapped:
+class OverriddenRequest:
     body: bytes
-    swaps: tuple[Swap, ...] = ()
+    swaps: tuple[ToolOverrideAtCall, ...] = ()
     seen: tuple[str, ...] = ()
     """Names of tools with calls or results in the request."""
     calls: dict[str, NumberedToolCall] = field(default_factory=dict)
     """Calls in its history, by id."""
 
 
-def replace_tool_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
+def replace_tool_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> OverriddenRequest:
     """Replace the results of a request. A body that is no JSON object is returned unchanged."""
     tree = parse_json(body)
     if not isinstance(tree, dict):
-        return Swapped(body)
+        return OverriddenRequest(body)
     reader = _ResultSwapper(overrides, known)
     reader.swap_body_in_place(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
     if reader.swaps:
         body = json.dumps(tree, separators=(",", ":")).encode()
-    return Swapped(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
+    return OverriddenRequest(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
 
 
 class _ResultSwapper:
     def __init__(self, overrides: Overrides, known: Known) -> None:
         self._overrides, self._known = overrides, known
-        self.swaps: list[Swap] = []
+        self.swaps: list[ToolOverrideAtCall] = []
         self.seen: list[str] = []
         self.calls: dict[str, NumberedToolCall] = {}
         self._counts: dict[str, int] = {}
@@ -339,7 +339,7 @@ class _ResultSwapper:
         self._results[place.tool] = max(self._results.get(place.tool, 0), place.nth)
         found = self._overrides.find_tool_override(place.tool, place.nth, place.arguments)
         if found is not None:
-            self.swaps.append(Swap(found, place))
+            self.swaps.append(ToolOverrideAtCall(found, place))
         return found
 
     def _find_call_of_result(self, call_id: object, name: object) -> NumberedToolCall | None:

@@ -198,7 +198,7 @@ SAID_HEADER = "x-llmproxy-said"
 """Header field of a stored request with fingerprints of the counted fields whose values are never stored."""
 
 
-def explain_cookie_ignored_in_key(name: str) -> str:
+def find_cookie_ignore_reason(name: str) -> str:
     if _SESSION_COOKIE.search(name.lower()):
         return CREDENTIAL
     return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""
@@ -218,7 +218,7 @@ def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], s
             said += [
                 f"cookie {each}={fingerprint(text)}"
                 for each, text in read_cookies(value)
-                if not explain_cookie_ignored_in_key(each)
+                if not find_cookie_ignore_reason(each)
             ]
         elif (
             SECRET_HEADER.search(lower)

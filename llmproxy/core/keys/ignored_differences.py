@@ -19,7 +19,7 @@ from llmproxy.core.keys.head_rules import (
     explain_ignored_query_member,
     find_url_signature_members,
 )
-from llmproxy.core.keys.normalize import BodyShapeNormalizer, choose_body_normalization_shape
+from llmproxy.core.keys.normalize import BodyShapeNormalizer, find_operation_body_rules
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
@@ -186,7 +186,7 @@ def _find_ruled_places(tree: object, where: Route, rules: Rules) -> dict[Path, s
     found = {path: YOURS for path, _, _ in _find_tree_differences(tree, ruled)}
     if where.known and isinstance(ruled, dict):
         watched = _RuleTracer(where.stream)
-        watched.apply_shape(ruled, choose_body_normalization_shape(where, ruled))
+        watched.apply_shape(ruled, find_operation_body_rules(where, ruled))
         found |= watched.touched
     return found
 

@@ -11,7 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from llmproxy.core.providers.provider_table import MCP_PREFIX
-from llmproxy.core.traffic.interaction import Headers, header, without
+from llmproxy.core.traffic.interaction import Headers, header, remove_headers
 
 ANSWER = f"{MCP_PREFIX}answer"
 """The client's answer to a request of the server's."""
@@ -55,9 +55,9 @@ def is_rpc_message(tree: object) -> bool:
     return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))
 
 
-def parse_mcp_request(method: str, headers: Headers, tree: object) -> McpRequestKeyParts | None:
+def extract_mcp_key_parts(method: str, headers: Headers, tree: object) -> McpRequestKeyParts | None:
     """Return the parts of a request that count; None if it is not MCP. `method` is the HTTP method."""
-    kept = tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))
+    kept = tuple(each for each in remove_headers(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))
     if isinstance(tree, dict) and is_rpc_message(tree):
         canonicalize = _canonicalize_request if isinstance(tree.get("method"), str) else _canonicalize_answer
         return McpRequestKeyParts(_name_operation(tree), {**canonicalize(tree), **_collect_odd_members(tree)}, kept)

@@ -82,19 +82,19 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     """Derive the canonical form of a redacted request. Never raises, whatever the body is."""
     ready = compile_normalize_rules(rules)
     content_type = header(request.headers, "content-type") or ""
-    kind, tree = read_body(
+    kind, tree = detect_and_parse_body(
         request.body, content_type, named=not route.operation.startswith(_UNNAMED_FILES) if route.known else None
     )
-    if not route.known and (said := mcp.parse_mcp_request(request.method, request.headers, tree)) is not None:
+    if not route.known and (said := mcp.extract_mcp_key_parts(request.method, request.headers, tree)) is not None:
         return _canonicalize_mcp(request, route, said, ready)
     stream = asks_for_stream(route, tree if kind == "json" else None)
     walker = BodyShapeNormalizer(made_by, stream=stream)
     if kind == "json":
         tree = tree if ready.is_empty else apply_normalize_rules(tree, ready)
         if route.known and isinstance(tree, dict):
-            walker.apply_shape(tree, choose_body_normalization_shape(route, tree))
+            walker.apply_shape(tree, find_operation_body_rules(route, tree))
     elif tree is not None:
-        tree = scrub_form_fields(tree, ready)
+        tree = normalize_form_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
     path = canonicalize_ambiguous_path(request.target, slashes=route.model is None)
     return Canonical(
@@ -118,7 +118,7 @@ def list_server_state_ids(body: bytes, route: Route, rules: Rules) -> list[str]:
         with suppress(LossyJson):
             tree = apply_normalize_rules(parse(body), compile_normalize_rules(rules))
             if isinstance(tree, dict):
-                walker.apply_shape(tree, choose_body_normalization_shape(route, tree))
+                walker.apply_shape(tree, find_operation_body_rules(route, tree))
     return walker.refs
 
 
@@ -148,7 +148,7 @@ def _canonicalize_operation(request: Request, route: Route, walk: BodyShapeNorma
     return "/".join(segments)
 
 
-def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[str, object | None]:
+def detect_and_parse_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[str, object | None]:
     """Return the kind of a body and its tree. The content decides, because clients often send a wrong header or none.
 
     `named`: whether the server keeps the names of uploads; None for an unknown path, where parts' types count too.
@@ -223,7 +223,7 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def scrub_form_fields(fields: object, rules: Compiled) -> object:
+def normalize_form_fields(fields: object, rules: Compiled) -> object:
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -235,7 +235,7 @@ def scrub_form_fields(fields: object, rules: Compiled) -> object:
     ]
 
 
-def choose_body_normalization_shape(route: Route, tree: dict[str, object]) -> Shape:
+def find_operation_body_rules(route: Route, tree: dict[str, object]) -> Shape:
     operation = route.operation.partition("/")[0]
     if (route.family, operation) == built_in_body_rules.NATIVE:
         version = tree.get(built_in_body_rules.VERSION_MEMBER)

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from llmproxy.advice import StartCommand, format_command
+from llmproxy.advice import ProxyStartCommand, format_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.nearest_recording import (
     AS_RECORDED,
     COUNTED,
     Nearest,
-    RecordingRewriter,
+    RunValueRewriter,
     find_nearest_recording,
 )
 from llmproxy.core.providers.provider_table import Client, get_call_channel
@@ -49,7 +49,7 @@ class MissContext:
     last_user: str = ""
     store: str = DEFAULT_STORE
     store_exists: bool = True
-    again: StartCommand = field(default_factory=StartCommand)
+    again: ProxyStartCommand = field(default_factory=ProxyStartCommand)
     upstreams: Mapping[str, str] = field(default_factory=dict)
     """Upstreams that only its session has, or that the nearest recording came from and no option names."""
     recordings: int = 0
@@ -150,7 +150,7 @@ def build_miss_explanation(
     context: MissContext,
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
-    wording: RecordingRewriter = AS_RECORDED,
+    wording: RunValueRewriter = AS_RECORDED,
     add_recorded: Callable[[MissContext, int], MissContext] = lambda context, _: context,
 ) -> ExplainedMiss:
     """Explain a miss; `candidates`: (row, canonical request), 50 are enough; `add_recorded` adds facts of a row."""

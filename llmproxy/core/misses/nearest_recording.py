@@ -36,7 +36,7 @@ from llmproxy.core.traffic.json_diff import (
     classify_volatile_difference,
     count_common_prefix,
     count_common_suffix,
-    detect_volatile_value_kind,
+    detect_volatile_difference,
     is_volatile_value,
     list_unequal_values,
 )
@@ -106,7 +106,7 @@ class CandidateRewrittenForRun(NamedTuple):
     """Values that vary from run to run, not included in the differences of `canonical`."""
 
 
-class RecordingRewriter:
+class RunValueRewriter:
     """Rewrites recordings with this run's values, lazily; this base class leaves them as they are."""
 
     def find_cached_request(self, id_: int) -> Canonical | None:
@@ -123,11 +123,11 @@ class RecordingRewriter:
         return CandidateRewrittenForRun(whole)
 
 
-AS_RECORDED = RecordingRewriter()
+AS_RECORDED = RunValueRewriter()
 
 
 def find_nearest_recording(
-    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter = AS_RECORDED
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RunValueRewriter = AS_RECORDED
 ) -> Nearest | None:
     """Return the candidate most like `wanted`, None without candidates; `wording` rewrites them with this run's values.
 
@@ -221,7 +221,7 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
 
 
 def _count_common_by_candidate(
-    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RunValueRewriter
 ) -> dict[int, int]:
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()
@@ -249,7 +249,7 @@ def _count_common_by_candidate(
     return common
 
 
-def _rank_candidate(wanted: Canonical, id_: int, recorded: Canonical, common: int, wording: RecordingRewriter) -> _Rank:
+def _rank_candidate(wanted: Canonical, id_: int, recorded: Canonical, common: int, wording: RunValueRewriter) -> _Rank:
     said = find_messages_member(recorded.tree)[1]
     last = wording.restate_message(id_, recorded, len(said) - 1) if said else recorded.tree
     texts = _find_last_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:]
@@ -363,7 +363,7 @@ Told = dict[str, Any]
 
 def shorten_old_and_new_values(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, shortened: texts without most of their common beginning and end."""
-    made: Told = {"path": path, "looks": detect_volatile_value_kind(old, new), **({"where": where} if where else {})}
+    made: Told = {"path": path, "looks": detect_volatile_difference(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
         front = count_common_prefix(old, new)
         back = count_common_suffix(old, new, min(len(old), len(new)) - front)
@@ -429,7 +429,7 @@ def suggest_normalize_rules(old: Canonical, new: Canonical) -> NormalizeRulesSug
         return None
     rules, left, tried = Rules(), _count_remaining_differences(old, new, Rules()), 0
     for path, before, after in list_unequal_values(old.tree, new.tree, _LOOKED_AT):
-        if tried == _TRIED or not detect_volatile_value_kind(before, after):
+        if tried == _TRIED or not detect_volatile_difference(before, after):
             continue
         tried += 1
         for candidate in _suggest_ignoring_rules(path, before, after):
@@ -456,7 +456,7 @@ def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rul
 def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
     rules = Rules()
     for _ in range(_ROUNDS):
-        kind = detect_volatile_value_kind(old, new) or ""
+        kind = detect_volatile_difference(old, new) or ""
         found = next(_list_helpful_rules(kind, old, new, packs), None)
         if found is None:
             return None

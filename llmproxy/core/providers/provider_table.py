@@ -45,7 +45,7 @@ class Operation:
     """Members of the body that name objects which a request changes, though its path does not."""
 
 
-class DistinctiveRequestParts(NamedTuple):
+class ProviderRequestSigns(NamedTuple):
     exact: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
     """Prefixes of its paths, whatever follows."""
@@ -101,7 +101,7 @@ class Provider:
     pattern: str = field(default="", compare=False)
     """Name of the parser for paths with a model or a method; see `routing.find_operation_by_path`."""
     methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
-    own: DistinctiveRequestParts = field(default=DistinctiveRequestParts(), compare=False)
+    own: ProviderRequestSigns = field(default=ProviderRequestSigns(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
     signed: bool = field(default=False, compare=False)
     """Whether each request has a new signature, or a token that is valid for an hour."""
@@ -266,7 +266,7 @@ _ROWS = (
         env={"ANTHROPIC_BASE_URL": "", "ANTHROPIC_API_URL": ""},
         keys=(ApiKeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",), header="x-api-key"),),
         litellm={"anthropic": ""}, telemetry=_TELEMETRY,
-        own=DistinctiveRequestParts(
+        own=ProviderRequestSigns(
             tuple(version + path for version in ("", "/v1") for path in (*MESSAGES, "/complete")), _TELEMETRY,
             ("/v1/messages/", "/messages/"), header="anthropic-version",
         ),
@@ -280,7 +280,7 @@ _ROWS = (
             ApiKeyVariable("GOOGLE_GENERATIVE_AI_API_KEY", header="x-goog-api-key"),
         ),
         litellm={"gemini": "/v1beta"}, otel="gcp.gemini", pattern="google", methods=_METHODS,
-        own=DistinctiveRequestParts(
+        own=ProviderRequestSigns(
             begins=("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage.", "/google.ai.generativelanguage."),
             holds=(":",),
             header="x-goog-api-key", query="key=",
@@ -292,7 +292,7 @@ _ROWS = (
         ("/v1beta1", "/v1"),
         {"GOOGLE_VERTEX_BASE_URL": "", "ANTHROPIC_VERTEX_BASE_URL": "/v1", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": "/v1"},
         GOOGLE_CREDENTIALS, only_if_set=frozenset({"ANTHROPIC_GOOGLE_CLOUD_BASE_URL"}), otel="gcp.vertex_ai",
-        pattern="google", methods=_METHODS, own=DistinctiveRequestParts(
+        pattern="google", methods=_METHODS, own=ProviderRequestSigns(
             begins=("/google.cloud.aiplatform.",), holds=("/publishers/", "/locations/"), certain=True
         ),
         signed=True,
@@ -308,7 +308,7 @@ _ROWS = (
             ApiKeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), "AZURE_API_BASE", "api-key"),
         ),
         litellm={"azure": "/azure"}, otel="azure.ai.openai", pattern="deployments",
-        own=DistinctiveRequestParts(begins=("/openai/deployments/",), header="api-key"),
+        own=ProviderRequestSigns(begins=("/openai/deployments/",), header="api-key"),
         price_names=((r"gpt-3\.5", ("gpt-35",)),),
     ),
     Provider(
@@ -318,7 +318,7 @@ _ROWS = (
         {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "", "AWS_BEDROCK_RUNTIME_ENDPOINT": "", "ANTHROPIC_BEDROCK_BASE_URL": "",
          "ANTHROPIC_BEDROCK_MANTLE_BASE_URL": "/anthropic"},
         SIGNED_QUERY, otel="aws.bedrock", pattern="actions", methods=_ACTIONS,
-        own=DistinctiveRequestParts(below=("/model/",), certain=True), signed=True,
+        own=ProviderRequestSigns(below=("/model/",), certain=True), signed=True,
         price_names=(
             (r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.", ("",)),
             # answers use the model maker's own name
@@ -329,14 +329,14 @@ _ROWS = (
         "ollama", "http://127.0.0.1:11434", "ollama",
         ("127.0.0.1:11434", "localhost:11434", "[::1]:11434", "ollama.com"), OLLAMA, ("",),
         {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""}, litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
-        own=DistinctiveRequestParts(tuple(path for path in OLLAMA if path.startswith("/api/")), below=("/api/",)),
+        own=ProviderRequestSigns(tuple(path for path in OLLAMA if path.startswith("/api/")), below=("/api/",)),
     ),
     Provider(
         "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
         {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second URL unchanged
         keys=_keys("CO_API_KEY COHERE_API_KEY"),
         litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
-        own=DistinctiveRequestParts((
+        own=ProviderRequestSigns((
             *(path for path in COHERE if path.startswith("/v2/")), "/v1/chat", "/v1/generate", "/v1/summarize",
             "/compatibility/v1/chat/completions",
         )),
@@ -372,7 +372,7 @@ _ROWS = (
                 env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"},
                 keys="TOGETHER_API_KEY TOGETHERAI_API_KEY", litellm={"together_ai": "/together/v1"}),
     _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env={"XAI_API_BASE": "/v1"}, keys="XAI_API_KEY",
-                litellm={"xai": "/xai/v1"}, otel="x_ai", own=DistinctiveRequestParts(begins=("/xai_api.",))),
+                litellm={"xai": "/xai/v1"}, otel="x_ai", own=ProviderRequestSigns(begins=("/xai_api.",))),
     _compatible("voyage", "https://api.voyageai.com/v1", "api.voyageai.com"),
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "api.fireworks.ai", versions=("/inference/v1",),
                 env={"FIREWORKS_API_BASE": "/inference/v1"}, keys="FIREWORKS_API_KEY",
@@ -430,7 +430,7 @@ def parse_port_or_none(text: str) -> int | None:
     return int(text) if plain and 0 < int(text) < 1 << 16 else None
 
 
-def name_service_by_host(scheme: str, host: str, port: int | None) -> tuple[str, str]:
+def build_http_service_name(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     there = format_host(scheme, host.lower(), port)
     return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
 
@@ -446,7 +446,7 @@ def find_host_in_path(target: str, patterns: Sequence[str]) -> HostParsedFromPat
         return None
     number = parse_port_or_none(port)
     scheme = "https" if number in (None, 443) else "http"
-    name, url = name_service_by_host(scheme, host, number)
+    name, url = build_http_service_name(scheme, host, number)
     return HostParsedFromPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 

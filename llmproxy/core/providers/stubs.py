@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from llmproxy.core.providers.provider_table import HostParsedFromPath, find_host_in_path, name_service_by_host
+from llmproxy.core.providers.provider_table import HostParsedFromPath, build_http_service_name, find_host_in_path
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
@@ -38,7 +38,7 @@ METADATA = ("169.254.169.254", "metadata.google.internal")
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
-class StubRequest(NamedTuple):
+class RequestForStub(NamedTuple):
     path: str
     said: Mapping[str, str]
     """Members of its query and of its form or JSON."""
@@ -53,7 +53,7 @@ class StubRequest(NamedTuple):
 
 class Stub(NamedTuple):
     name: str
-    answer: Callable[[StubRequest], Response | None]
+    answer: Callable[[RequestForStub], Response | None]
     """Returns the answer; None if this call cannot be answered."""
     why: str
     """Reason why it can be answered without a recording."""
@@ -76,24 +76,24 @@ class Stub(NamedTuple):
     def matches_host(self, host: str) -> bool:
         return any(fnmatchcase(host, each) for each in self.hosts.split())
 
-    def matches_members(self, asked: StubRequest) -> bool:
+    def matches_members(self, asked: RequestForStub) -> bool:
         return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
 
 
-def build_response(status: int, text: str = "", kind: str = "", *more: tuple[str, str]) -> Response:
+def build_stub_response(status: int, text: str = "", kind: str = "", *more: tuple[str, str]) -> Response:
     headers = (("content-type", kind), ("cache-control", "no-store"), *more) if text else more
     return Response(status, "", headers, (Chunk(0, text.encode()),) if text else ())
 
 
 def answer_json(value: object, status: int = 200, *more: tuple[str, str]) -> Response:
-    return build_response(status, json.dumps(value, separators=(",", ":")), "application/json", *more)
+    return build_stub_response(status, json.dumps(value, separators=(",", ":")), "application/json", *more)
 
 
 def token(kind: str = "access") -> str:
     return f"{DUMMY}-{kind}-token-of-a-replay-by-llmproxy-which-nobody-accepts"
 
 
-def make_unsigned_jwt(asked: StubRequest) -> str:
+def make_unsigned_jwt(asked: RequestForStub) -> str:
     audience = asked.said.get("audience") or asked.said.get("client_id") or NAME
     claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": audience}
     claims |= {"email": f"{NAME}@llmproxy.invalid", "iat": int(asked.now), "exp": int(asked.now) + LIFETIME}
@@ -101,7 +101,7 @@ def make_unsigned_jwt(asked: StubRequest) -> str:
     return ".".join((*(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts), f"{DUMMY}000"))
 
 
-def _answer_token(asked: StubRequest) -> Response:
+def _answer_token(asked: RequestForStub) -> Response:
     """Answer like a token endpoint (RFC 6749, 5.1, RFC 8693), with the member names of all known services."""
     ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
     made |= dict.fromkeys(("token", "value"), make_unsigned_jwt(asked)) | {
@@ -116,26 +116,26 @@ def _answer_token(asked: StubRequest) -> Response:
     return answer_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
 
 
-def _format_expiry(asked: StubRequest) -> str:
+def _format_expiry(asked: RequestForStub) -> str:
     return datetime.fromtimestamp(asked.now + LIFETIME, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _answer_google_metadata(asked: StubRequest) -> Response:
+def _answer_google_metadata(asked: RequestForStub) -> Response:
     last, flavor = asked.path.rstrip("/").rpartition("/")[2], ("metadata-flavor", "Google")
     if last == "token":
         return _answer_token(asked)
     if asked.said.get("recursive"):
         return answer_json({"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": []}, 200, flavor)
     texts = {"identity": make_unsigned_jwt(asked), "universe-domain": "googleapis.com", "": "computeMetadata/"}
-    return build_response(200, texts.get(last, NAME), "application/text", flavor)
+    return build_stub_response(200, texts.get(last, NAME), "application/text", flavor)
 
 
-def _make_aws_credentials(asked: StubRequest) -> dict[str, str]:
+def _make_aws_credentials(asked: RequestForStub) -> dict[str, str]:
     made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": token("secret")}
     return {**made, "SessionToken": token("session"), "Expiration": _format_expiry(asked)}
 
 
-def _answer_aws_sts(asked: StubRequest) -> Response:
+def _answer_aws_sts(asked: RequestForStub) -> Response:
     action = asked.said["Action"]
     told = "".join(f"<{name}>{text}</{name}>" for name, text in _make_aws_credentials(asked).items())
     user = f"<Arn>arn:aws:sts::000000000000:assumed-role/{NAME}/{NAME}</Arn>"
@@ -143,19 +143,21 @@ def _answer_aws_sts(asked: StubRequest) -> Response:
     made = f"<{action}Result><Credentials>{told}</Credentials>{user * action.startswith('A')}</{action}Result>"
     made += f"<ResponseMetadata><RequestId>{NAME}</RequestId></ResponseMetadata>"
     space = 'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"'
-    return build_response(200, f"<{action}Response {space}>{made}</{action}Response>", "text/xml")
+    return build_stub_response(200, f"<{action}Response {space}>{made}</{action}Response>", "text/xml")
 
 
-def _answer_aws_metadata(asked: StubRequest) -> Response:
+def _answer_aws_metadata(asked: RequestForStub) -> Response:
     if asked.path == "/latest/api/token":
-        return build_response(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
+        return build_stub_response(
+            200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600")
+        )
     if asked.path.endswith("/security-credentials/"):
-        return build_response(200, NAME, "text/plain")
+        return build_stub_response(200, NAME, "text/plain")
     keys = _make_aws_credentials(asked)
     return answer_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
 
 
-def _answer_entra_discovery(asked: StubRequest) -> Response:
+def _answer_entra_discovery(asked: RequestForStub) -> Response:
     base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal accepts only https
     if not asked.path.endswith("/discovery/instance"):
         at = f"{base}/{tenant}"
@@ -168,7 +170,7 @@ def _answer_entra_discovery(asked: StubRequest) -> Response:
     return answer_json({"tenant_discovery_endpoint": at, "metadata": [names]})
 
 
-def _answer_oauth_metadata(asked: StubRequest, issuers: Sequence[str] = ()) -> Response:
+def _answer_oauth_metadata(asked: RequestForStub, issuers: Sequence[str] = ()) -> Response:
     """Answer that an MCP server is its own authorization server (RFC 9728, RFC 8414), at the stub's paths, and that
     `issuers` are, too: a client uses only the issuer that it knows.
     """
@@ -185,27 +187,27 @@ def _answer_oauth_metadata(asked: StubRequest, issuers: Sequence[str] = ()) -> R
     return answer_json({"issuer": at, **ends, **more})
 
 
-def _answer_registration(asked: StubRequest) -> Response:
+def _answer_registration(asked: RequestForStub) -> Response:
     """Register a client (RFC 7591) with its own metadata."""
     said = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in asked.said.items()}
     ours = {"client_id": NAME, "client_secret": token("client"), "client_secret_expires_at": 0}
     return answer_json({**said, **ours}, 201)
 
 
-def _answer_authorization(asked: StubRequest) -> Response | None:
+def _answer_authorization(asked: RequestForStub) -> Response | None:
     """Redirect the client to its address on this machine, with a code and its state."""
     back, code = asked.said.get("redirect_uri", ""), {"code": token("code"), "state": asked.said.get("state", "")}
     if urlsplit(back).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
-    return build_response(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
+    return build_stub_response(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
 
 
-def _answer_quota_probe(asked: StubRequest) -> Response:
+def _answer_quota_probe(asked: RequestForStub) -> Response:
     made = {"id": NAME, "type": "message", "role": "assistant", "model": asked.said["model"], "content": []}
     return answer_json({**made, "stop_reason": "max_tokens", "usage": {"input_tokens": 0, "output_tokens": 0}})
 
 
-def _list_recorded_models(asked: StubRequest) -> Response | None:
+def _list_recorded_models(asked: RequestForStub) -> Response | None:
     """List the models with recorded answers, in every dialect: any other model would miss."""
     when = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": NAME}
     when |= {"object": "model", "type": "model"}
@@ -216,8 +218,8 @@ def _list_recorded_models(asked: StubRequest) -> Response | None:
     return answer_json({"object": "list", "data": listed, "models": listed, "has_more": False}) if made else None
 
 
-def _answer_nothing(_asked: StubRequest) -> Response:
-    return build_response(204)
+def _answer_nothing(_asked: RequestForStub) -> Response:
+    return build_stub_response(204)
 
 
 _NO_REGISTRY = {"error": "llmproxy: in replay nobody asks the registry: nothing newer is known or installed"}
@@ -325,15 +327,15 @@ def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers
     )
 
 
-def find_stub_host(
+def find_auxiliary_call_host(
     rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
 ) -> HostParsedFromPath | None:
     """Return an auxiliary call's host: first in its path, or derived. `named`: paths without one have upstreams."""
     path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
-        return HostParsedFromPath(*name_service_by_host("http", METADATA[1], None), target)
+        return HostParsedFromPath(*build_http_service_name("http", METADATA[1], None), target)
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
-        return HostParsedFromPath(*name_service_by_host("http", NOWHERE, None), target)
+        return HostParsedFromPath(*build_http_service_name("http", NOWHERE, None), target)
     there = find_host_in_path(target, ("*",))
     return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
 

@@ -19,7 +19,7 @@ from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
 from llmproxy.parsers import ANY_PROVIDER, parse_calls_and_period
-from llmproxy.settings import Loaded, Origin, Source
+from llmproxy.settings import Loaded, SettingLayer, SettingSource
 
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
 _HOST_PATTERNS = tuple(
@@ -74,14 +74,14 @@ def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
     return {name: url for name, (url, _) in _find_env_upstreams(env, ours).items()}
 
 
-def _find_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, tuple[str, Source]]:
+def _find_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, tuple[str, SettingSource]]:
     us = urlsplit(f"//{ours}")
-    upstreams: dict[str, tuple[str, Source]] = {}
+    upstreams: dict[str, tuple[str, SettingSource]] = {}
     for provider in PROVIDERS.values():
         for variable in _list_base_url_variables(provider, env):
             url = _normalize_base_url(provider.name, env.get(variable, "").strip())
             if url and not _url_matches_host_and_port(url, us.hostname or "", us.port):
-                upstreams.setdefault(provider.name, (url, Source(Origin.ENVIRONMENT, variable)))
+                upstreams.setdefault(provider.name, (url, SettingSource(SettingLayer.ENVIRONMENT, variable)))
     return upstreams
 
 
@@ -120,7 +120,7 @@ AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 """Suffixes of hosts that check signatures; a gateway or test server set by --upstream may accept any."""
 
 
-class SignatureForProxyError(RefusedError):
+class AwsSignedForProxyError(RefusedError):
     """A signature that AWS would refuse; status 400, because boto retries after most other statuses."""
 
     code = "llmproxy_signed_for_proxy"
@@ -128,7 +128,7 @@ class SignatureForProxyError(RefusedError):
 
 
 def check_aws_signature_host(headers: Headers, upstream: str) -> None:
-    """Check a request's signature. Raises SignatureForProxyError: signed for another host but sent to AWS."""
+    """Check a request's signature. Raises AwsSignedForProxyError: signed for another host but sent to AWS."""
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()
     if not host.endswith(AWS) or not (header(headers, "authorization") or "").startswith(ALGORITHM):
@@ -141,7 +141,7 @@ def check_aws_signature_host(headers: Headers, upstream: str) -> None:
         "Record by interception, where the client signs for AWS: llmproxy run --intercept -- COMMAND\n"
         f"Or with an API key ({BEARER_TOKEN}) over https at this port. Replay by base URL takes any signature."
     )
-    raise SignatureForProxyError(msg, hint=hint)
+    raise AwsSignedForProxyError(msg, hint=hint)
 
 
 def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:

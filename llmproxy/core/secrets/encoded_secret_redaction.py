@@ -25,7 +25,7 @@ from llmproxy.core.secrets.find_secrets import (
     Span,
     find_api_key_start_positions,
     find_key_character_runs,
-    list_character_spans,
+    list_key_character_spans,
 )
 from llmproxy.lazy_regex import RustPattern, late
 
@@ -38,7 +38,7 @@ _EACH = 16  # values of one request that are stretched individually
 _SALT = b"llmproxy key v2"
 
 
-class FingerprintCache:
+class SecretFingerprintCache:
     """Fingerprints of one request's values; computing time is bounded for any number of values."""
 
     def __init__(self) -> None:
@@ -385,7 +385,7 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
 
 
 def may_hold_base64_text(data: bytes) -> bool:
-    runs = list_character_spans(data, 6 * _QUANTUM)
+    runs = list_key_character_spans(data, 6 * _QUANTUM)
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 
 

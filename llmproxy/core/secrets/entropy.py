@@ -94,7 +94,7 @@ _NO_VALUE = late(
 _NO_CALL = late(r"(?<!\w)(?!\w*[A-Za-z]{3})\w+[(\[]")
 
 
-def drop_brackets_outside_calls(quoted: str) -> str:
+def drop_non_call_brackets(quoted: str) -> str:
     """Return a quoted value without brackets that open no call: after no word, or among three symbols."""
     symbols = len(set(quoted[:_LOOKED_AT]).intersection("!@#%^&*")) > 2
     return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)

@@ -78,7 +78,7 @@ class KeyCharacterRuns(NamedTuple):
     near: bool  # whether the text has any context of a secret, such as a name
 
 
-def list_character_spans(data: bytes, least: int) -> list[tuple[int, int]]:
+def list_key_character_spans(data: bytes, least: int) -> list[tuple[int, int]]:
     mapped, run, spans = data.translate(_KEY_CHARS), b"k" * least, list[tuple[int, int]]()
     start = mapped.find(run)
     while start >= 0:
@@ -92,7 +92,7 @@ def list_character_spans(data: bytes, least: int) -> list[tuple[int, int]]:
 def find_key_character_runs(text: str) -> KeyCharacterRuns:
     """Return the runs of a text, without those of 50,000 characters or more, which are images and audio."""
     data = text.encode("ascii", "replace")
-    spans, near = list_character_spans(data, _KEY_RUN), _IS_NEAR.holds(data)
+    spans, near = list_key_character_spans(data, _KEY_RUN), _IS_NEAR.holds(data)
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
         return KeyCharacterRuns(data, data, spans, near)
@@ -257,7 +257,7 @@ def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Matc
     if (found := quoted or secret_kinds.BARE_VALUE.match(text, at)) is None:
         return None
     value = found["value"]
-    drawn = is_random_value(entropy.drop_brackets_outside_calls(value) if quoted else value, least)
+    drawn = is_random_value(entropy.drop_non_call_brackets(value) if quoted else value, least)
     an_id = secret_kinds.AN_ID.fullmatch(value) and not secret_kinds.is_certain_secret_name(name)
     return Span(*found.span("value")) if drawn and not an_id else None
 

@@ -25,7 +25,7 @@ from llmproxy.core.secrets import find_secrets, secret_kinds
 from llmproxy.core.secrets.encoded_secret_redaction import (
     HIDDEN,
     OURS,
-    FingerprintCache,
+    SecretFingerprintCache,
     build_placeholder_suffix,
     find_secrets_across_lines,
     find_split_secrets,
@@ -43,7 +43,7 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
 from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, parse_word_set
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, FREE, CredentialEpoch, KnownSecrets, Span, merge_spans
 from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLDER, SHORTEST, is_credential_parameter
-from llmproxy.core.traffic.body_decoding import find_boundary
+from llmproxy.core.traffic.body_decoding import read_multipart_boundary
 from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Interaction, Request, Response, header
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import DUMMY
@@ -211,7 +211,7 @@ class Redactor:
 
     def request(self, request: Request, names: frozenset[str] = NO_NAMES, *, clean: bool = False) -> Request:
         """Return the request without secrets; `names`: lower-case query credentials; `clean`: the body has none."""
-        numbers = SecretMarks(request, names)
+        numbers = SecretPlaceholders(request, names)
         target = self._redact_target(request.target, numbers, names)
         headers, body = self._redact_headers(request.headers, numbers), request.body
         if not clean:
@@ -241,9 +241,9 @@ class Redactor:
 
     def redact_target(self, target: str) -> str:
         """Return path and query in a form that is safe to print or log."""
-        return self.text(self._redact_target(target, SecretMarks(Request("", "", (), b""), NO_NAMES), NO_NAMES))
+        return self.text(self._redact_target(target, SecretPlaceholders(Request("", "", (), b""), NO_NAMES), NO_NAMES))
 
-    def _redact_headers(self, headers: Headers, marks: SecretMarks) -> Headers:
+    def _redact_headers(self, headers: Headers, marks: SecretPlaceholders) -> Headers:
         seen = self._seen_headers
         if (known := seen.get(headers)) is None:
             known = tuple((name, self._redact_header(name, value, marks)) for name, value in headers)
@@ -251,7 +251,7 @@ class Redactor:
                 seen[headers] = known
         return known
 
-    def _redact_header(self, name: str, value: str, marks: SecretMarks) -> str:
+    def _redact_header(self, name: str, value: str, marks: SecretPlaceholders) -> str:
         if secret_kinds.SECRET_HEADER.search(lower := name.lower()):
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
@@ -268,7 +268,7 @@ class Redactor:
             plain.add(value)
         return text
 
-    def _redact_target(self, target: str, numbers: SecretMarks, names: frozenset[str]) -> str:
+    def _redact_target(self, target: str, numbers: SecretPlaceholders, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
         if "%" in path or "@" in path or self._redact_header_or_path(path, numbers.build_url_placeholder) != path:
             path = self._redact_percent_encoded(path, unquote, numbers.build_url_placeholder)
@@ -276,7 +276,7 @@ class Redactor:
             return path
         return f"{path}?{'&'.join(self._redact_query_parameter(each, numbers, names) for each in query.split('&'))}"
 
-    def _redact_query_parameter(self, pair: str, numbers: SecretMarks, names: frozenset[str]) -> str:
+    def _redact_query_parameter(self, pair: str, numbers: SecretPlaceholders, names: frozenset[str]) -> str:
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if (followed := _LINK.fullmatch(plain)) and is_credential_parameter(known, "REDACTED"):
@@ -297,7 +297,7 @@ class Redactor:
         bare = name.lower().replace("-", "").replace("_", "")
         return CREDENTIAL if said and bare in secret_kinds.CARRIED else ""
 
-    def _redact_form_field(self, pair: str, numbers: SecretMarks) -> str:
+    def _redact_form_field(self, pair: str, numbers: SecretPlaceholders) -> str:
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if mark and plain and is_credential_parameter(known, plain):
@@ -312,10 +312,10 @@ class Redactor:
         changed = self._replace_in(plain, self._find_with_url_passwords(plain), put)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
-    def _redact_body_by_content_type(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
+    def _redact_body_by_content_type(self, body: bytes, content_type: str, numbers: SecretPlaceholders) -> bytes:
         if not body:
             return body
-        boundary = find_boundary(content_type) if "multipart" in content_type.lower() else None
+        boundary = read_multipart_boundary(content_type) if "multipart" in content_type.lower() else None
         if boundary is not None:
             mark = b"--" + boundary
             return mark.join(self._redact_json_or_text(piece, numbers) for piece in body.split(mark))
@@ -325,7 +325,7 @@ class Redactor:
             return "&".join(self._redact_form_field(pair, numbers) for pair in text.split("&")).encode("latin-1")
         return self._redact_json_or_text(body, numbers)
 
-    def _redact_json_or_text(self, data: bytes, numbers: SecretMarks) -> bytes:
+    def _redact_json_or_text(self, data: bytes, numbers: SecretPlaceholders) -> bytes:
         """Redact JSON, lines of JSON, text, or bytes of no charset; only strings with a secret change."""
         if b"\0" in data:
             data = overwrite_secrets_in_utf16(data.decode("latin-1"), self._find_all).encode("latin-1")
@@ -340,17 +340,17 @@ class Redactor:
             changed = self._redact_plain(text, numbers)
         return data if changed is text else changed.encode(charset)
 
-    def _redact_plain(self, text: str, numbers: SecretMarks) -> str:
+    def _redact_plain(self, text: str, numbers: SecretPlaceholders) -> str:
         return self._replace_in(text, self._find_all(text), numbers.build_body_placeholder)
 
-    def _redact_json_text(self, text: str, numbers: SecretMarks, depth: int) -> str:
+    def _redact_json_text(self, text: str, numbers: SecretPlaceholders, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
         if may_hold_escaped_secret(text) or find_secrets.has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
         spans = [span for span in self._find_all(text) if '"' not in text[span.start : span.end]]
         return self._replace_in(text, spans, numbers.build_body_placeholder)
 
-    def _redact_json_strings(self, text: str, numbers: SecretMarks, depth: int) -> str:
+    def _redact_json_strings(self, text: str, numbers: SecretPlaceholders, depth: int) -> str:
         out: list[str] = []
         at, name, value_at = 0, "", -1
         for match in _STRING.finditer(text):
@@ -363,7 +363,7 @@ class Redactor:
             name, value_at = (inner, match.end()) if match[2] else ("", -1)
         return "".join((*out, text[at:])) if out else text
 
-    def _redact_json_string(self, inner: str, member: str, numbers: SecretMarks, depth: int) -> str | None:
+    def _redact_json_string(self, inner: str, member: str, numbers: SecretPlaceholders, depth: int) -> str | None:
         """Return the new text between the quotes, or None if this string has no secret."""
         plain = inner
         if "\\" in inner:
@@ -457,7 +457,7 @@ def find_request_credentials(headers: Headers, target: str, names: frozenset[str
     """Yield the credentials in a request's header fields and query; `names` as in `Redactor.request`."""
     for name, value in headers:
         if secret_kinds.CREDENTIAL_HEADER.search(name.lower()):
-            yield from list_credential_parts(name.lower(), value.strip())
+            yield from split_credential_header(name.lower(), value.strip())
     if "=" in target:
         for name, value in parse_qsl(target.partition("?")[2]):
             is_key = name.lower() in names or secret_kinds.is_api_key_parameter(name, value)
@@ -465,7 +465,7 @@ def find_request_credentials(headers: Headers, target: str, names: frozenset[str
                 yield value
 
 
-def list_credential_parts(name: str, value: str) -> Iterator[str]:
+def split_credential_header(name: str, value: str) -> Iterator[str]:
     """Return the parts of a credential's header that may occur alone, without names and words."""
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
@@ -489,14 +489,14 @@ def list_credential_parts(name: str, value: str) -> Iterator[str]:
         yield rest or value
 
 
-class SecretMarks:
+class SecretPlaceholders:
     """Placeholders of one request's secrets: numbers by first appearance, without those already in the request."""
 
     def __init__(self, request: Request, names: frozenset[str]) -> None:
         self._request, self._names = request, names
         self._numbers: dict[str, int] = {}
         self._first = 1
-        self.fingerprint = FingerprintCache().digest
+        self.fingerprint = SecretFingerprintCache().digest
         if b"REDACTED-" in request.body:
             found = _NUMBERED.findall(request.body.decode("latin-1"))
             self._first += max((int(number) for number in found if len(number) < SHORTEST), default=0)

@@ -50,7 +50,7 @@ def build_alternation(words: Iterable[str]) -> str:
     return f"(?:{'|'.join(branches)})" + ("" if all(words) else "?")
 
 
-def slugify_kind_name(name: str) -> str:
+def slugify_secret_kind(name: str) -> str:
     """Return the name of a kind in placeholders: ``openai project`` is ``openai-project``."""
     return name.partition(",")[0].replace(" ", "-").replace(".", "-")
 
@@ -66,7 +66,7 @@ class SecretKind:
 
     @property
     def label(self) -> str:
-        return slugify_kind_name(self.name)
+        return slugify_secret_kind(self.name)
 
     @cached_property
     def needle(self) -> str:
@@ -286,7 +286,7 @@ class Pattern:
 
     @property
     def label(self) -> str:
-        return slugify_kind_name(self.name) if self.certain else ""
+        return slugify_secret_kind(self.name) if self.certain else ""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
         for match in self.regex.finditer(text):
@@ -395,7 +395,7 @@ def _is_jwk_secret(match: re.Match[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Cookies(Pattern):
+class CookieSecretPattern(Pattern):
     """Random values of a ``Cookie`` or ``Set-Cookie`` field in a text."""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
@@ -557,7 +557,7 @@ PATTERNS: tuple[Pattern, ...] = (
         late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk_secret,
         rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{6}}', certain=False,
     ),
-    Cookies(
+    CookieSecretPattern(
         "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
         near=rf"{build_case_insensitive_regex('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"

@@ -11,8 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.advice import StartCommand, quote_word
-from llmproxy.core.dialects.streams import decide_response_ending
+from llmproxy.advice import ProxyStartCommand, quote_word
+from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.keys.server_object_changes import ServerObjectChange
@@ -36,14 +36,14 @@ from llmproxy.core.traffic.interaction import (
     add_trailers,
     header,
     is_failed_grpc_call,
-    without,
+    remove_headers,
 )
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import (
     AGENT,
     DEFAULT_ORDER_WAIT,
     DEFAULT_SESSION,
-    BindScope,
+    BindableValues,
     Channel,
     Decision,
     Exhausted,
@@ -66,7 +66,7 @@ class Config:
     """Folder with one YAML file per cassette, synchronized with the store."""
     shown: str = ""
     """The store's path as a user of this folder would type it."""
-    again: StartCommand = field(default_factory=StartCommand)
+    again: ProxyStartCommand = field(default_factory=ProxyStartCommand)
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
     """Providers whose upstream the user named: intercepted requests to their public host go there too. (An upstream
@@ -76,7 +76,7 @@ class Config:
     """Whether a replay proxy may open sessions in modes that reach the network."""
     match_credential: bool = False
     """Whether the client's API key counts, as a fingerprint."""
-    bind: BindScope = BindScope.ALL
+    bind: BindableValues = BindableValues.ALL
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for an earlier recorded call; 0: they are not ordered."""
     coalesce: bool = False
@@ -179,7 +179,7 @@ class EffectiveRequest:
 
 
 @dataclass(slots=True)
-class AnswerAdjustments:
+class AnswerDeliveryOptions:
     """Differences between the client's answer and the recorded or the provider's one."""
 
     grants: Headers = ()
@@ -307,10 +307,10 @@ class Recording:
         proper = proper or self.is_whole
         chunks, undone, is_cut = self._undo_content_encoding()
         proper = proper and not is_cut  # whatever the framing says, its client could not read it to the end
-        how = decide_response_ending(operation, stream, self.status, self.mime_type, chunks.body, proper)
+        how = classify_response_ending(operation, stream, self.status, self.mime_type, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
-        headers = without(self._headers, "content-encoding") if undone else self._headers
+        headers = remove_headers(self._headers, "content-encoding") if undone else self._headers
         headers = add_trailers(headers, self.trailers)
         if how is Ending.COMPLETE and is_failed_grpc_call(headers):
             how = Ending.FAILED
@@ -353,7 +353,7 @@ class Exchange:
     """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
     note: str = ""
-    answer: AnswerAdjustments = field(default_factory=AnswerAdjustments)
+    answer: AnswerDeliveryOptions = field(default_factory=AnswerDeliveryOptions)
     kept: CallRecordingReference = field(default_factory=CallRecordingReference)
     state: InterceptorCallValues = field(default_factory=InterceptorCallValues)
     recording: Recording = field(default_factory=Recording)

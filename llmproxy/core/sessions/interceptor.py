@@ -33,16 +33,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.mcp_answer_replay import AnswerPart
+from llmproxy.core.mcp_answer_replay import McpAnswerPartWithWait
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext
-from llmproxy.core.misses.nearest_recording import RecordingRewriter
+from llmproxy.core.misses.nearest_recording import RunValueRewriter
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.response_plan import SendingPlan
 from llmproxy.protocol import Channel, Decision
-from llmproxy.proxy_calls import Call
 
 
 class MissReason(StrEnum):
@@ -97,7 +97,7 @@ class Playback(Protocol):
     """A recorded answer that continues when its client has done what the recorded one did."""
 
     response: Response
-    turns: deque[AnswerPart] | None
+    turns: deque[McpAnswerPartWithWait] | None
     """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
     def take_ready_parts(self, wait_for_last: Callable[[], float]) -> tuple[list[bytes], float]:
@@ -151,7 +151,7 @@ class Interceptor[C]:
     def on_explain(self, call: C, context: MissContext) -> MissContext:
         return context
 
-    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingRewriter | None:
+    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RunValueRewriter | None:
         """Return a rewriter of recordings with this run's values, for the explanation of a miss."""
         return None
 

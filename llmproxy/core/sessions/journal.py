@@ -25,13 +25,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmproxy.core.changes.change import UnrecordedTrialCall
-from llmproxy.core.store.rows import decode_sql_text, to_sql
+from llmproxy.calls_and_totals import Call
+from llmproxy.core.changes.change import CarriedOrRefusedCall
+from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.server_store_copies import ensure_copy_folder
-from llmproxy.sqlite_file import DatabaseFileState, open_connection, read_state, write_transaction
+from llmproxy.sqlite_file import DatabaseFileState, open_connection, read_database_file_state, write_transaction
 
 if TYPE_CHECKING:
     from llmproxy.core.sessions.session import Session
@@ -274,7 +274,7 @@ def _check_database_empty(conn: sqlite3.Connection, version: int) -> None:
 def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Return the rows of a query, without creating or changing the journal; empty if it is absent or unreadable."""
     try:
-        if read_state(path) is not DatabaseFileState.ROLLBACK:
+        if read_database_file_state(path) is not DatabaseFileState.ROLLBACK:
             return []
         with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
@@ -367,7 +367,7 @@ _SINCE = (
 _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AND sample = ? AND at >= ?"
 
 
-class TrialSessionResult(NamedTuple):
+class ChangeTrialResult(NamedTuple):
     cassette: str
     sample: int
     at: float
@@ -375,7 +375,7 @@ class TrialSessionResult(NamedTuple):
     passed: bool | None
     """Whether the run in it passed; None if unknown."""
     calls: int
-    seen: tuple[UnrecordedTrialCall, ...]
+    seen: tuple[CarriedOrRefusedCall, ...]
     """Calls that were no hits of their own, in their order."""
     served: frozenset[int] | None = None
     """Recordings that were played; None if the run did not end by itself."""
@@ -385,7 +385,7 @@ class TrialSessionResult(NamedTuple):
         return self.cassette, self.sample
 
 
-class TrialStore:
+class ChangeTrialStore:
     def __init__(self, store: Path, now: Callable[[], float]) -> None:
         self._path, self._now = get_journal_path(store), now
         self._since = now()
@@ -437,16 +437,16 @@ def get_journal_path(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
-def read_trials(store: Path, since: float = 0.0) -> list[TrialSessionResult]:
+def read_trial_session_results(store: Path, since: float = 0.0) -> list[ChangeTrialResult]:
     """Return trials that ended at `since` (Unix time) or later, by cassette; empty if none are stored."""
     return [
-        TrialSessionResult(
+        ChangeTrialResult(
             decode_sql_text(name),
             sample,
             at,
             None if passed is None else bool(passed),
             calls,
-            tuple(map(UnrecordedTrialCall.from_json, json.loads(seen))),
+            tuple(map(CarriedOrRefusedCall.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
         for name, sample, at, passed, calls, seen, served in query_journal(get_journal_path(store), _SINCE, (since,))

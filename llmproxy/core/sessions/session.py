@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
 from llmproxy.core.keys.server_object_changes import ServerObjectChangeLog
@@ -25,7 +26,6 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, ReplayScope
-from llmproxy.proxy_calls import Call, Totals
 
 KEPT_CALLS = 20_000
 """Maximum kept calls of one session; about 400 bytes each."""
@@ -85,7 +85,7 @@ _SAMPLE = re.compile(r"(?P<cassette>.+)~(?P<sample>[0-9]{1,6})", re.DOTALL)
 _PARTY = re.compile(r"agent|(user|judge)(\.[0-9]{1,4})?")
 
 
-def split_cassette_sample(name: str) -> tuple[str, int]:
+def split_sample_name(name: str) -> tuple[str, int]:
     """Return cassette and sample of a session's name: ``weather~3`` is the third sample of ``weather``."""
     if not name or len(name) > LONGEST_NAME or any(ord(letter) < 32 for letter in name):
         msg = f"llmproxy: a session's name has 1 to {LONGEST_NAME} printable characters; this one has {len(name)}."
@@ -345,8 +345,8 @@ def canonicalize_session_name(name: str) -> str:
     """Return a session's canonical name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
     if name and "~" not in name:  # the usual case; other errors are raised when the session begins
         return name
-    cassette, sample = split_cassette_sample(name)
-    return cassette if sample == 1 and split_cassette_sample(cassette) == (cassette, 1) else f"{cassette}~{sample}"
+    cassette, sample = split_sample_name(name)
+    return cassette if sample == 1 and split_sample_name(cassette) == (cassette, 1) else f"{cassette}~{sample}"
 
 
 @dataclass(slots=True)
@@ -448,7 +448,7 @@ class Sessions:
     def _begin_session(
         self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
     ) -> Session:
-        place = split_cassette_sample(name) if cassette is None else split_cassette_sample(cassette)
+        place = split_sample_name(name) if cassette is None else split_sample_name(cassette)
         session, mode = Session(name, *place, settings), settings.mode
         if (store := self.store(mode)) is not None:
             self.prepare_cassette(store, session.cassette, session.sample)
@@ -545,7 +545,7 @@ class Sessions:
     def bind_name(self, name: str, session: str, party: str = AGENT) -> None:
         """Route requests under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionInUse."""
         target = self.get_session(session).name
-        split_cassette_sample(name)
+        split_sample_name(name)
         name = canonicalize_session_name(name)
         if name == target:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")

@@ -22,7 +22,7 @@ LARGE = 4 << 20  # bytes of a column above which it is written and read in piece
 PIECE = 1 << 20
 
 
-def try_deflate(content: bytes, level: int) -> bytes | None:
+def deflate_if_worthwhile(content: bytes, level: int) -> bytes | None:
     """Deflate a content; None if that does not save a tenth, which is detected before all of it is in memory."""
     deflater, view, out = zlib.compressobj(level), memoryview(content), io.BytesIO()
     most = len(content) * 9 // 10
@@ -75,7 +75,7 @@ _SAME = "SELECT id, depth FROM bodies WHERE sha256 = ?"
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedBody:
+class DeltaEncodedBody:
     encoding: str
     data: bytes
     base_id: int | None = None
@@ -94,11 +94,11 @@ class DeltaBase:
 def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
     if len(data) < _SMALL:
         return False, data
-    packed = try_deflate(data, 1 if len(data) > _FAST_ABOVE else 6)
+    packed = deflate_if_worthwhile(data, 1 if len(data) > _FAST_ABOVE else 6)
     return (False, data) if packed is None else (True, packed)
 
 
-def encode_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> EncodedBody:
+def encode_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> DeltaEncodedBody:
     """Return the smallest of the forms worth trying, given possible bases."""
     best: tuple[int, int, DeltaBase] | None = None
     for base in bases:
@@ -113,9 +113,9 @@ def encode_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> EncodedBod
     if best is not None and best[0] + best[1] >= max(_LEAST_SHARED, len(content) // 2):
         prefix, suffix, base = best
         deflated, data = _deflate_if_smaller(content[prefix : len(content) - suffix])
-        return EncodedBody("delta+zlib" if deflated else "delta", data, base.id, prefix, suffix, base.depth + 1)
+        return DeltaEncodedBody("delta+zlib" if deflated else "delta", data, base.id, prefix, suffix, base.depth + 1)
     deflated, data = _deflate_if_smaller(content)
-    return EncodedBody("zlib" if deflated else "identity", data)
+    return DeltaEncodedBody("zlib" if deflated else "identity", data)
 
 
 def _damage_error(row: int, why: str) -> CassetteCorrupt:
@@ -143,7 +143,7 @@ class Blob(NamedTuple):
             raise _damage_error(self.row, str(error)) from error
 
 
-def decode_body_without_base(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
+def decode_body_stored_whole(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
     """Return the content of a row without a base. Raises CassetteCorrupt if its sha256 differs."""
     content = stored.read_content(conn)
     if hashlib.sha256(content).digest() != sha256:
@@ -213,13 +213,13 @@ def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | N
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedBody:
+class BodyToStore:
     content: bytes
     sha256: bytes
-    encoded: EncodedBody | None  # None if the content was in the store already
+    encoded: DeltaEncodedBody | None  # None if the content was in the store already
 
 
-def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedBody) -> int | None:
+def _insert_body(conn: sqlite3.Connection, prepared: BodyToStore, how: DeltaEncodedBody) -> int | None:
     size = len(prepared.content)
     values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
     large = len(how.data) > LARGE
@@ -242,15 +242,15 @@ class DeltaBodyWriter:
         self._recent: OrderedDict[Group, deque[DeltaBase]] = OrderedDict()
         self._bytes = 0
 
-    def prepare_body(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> PreparedBody:
+    def prepare_body(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> BodyToStore:
         """Encode `content`, as a delta on a recent body of `group` if there is a good one. The slow part of storing."""
         digest = hashlib.sha256(content).digest()
         if len(content) > _LITTLE_WORK and conn.execute(_SAME, (digest,)).fetchone():
-            return PreparedBody(content, digest, None)
+            return BodyToStore(content, digest, None)
         bases = self._find_bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
-        return PreparedBody(content, digest, encode_body(content, bases))
+        return BodyToStore(content, digest, encode_body(content, bases))
 
-    def store_body(self, conn: sqlite3.Connection, prepared: PreparedBody) -> tuple[int, int]:
+    def store_body(self, conn: sqlite3.Connection, prepared: BodyToStore) -> tuple[int, int]:
         """Store inside the caller's transaction and return (row, depth); existing content is shared."""
         if (encoded := prepared.encoded) is not None:
             try:

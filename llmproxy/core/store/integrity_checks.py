@@ -13,9 +13,9 @@ from llmproxy.core.keys.ignored_differences import (
     list_fields_ignored_in_key,
 )
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.file.connect import translate
+from llmproxy.core.store.file.connect import translate_store_error
 from llmproxy.core.store.queries import derive_keys_under_current_rules, derive_route_of_recording
-from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.errors import CassetteError, RefusedError
@@ -34,7 +34,7 @@ class SameKeyPair:
         return tuple(each for each in self.differences if not each.why)
 
 
-def find_equal_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
+def find_same_key_recordings(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.list_summaries():
         derive_keys_under_current_rules(store, row.cassette, row.sample, rules, upstreams)
@@ -128,7 +128,7 @@ def find_damages(
         only, values = ("", ()) if cassette is None else (" WHERE cassette = ?", (to_sql(cassette),))
         ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]
     except sqlite3.Error as error:
-        yield Damage(None, translate(error, store.path, writing=False).message)
+        yield Damage(None, translate_store_error(error, store.path, writing=False).message)
         return
     for id_ in through(ids, len(ids)):
         try:

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from llmproxy.core.bindings import BadVolatileField, VolatileField, load_run_variables, parse_volatile_field
+from llmproxy.core.bindings import BadVolatileField, VolatileField, deserialize_run_variables, parse_volatile_field
 from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_lookup_key
 from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.store.reader import Readable, RecomputedRequestKeys, RequestWithUpstream
-from llmproxy.core.store.rows import (
+from llmproxy.core.store.reader import RecomputedRequestKeys, RequestWithUpstream, StoreReader
+from llmproxy.core.store.row_conversion import (
     OF_CHANNEL,
     SELECT_SUMMARY,
     Row,
@@ -124,7 +124,7 @@ _CHANGE, _AGE = "change", "max_age"
 """Members that mark an accepted change and a maximum age; rows without them are volatile fields."""
 
 
-def read_cassette_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
+def read_cassette_notes(store: StoreReader, cassette: str) -> tuple[Note, ...]:
     """Return the notes of a cassette, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
@@ -150,7 +150,7 @@ def write_cassette_notes(store: Store, cassette: str, notes: Iterable[Note]) -> 
     store.write_volatile_fields(cassette, [json.dumps(each) for each in said])
 
 
-def read_volatile_fields(store: Readable, cassette: str) -> tuple[VolatileField, ...]:
+def read_volatile_fields(store: StoreReader, cassette: str) -> tuple[VolatileField, ...]:
     """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, VolatileField))
 
@@ -160,23 +160,23 @@ def write_volatile_fields(store: Store, cassette: str, fields: Sequence[Volatile
     write_cassette_notes(store, cassette, [*fields, *others])
 
 
-def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
+def read_accepted_changes(store: StoreReader, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 
-def list_key_digests_allowed_unused(store: Readable, cassette: str) -> frozenset[str]:
+def list_key_digests_allowed_unused(store: StoreReader, cassette: str) -> frozenset[str]:
     """Return `accepted_changes.digest_lookup_key` of the recordings that may stay unused by an accepted change."""
     found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
 
-def replace_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
+def store_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
     others = [note for note in read_cassette_notes(store, cassette) if not isinstance(note, AcceptedChange)]
     write_cassette_notes(store, cassette, [*others, *changes])
 
 
-def choose_recording_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
+def choose_recording_max_age(store: StoreReader, cassette: str, given: float | None) -> float | None:
     """Return the seconds above which a recording is stale, by file or `given`; or None. Raises CassetteCorrupt."""
     own = [
         parse_age_seconds(note.age)
@@ -187,41 +187,41 @@ def choose_recording_max_age(store: Readable, cassette: str, given: float | None
 
 
 def list_recordings_of_operation(
-    store: Readable, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
+    store: StoreReader, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
 ) -> list[tuple[int, Key]]:
     values = (to_sql(place[0]), place[1], to_sql(party), to_sql(provider), to_sql(operation), stream)
     found = store.query(_CANDIDATES, values)
     return [(id_, store.find_current_key(*place, id_, key, 0)[0]) for id_, key in found]
 
 
-def list_request_keys_of_party(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
+def list_request_keys_of_party(store: StoreReader, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
     found = store.query(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
     return [(id_, *store.find_current_key(*place, id_, key, occurrence)) for id_, key, occurrence in found]
 
 
-def list_call_times(store: Readable, cassette: str, sample: int) -> list[Row]:
+def list_call_times(store: StoreReader, cassette: str, sample: int) -> list[Row]:
     """Return live recordings of a sample with times: id, begin and end (Unix seconds), party, key, id of the body."""
     return store.query(_TIMES, (to_sql(cassette), sample))
 
 
-def has_answers_abandoned_by_client(store: Readable, cassette: str, sample: int) -> bool:
+def has_answers_abandoned_by_client(store: StoreReader, cassette: str, sample: int) -> bool:
     return bool(store.query(_LEFT, (to_sql(cassette), sample)))
 
 
-def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]:
+def list_run_variables(store: StoreReader, cassette: str, sample: int) -> list[str]:
     """Return the run variables of the live recordings in a cassette and sample, those of the newest first."""
     return [decode_sql_text(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
 
 
-def read_newest_run_variables(store: Readable, cassette: str) -> str:
+def read_newest_run_variables(store: StoreReader, cassette: str) -> str:
     """Return the run variables of a cassette's newest live recording, in stored form; empty if there are none."""
     found = store.query(_NEWEST, (to_sql(cassette),))
     return store.read_run_variables(found[0][0]) if found else ""
 
 
-def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
+def list_cassette_api_key_vars(store: StoreReader, cassette: str) -> tuple[str, ...] | None:
     """Return API key variables set when a cassette was recorded, and its providers'; None if the former are unknown."""
-    declared = load_run_variables(read_newest_run_variables(store, cassette))
+    declared = deserialize_run_variables(read_newest_run_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
     if said is None:
         return None

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import format_command
-from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Blob, RowCache, decode_body_without_base, read_body
+from llmproxy.core.store import row_conversion
+from llmproxy.core.store.bodies import Blob, RowCache, decode_body_stored_whole, read_body
 from llmproxy.core.store.file import connect
 from llmproxy.core.store.file.connect import Signature, StoreReadConnection, is_stat_signature_reliable
 from llmproxy.core.store.file.statements import is_lease_live
-from llmproxy.core.store.rows import Row, StoredCallSummary, decode_sql_text, to_sql
+from llmproxy.core.store.row_conversion import Row, StoredCallSummary, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import IdOrigin
@@ -57,7 +57,7 @@ _FIRST = """
 SELECT party, key, id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
 ORDER BY started_at, id LIMIT 1
 """
-_PRICE = f"SELECT {', '.join(rows.PRICED)} FROM interactions WHERE id = ?"
+_PRICE = f"SELECT {', '.join(row_conversion.PRICED)} FROM interactions WHERE id = ?"
 _SLOT = f"SELECT {_KEYED_COLUMNS} FROM interactions WHERE id = ? AND superseded_at IS NULL"
 _OTHER_RULES = """
 SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND rules NOT IN (?, '') AND superseded_at IS NULL LIMIT 1
@@ -137,7 +137,7 @@ def was_abandoned_twice(recording: KeyedRecording, turn: int) -> bool:
 
 def find_answers_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
-    good = len(slots) - len(find_trailing_failures(slots))
+    good = len(slots) - len(find_unrecovered_failures(slots))
     behind = ((turn, each) for turn, each in enumerate(slots, 1) if turn > good and each.was_left)
     return [each for turn, each in behind if not was_abandoned_twice(each, turn)]
 
@@ -147,7 +147,7 @@ def is_complete_replayable_response(made: Response | KeyedRecording) -> bool:
     return made.ending is Ending.COMPLETE and is_replayable_status(made.status)
 
 
-def find_trailing_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def find_unrecovered_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return failures after a key's last good answer: a retry overcame those before it."""
     return slots[max((at for at, each in enumerate(slots) if each.is_good_answer), default=-1) + 1 :]
 
@@ -219,7 +219,7 @@ class LastFileSync(NamedTuple):
     last_id: int  # interactions of the cassette with larger ids are in no file yet
 
 
-class Readable:
+class StoreReader:
     def __init__(
         self, path: Path, reader: StoreReadConnection, *, now: Callable[[], float], watch: bool = False
     ) -> None:
@@ -363,7 +363,7 @@ class Readable:
         """Return the recorded answer. Raises CassetteNotFound: no such row; CassetteCorrupt: damaged; CassetteBusy."""
         if (remembered := self._answers.get(interaction_id)) is not None:
             return remembered
-        row = self._first(rows.SELECT_RESPONSE, (interaction_id,))
+        row = self._first(row_conversion.SELECT_RESPONSE, (interaction_id,))
         if row is None:
             raise self._build_missing_error(interaction_id)
         if self._watch:
@@ -374,30 +374,30 @@ class Readable:
         base_id, sha256, *stored = row[14:]
         with self._name_store_in_errors():
             body = (
-                decode_body_without_base(self.conn, sha256, Blob(*stored))
+                decode_body_stored_whole(self.conn, sha256, Blob(*stored))
                 if base_id is None
                 else self.read_body(stored[0])
             )
         with self._report_bad_value(f"Interaction {interaction_id}"):
-            response = rows.build_response_from_row(row, body)
+            response = row_conversion.build_response_from_row(row, body)
         self._answers.put(interaction_id, response, len(body) + 1000)
         return response
 
     def read_recording_price(self, interaction_id: int) -> Row | None:
-        """Return tokens, cost, model and texts (`rows.PRICED`) of a recording; None if it is gone."""
+        """Return tokens, cost, model and texts (`row_conversion.PRICED`) of a recording; None if it is gone."""
         last = self._price
         return last[1] if last[0] == interaction_id else self._first(_PRICE, (interaction_id,))
 
     def load(self, interaction_id: int) -> Interaction:
         """Return the whole interaction as it was added. Raises CassetteNotFound, CassetteCorrupt."""
-        row = self._first(rows.SELECT_INTERACTION, (interaction_id,)) if interaction_id < 1 << 63 else None
+        row = self._first(row_conversion.SELECT_INTERACTION, (interaction_id,)) if interaction_id < 1 << 63 else None
         if row is None:
             raise self._build_missing_error(interaction_id)
         made = self.query("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))
-        named = dict(zip(rows.LOADED, row, strict=True))
+        named = dict(zip(row_conversion.LOADED, row, strict=True))
         response = self.response(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
-            loaded = rows.build_interaction_from_row(
+            loaded = row_conversion.build_interaction_from_row(
                 named,
                 self.read_body(named["request_body"]),
                 response,
@@ -452,7 +452,10 @@ class Readable:
         with self._report_bad_value(f"Interaction {interaction_id}"):
             cassette, sample, provider, upstream, method, target, headers, body = row
             request = Request(
-                decode_sql_text(method), decode_sql_text(target), rows.parse_headers(headers), self.read_body(body)
+                decode_sql_text(method),
+                decode_sql_text(target),
+                row_conversion.parse_headers(headers),
+                self.read_body(body),
             )
             return RequestWithUpstream(
                 decode_sql_text(cassette), sample, decode_sql_text(provider), decode_sql_text(upstream), request
@@ -497,10 +500,10 @@ class Readable:
         else:
             where, values = self._build_where(cassette, sample, superseded=superseded, channel=channel)
         found = self.query(
-            f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
+            f"{row_conversion.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
-        return [rows.build_summary_from_row(row) for row in reversed(found)]
+        return [row_conversion.build_summary_from_row(row) for row in reversed(found)]
 
     def iter_interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
         where, values = self._build_where(cassette, sample, superseded=False)
@@ -551,7 +554,7 @@ class Readable:
         try:
             return self.conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise connect.translate(error, self.path, writing=False) from error
+            raise connect.translate_store_error(error, self.path, writing=False) from error
 
     def _first(self, sql: str, values: Sequence[object] = ()) -> Row | None:
         found = self.query(sql, values)
@@ -568,13 +571,13 @@ class Readable:
         try:
             yield
         except sqlite3.Error as error:
-            raise connect.translate(error, self.path, writing=False) from error
+            raise connect.translate_store_error(error, self.path, writing=False) from error
         except CassetteCorrupt as error:
             raise CassetteCorrupt(error.message, hint=format_command("verify", self.path)) from error
 
     def _build_missing_error(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(
-            f"There is no interaction {interaction_id} in {format_store_place(self.path)}.",
+            f"There is no interaction {interaction_id} in {format_store_location(self.path)}.",
             hint=format_command("ls", self.path),
         )
 
@@ -591,7 +594,7 @@ class Readable:
         if sample is not None:
             parts.append(("sample = ?", (sample,)))
         if channel is not None:
-            parts.append((rows.OF_CHANNEL[channel], ()))
+            parts.append((row_conversion.OF_CHANNEL[channel], ()))
         if kind is not None:
             parts.append(("provider = ? AND operation = ?", tuple(map(to_sql, kind))))
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)

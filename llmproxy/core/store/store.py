@@ -1,4 +1,4 @@
-"""The interface of a store: `Readable` reads a file on this machine, `Store` also writes to a file or a server.
+"""The interface of a store: `StoreReader` reads a file on this machine, `Store` also writes to a file or a server.
 
 Each change is one transaction, and an occurrence is assigned under a lock, so that no two writers take the same slot.
 A stored row's content never changes (only the superseded mark does), and ids are never reused, so what was read by id
@@ -15,12 +15,12 @@ from typing import NamedTuple, Self
 
 from llmproxy.core.store import reader
 from llmproxy.core.store.bodies import Group
-from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Place, Readable, RequestKeyChange
-from llmproxy.core.store.rows import Described, to_sql
+from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Place, RequestKeyChange, StoreReader
+from llmproxy.core.store.row_conversion import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
-from llmproxy.server_store_copies import format_store_place
+from llmproxy.server_store_copies import format_store_location
 
 _STATUS = f"{{0}}.status < 500 AND {{0}}.status NOT IN ({', '.join(map(str, sorted(TRANSIENT | AUTHENTICATION)))})"
 GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"
@@ -54,13 +54,13 @@ class InteractionToStore(NamedTuple):
     """Result of `extract_texts_and_cost`, if known already."""
 
 
-class Deleted(NamedTuple):
+class DeletionCounts(NamedTuple):
     interactions: int
     bodies: int  # number of contents that no other interaction used
     freed: int | None  # bytes by which the file shrank; None on a server, which frees space later
 
 
-class Store(Readable, ABC):
+class Store(StoreReader, ABC):
     """A store of any kind. One thread at a time may read; any thread may write."""
 
     writable: bool  # whether it was opened for writing; else all but `refresh_cassette` and `close` raise StoreReadOnly
@@ -108,7 +108,7 @@ class Store(Readable, ABC):
         """Record that the store is synchronized with a cassette's file."""
 
     @abstractmethod
-    def delete_interactions(self, ids: Collection[int]) -> Deleted:
+    def delete_interactions(self, ids: Collection[int]) -> DeletionCounts:
         """Delete interactions, and every body that only they used."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Store(Readable, ABC):
 
     def _require_writable(self) -> None:
         if not self.writable:
-            raise StoreReadOnly(f"The store {format_store_place(self.path)} is open for replay, which never writes.")
+            raise StoreReadOnly(f"The store {format_store_location(self.path)} is open for replay, which never writes.")
 
     def write_current_keys(self, places: Collection[Place]) -> None:
         """Write today's keys of cassettes recorded under other rules, before anything else is stored there."""
@@ -170,7 +170,7 @@ def _find_replaced(given: InteractionToStore, live: Sequence[KeyedRecording], be
     if given.supersede and made.is_good_answer:
         old = live
     elif every:
-        old = reader.find_trailing_failures(live)
+        old = reader.find_unrecovered_failures(live)
     else:
         old = reader.find_answers_abandoned_once(live) if made.was_left else ()
     ids = [each.id for each in old if each.id not in given.healing and (before is None or each.id < before)]

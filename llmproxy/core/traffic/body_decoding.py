@@ -163,7 +163,7 @@ class MultipartField(NamedTuple):
     data: bytes
 
 
-def find_boundary(content_type: str) -> bytes | None:
+def read_multipart_boundary(content_type: str) -> bytes | None:
     if not content_type.strip().lower().startswith("multipart/"):
         return None
     message = _create_empty_email_message()
@@ -174,7 +174,7 @@ def find_boundary(content_type: str) -> bytes | None:
 
 def parse_multipart(body: bytes, content_type: str) -> tuple[MultipartField, ...] | None:
     """Return a multipart body's parts; None if it is none, is truncated, or has transfer-encodings (unusual)."""
-    boundary = find_boundary(content_type)
+    boundary = read_multipart_boundary(content_type)
     if boundary is None:
         return None
     pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)

@@ -63,7 +63,7 @@ def build_grpc_failure_headers(status: int, text: str, retry_after: float = 0) -
     return (("content-type", GRPC), ("grpc-status", number), ("grpc-message", quote(text, safe=_PLAIN)), *wait)
 
 
-class Descriptors:
+class GrpcDescriptors:
     """Descriptors of services, as written by `protoc --include_imports --descriptor_set_out=FILE`."""
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +103,9 @@ class Descriptors:
         return str(json_format.MessageToJson(made, preserving_proto_field_name=True))
 
 
-def format_grpc_messages(body: bytes, target: str, descriptors: Descriptors | None, *, answer: bool) -> Iterator[str]:
+def format_grpc_messages(
+    body: bytes, target: str, descriptors: GrpcDescriptors | None, *, answer: bool
+) -> Iterator[str]:
     """Yield a gRPC body's messages as readable text: JSON, or their sizes and texts. Raises SettingsError."""
     whole = 0
     for number, (compressed, data) in enumerate(split_grpc_messages(body), 1):

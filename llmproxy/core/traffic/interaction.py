@@ -27,7 +27,7 @@ def header(headers: Headers, name: str) -> str | None:
     return None
 
 
-def without(headers: Headers, *names: str) -> Headers:
+def remove_headers(headers: Headers, *names: str) -> Headers:
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 
 

@@ -50,7 +50,7 @@ _PATTERNS = tuple((kind, late(pattern, re.IGNORECASE)) for kind, pattern in _KIN
 _NUMBER = late(r"\d+")
 
 
-def detect_volatile_value_kind(old: object, new: object) -> str | None:
+def detect_volatile_difference(old: object, new: object) -> str | None:
     """Return the kind of a volatile difference (``date/time``, ``uuid``, ...), or None for a real change.
 
     A number is volatile only as a Unix timestamp, a text only if its first differing position is inside a value of one
@@ -133,7 +133,7 @@ class Difference:
     """Old value as JSON, shortened, one printable line; empty if there was none."""
     new: str
     looks: str | None = None
-    """Result of :func:`detect_volatile_value_kind`."""
+    """Result of :func:`detect_volatile_difference`."""
     where: str = ""
     """Position in words, if a dialect has words for it: ``system prompt, line 12``."""
     only_numbers: bool = False
@@ -220,7 +220,7 @@ def build_difference(path: str, old: object, new: object, where: str = "") -> Di
         start = max(0, count_common_prefix(old, new) - _BEFORE)
         left, right = _quote_text(old, start), _quote_text(new, start)
     else:
-        left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
+        left, right = ("" if value is ABSENT else format_clipped_json(value) for value in (old, new))
     looks = classify_volatile_difference(path, old, new)
     return Difference(path, left, right, looks, where, only_numbers=differ_only_in_numbers(old, new))
 
@@ -229,7 +229,7 @@ def classify_volatile_difference(path: str, old: object, new: object) -> str | N
     """Return the kind of a volatile difference; None at a chosen value."""
     if isinstance(old, str) and isinstance(new, str) and path.endswith(_CHOSEN):
         return None
-    return detect_volatile_value_kind(old, new)
+    return detect_volatile_difference(old, new)
 
 
 def _are_equal(old: object, new: object) -> bool:
@@ -310,7 +310,7 @@ def clip_json(value: object, width: int) -> str:
     return clip(text, width)
 
 
-def show_json(value: object, width: int = SHOWN) -> str:
+def format_clipped_json(value: object, width: int = SHOWN) -> str:
     if isinstance(value, str):
         return _quote_text(value, 0, width)
     if isinstance(value, bytes):

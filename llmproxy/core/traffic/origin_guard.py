@@ -34,7 +34,7 @@ _ORIGIN = late(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}://[a-zA-Z0-9.:_\[\]-]{1,260}")
 _TOKENS = late(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{0,4000}")
 
 
-class ForeignHostRefused(RefusedError):
+class ForeignHostHeaderRefused(RefusedError):
     code = "llmproxy_foreign_host"
     status = 403
 
@@ -45,7 +45,7 @@ class ForeignOriginRefused(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenHead:
+class HeadForOriginCheck:
     headers: Headers
     scheme: str = "http"
     """Scheme of the client's connection: https if TLS ends here."""
@@ -61,8 +61,8 @@ class OriginGuard:
     any_host: bool = False
     """Whether the port is bound beyond loopback: clients may then use any name."""
 
-    def require_admitted(self, seen: SeenHead) -> None:
-        """Check that a request may be served. Raises ForeignHostRefused; ForeignOriginRefused: not that page."""
+    def require_admitted(self, seen: HeadForOriginCheck) -> None:
+        """Check that a request may be served. Raises ForeignHostHeaderRefused; ForeignOriginRefused: not that page."""
         if seen.target is None and not self.any_host:
             self.require_own_host(seen.headers)
         origins = _list_repeated_field_values(seen.headers, "origin")
@@ -76,7 +76,7 @@ class OriginGuard:
         if any(site.lower() not in OWN_SITE for site in sites):
             raise _build_foreign_page_error("")
 
-    def is_admitted(self, seen: SeenHead) -> bool:
+    def is_admitted(self, seen: HeadForOriginCheck) -> bool:
         try:
             self.require_admitted(seen)
         except RefusedError:
@@ -84,7 +84,7 @@ class OriginGuard:
         return True
 
     def require_own_host(self, headers: Headers) -> None:
-        """Check that a request names the proxy. Raises ForeignHostRefused."""
+        """Check that a request names the proxy. Raises ForeignHostHeaderRefused."""
         for host in _list_repeated_field_values(headers, "host"):
             name, _ = split_host(host)
             if name is None or not self.is_own_name(name):
@@ -117,10 +117,10 @@ class OriginGuard:
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
         """Return whether a request is from a page of this port: own name, same origin, no other."""
-        sites, seen = _list_repeated_field_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
+        sites, seen = _list_repeated_field_values(headers, "sec-fetch-site"), HeadForOriginCheck(headers, scheme)
         try:
             self.require_own_host(headers)
-        except ForeignHostRefused:
+        except ForeignHostHeaderRefused:
             return False
         own = all(self._is_same_origin(origin, seen) for origin in _list_repeated_field_values(headers, "origin"))
         return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
@@ -128,7 +128,7 @@ class OriginGuard:
     def _is_allowed(self, origin: str) -> bool:
         return any(_compile_origin_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
-    def _is_same_origin(self, origin: str, seen: SeenHead) -> bool:
+    def _is_same_origin(self, origin: str, seen: HeadForOriginCheck) -> bool:
         if seen.target is not None:
             return _read_origin(origin) == seen.target
         name, port = split_host(header(seen.headers, "host") or "")
@@ -188,11 +188,11 @@ def _compile_origin_pattern(allowed: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, allowed.split("*"))))
 
 
-def _build_foreign_host_error(name: str | None) -> ForeignHostRefused:
+def _build_foreign_host_error(name: str | None) -> ForeignHostHeaderRefused:
     shown = name if name and re.fullmatch(r"[a-z0-9._-]{1,253}", name) else None
     named = f"does not answer to the name {shown}" if shown else "cannot read the name in the request's Host"
     hint = f"If that name is this proxy's, start it with --answer-to {shown or 'NAME'} as well."
-    return ForeignHostRefused(
+    return ForeignHostHeaderRefused(
         f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint
     )
 

@@ -110,7 +110,7 @@ def extract_websocket_json_by_side(body: bytes, side: str) -> Iterator[object]:
             continue
 
 
-def convert_websocket_to_http_bodies(body: bytes) -> list[bytes]:
+def extract_websocket_requests(body: bytes) -> list[bytes]:
     """Return the client's events, each as the body of an equivalent HTTP request. Never raises."""
     asked = []
     for event in extract_websocket_json_by_side(body, "client"):
@@ -121,7 +121,7 @@ def convert_websocket_to_http_bodies(body: bytes) -> list[bytes]:
     return asked
 
 
-def format_transcript(body: bytes) -> Iterator[str]:
+def format_websocket_transcript(body: bytes) -> Iterator[str]:
     """Yield a conversation line by line as readable text: `12.3 ms  client -> {...}`; long base64 is shortened."""
     for frame in parse_recorded_frames(body):
         yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_format_frame(frame)}"

@@ -27,11 +27,11 @@ from mitmproxy.proxy.context import Context
 from llmproxy.core.engine.request_identification import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.traffic.interaction import header
-from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
+from llmproxy.core.traffic.origin_guard import HeadForOriginCheck, OriginGuard
 from llmproxy.core.traffic.response_plan import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.http1.request_handling import IncomingRequest, get_undelayed_answer
+from llmproxy.mitm.http1.request_handling import IncomingRequest, get_answer_if_sent_at_once
 from llmproxy.mitm.http1_parser import FramingError, Head, parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
@@ -255,7 +255,7 @@ class Front(asyncio.StreamReaderProtocol):
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
         laid, opened = incoming.plan_recorded_answer()
-        if opened is not None or (data := get_undelayed_answer(laid)) is None:
+        if opened is not None or (data := get_answer_if_sent_at_once(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)
@@ -322,7 +322,7 @@ class HeadCache:
             head = parse_head(raw)
         except FramingError:
             return None
-        if not is_request_fast_path_eligible(head) or not self._guard.is_admitted(SeenHead(head.headers)):
+        if not is_request_fast_path_eligible(head) or not self._guard.is_admitted(HeadForOriginCheck(head.headers)):
             return None
         if len(self._known) >= REMEMBERED_HEADS:
             self._known.clear()
@@ -346,7 +346,7 @@ def is_request_fast_path_eligible(head: Head) -> bool:
     )
 
 
-class DisconnectAwareHandler(mode_servers.ProxyConnectionHandler):
+class ClientLeaveWatchingHandler(mode_servers.ProxyConnectionHandler):
     """mitmproxy's handler of a client, which notices at once that it leaves, not at its next write."""
 
     proxy: ProxyContext | None = None
@@ -426,7 +426,7 @@ class FastPathListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type
         return layers.modes.HttpProxy(context)
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:
-        handler = DisconnectAwareHandler(  # type: ignore[no-untyped-call]
+        handler = ClientLeaveWatchingHandler(  # type: ignore[no-untyped-call]
             ctx.master, reader, writer, ctx.options, self.mode
         )
         handler.proxy = cast("FastPathProxyserver", self.manager).proxy

@@ -18,7 +18,7 @@ from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.control import endpoints as control
-from llmproxy.core.control.endpoints import ControlRequest, format_error
+from llmproxy.core.control.endpoints import ControlRequest, build_error_response
 from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Headers
@@ -31,7 +31,7 @@ from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_b
 from llmproxy.mitm.interception import is_loopback
 from llmproxy.mitm.proxy_context import FastPathConnection, ProxyContext, build_response_bytes
 from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
-from llmproxy.mitm.websockets import ReplayedWebSocket, UpgradeRequired, WebSocketUpgradeMiss
+from llmproxy.mitm.websockets import ReplayedWebSocket, WebSocketUpgradeMiss, WebSocketUpgradeRefused
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
 from llmproxy.ui.page import ViewerResponse, build_viewer_response_headers
 
@@ -70,7 +70,7 @@ class ControlAndViewerAnswerer:
         if request_handling.is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._answer_viewer(head, asked)
             return
-        session, now = control.find_session_to_await(proxy.engine, asked), proxy.engine.clock()
+        session, now = control.get_session_asked_for_totals(proxy.engine, asked), proxy.engine.clock()
         if session is not None and any(each.session is session for each in proxy.open.values()):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
@@ -80,7 +80,7 @@ class ControlAndViewerAnswerer:
         if (stored := proxy.take_storage_future()) is not None:
             yield request_handling.RunJobHook(partial(asyncio.wait, [stored]))
             if why := stored.result():
-                status, data, kind = format_error(RecordingError(why))
+                status, data, kind = build_error_response(RecordingError(why))
         yield from self._send_answer(head, status, (("content-type", kind),), data)
 
     def _send_answer(self, head: Head, status: int, headers: Headers, body: bytes) -> Commands:
@@ -378,7 +378,7 @@ class ReplayLayer(layer.Layer):
         incoming.answering = True
         if opened is not None:
             yield from self._send_due(self._sender.begin_interactive_answer(*opened))
-        elif not exchange.answer.held and (data := request_handling.get_undelayed_answer(laid)) is not None:
+        elif not exchange.answer.held and (data := request_handling.get_answer_if_sent_at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.build_send_command(data)
             yield from self._end_replay()
@@ -396,7 +396,7 @@ class ReplayLayer(layer.Layer):
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         if head.upgrade != "websocket":
-            refused = UpgradeRequired("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
+            refused = WebSocketUpgradeRefused("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
             yield from self.refuse(refused, close=True)
             return
         socket = ReplayedWebSocket(self._proxy, self.context, exchange, head)

@@ -23,18 +23,18 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.mcp_answer_replay import LAST_CHUNK, MICROSECONDS, SendCondition, frame_http_chunk
+from llmproxy.core.mcp_answer_replay import LAST_CHUNK, MICROSECONDS, AnswerPartCondition, frame_http_chunk
 from llmproxy.core.providers.provider_table import Family, parse_port_or_none
 from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_browser_document_request
+from llmproxy.core.traffic.origin_guard import SANDBOX, HeadForOriginCheck, is_browser_document_request
 from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan, StreamedResponseHead
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
 from llmproxy.mitm.interception import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.socket_resets_and_limits import is_client_idle_after_reading
+from llmproxy.mitm.socket_resets_and_limits import is_client_process_idle
 from llmproxy.mitm.websockets import find_api_key_in_subprotocols, raise_if_invalid_upgrade
 from llmproxy.protocol import KEY_HEADER, Decision
 
@@ -101,7 +101,7 @@ class IncomingRequest:
         """Check requests of web pages, before any is counted; True for a preflight. Raises RefusedError."""
         guard = self.proxy.guard
         try:
-            guard.require_admitted(SeenHead(head.headers, scheme, named))
+            guard.require_admitted(HeadForOriginCheck(head.headers, scheme, named))
         except RefusedError:
             self.family = self.proxy.engine.dispatcher.find_family(head.method, target, named, head.headers)
             raise
@@ -132,7 +132,7 @@ class IncomingRequest:
         return self.laid, answering.plan_playback_head(self.exchange, self.client, extra=extra)
 
 
-def get_undelayed_answer(laid: SendingPlan) -> bytes | None:
+def get_answer_if_sent_at_once(laid: SendingPlan) -> bytes | None:
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
 
@@ -350,7 +350,7 @@ class StreamSender:
         if exchange is None or not exchange.answer.held:
             return 0.0
         ends = here.client.peername, here.client.sockname
-        return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, is_client_idle_after_reading)
+        return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, is_client_process_idle)
 
     def _continue_interactive_answer(self, talk: Playback, opened: StreamedResponseHead) -> Ending:
         parts, wait = talk.take_ready_parts(lambda: self._get_seconds_until_turn(None))
@@ -362,6 +362,6 @@ class StreamSender:
         if not talk.turns:
             self._opened = None
             return True
-        if wait or talk.turns[0].wait is not SendCondition.FOR_EVER:
+        if wait or talk.turns[0].wait is not AnswerPartCondition.FOR_EVER:
             yield self._here.wake_after(wait or LOOK)
         return False

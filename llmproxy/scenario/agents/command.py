@@ -28,7 +28,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteEr
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
+from llmproxy.scenario.values.messages import format_value, join_user_texts, keep_text_end, read_agent_answer
 
 _LIVES = ("run", "conversation")
 _SHELL_NOT_FOUND = (126, 127)  # a shell's, or `env`'s, for a missing program
@@ -271,7 +271,7 @@ class CommandAgent(AgentAdapter):
         said = await asyncio.to_thread(self._exchange_json, name, frame, input.llm, closed)
         self._heard = True
         self.declared_processing = said.get("processors")
-        return read_answer(said, self.who)
+        return read_agent_answer(said, self.who)
 
     def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
         """Start a process; ended at once if closed since `closed` was counted. Raises AgentError."""
@@ -326,7 +326,7 @@ class CommandAgent(AgentAdapter):
                     said += child.read_next_line(max(deadline - time.monotonic(), 0.0))
             if child.wait_for_exit(_LAST_WORDS):
                 raise self._build_end_error(child)
-            return read_answer(said.decode("utf-8", "replace").strip(), self.who)
+            return read_agent_answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:
             raise self._kill_and_build_timeout_error(child) from error
         finally:
@@ -350,13 +350,13 @@ class CommandAgent(AgentAdapter):
         return _build_error(AgentError, child, f"{self.who} {how} without an answer.")
 
     def _build_output_error(self, child: AgentProcess, line: bytes, what: str) -> AgentError:
-        said = f"{self.who} {what}: {tail(line.decode('utf-8', 'replace'), 500)}"
+        said = f"{self.who} {what}: {keep_text_end(line.decode('utf-8', 'replace'), 500)}"
         hint = "Standard output is for one JSON object a message; print everything else on standard error."
         return _build_error(AgentError, child, said, hint)
 
 
 def _build_error[E: LLMProxyError](kind: type[E], child: AgentProcess, said: str, hint: str = "") -> E:
-    text = tail(child.stderr_tail)
+    text = keep_text_end(child.stderr_tail)
     error = kind(f"{said}\nOn standard error, at the end:\n{text}" if text else said, hint=hint)
     error.stderr = text
     return error

@@ -19,22 +19,22 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import Control, ControlError
 from llmproxy.core.dialects.messages import Draft, as_dict
-from llmproxy.core.dialects.openai import add_chat_completion_to_draft
-from llmproxy.core.dialects.streams import list_stream_events
+from llmproxy.core.dialects.openai import decode_chat_completion
+from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.run_session import RunSession, bind_service
+from llmproxy.scenario.run_session import RunSession, bind_source_to_session
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import (
     extract_html_title,
     format_value,
     get_value_at_path,
     join_user_texts,
+    keep_text_end,
     parse_value_path,
-    read_answer,
-    tail,
+    read_agent_answer,
     to_text,
 )
 
@@ -113,7 +113,7 @@ class RequestTemplate:
         return fill_in(self.tree)
 
 
-def build_template_values(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
+def build_agent_template_values(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
     llm = given.llm
     new = len(given.new_messages)
     return {
@@ -185,7 +185,9 @@ class AgentHttpReply:
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise AgentError(f"{who} answered with what is no JSON ({error}):\n{tail(self.text, 500)}") from error
+            raise AgentError(
+                f"{who} answered with what is no JSON ({error}):\n{keep_text_end(self.text, 500)}"
+            ) from error
 
 
 def check_agent_url(url: str) -> str:
@@ -299,7 +301,7 @@ class HttpAdapter(AgentAdapter):
                 hint="Give the address that answers.",
             )
         title = extract_html_title(answer.text)
-        said = f"a web page ({title!r})" if title is not None else tail(answer.text) or "(nothing)"
+        said = f"a web page ({title!r})" if title is not None else keep_text_end(answer.text) or "(nothing)"
         return AgentError(f"{self.who} answered HTTP {status}:\n{said}")
 
 
@@ -355,7 +357,7 @@ class HttpAgent(HttpAdapter):
         return any(each.sends_session for each in (self.body, self.headers, self._address))
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        values = build_template_values(input, self._ids.get(input.thread_id))
+        values = build_agent_template_values(input, self._ids.get(input.thread_id))
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
         if self._address.names:  # every value is percent-encoded
             plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
@@ -370,7 +372,7 @@ class HttpAgent(HttpAdapter):
         if self.conversation is not None:
             self._ids[input.thread_id] = str(self._pick_value(self.conversation, whole))
         if self.reply is None:
-            return read_answer(whole, self.who)
+            return read_agent_answer(whole, self.who)
         said = self._pick_value(self.reply, whole)
         if isinstance(said, list) and said and all(isinstance(part, str) for part in said):
             said = "".join(said)
@@ -379,7 +381,7 @@ class HttpAgent(HttpAdapter):
                 f"{self.who} has {format_value(said)} at {self.reply.text}, which is no text. It sent "
                 f"{format_value(whole)}"
             )
-        return read_answer(said, self.who)
+        return read_agent_answer(said, self.who)
 
     def _pick_value(self, path: Any, whole: object) -> Any:
         try:
@@ -412,7 +414,7 @@ class OpenAIAgent(HttpAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
-        found = await self.send_request("POST", body, build_template_values(input))
+        found = await self.send_request("POST", body, build_agent_template_values(input))
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):
@@ -422,7 +424,7 @@ class OpenAIAgent(HttpAdapter):
                     f"{self.who} answered {format_value(value)}, which is no chat completion.",
                     hint="Of another form? An agent of type `http` with `body` and `reply` takes any JSON.",
                 )
-        return read_answer(_build_completion_reply(found, self.who), self.who)
+        return read_agent_answer(_build_completion_reply(found, self.who), self.who)
 
 
 def _build_completion_reply(found: AgentHttpReply, who: str) -> object:
@@ -431,7 +433,7 @@ def _build_completion_reply(found: AgentHttpReply, who: str) -> object:
         event = as_dict(value)
         if event.get("error"):
             raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")
-        add_chat_completion_to_draft(draft, event)
+        decode_chat_completion(draft, event)
     message = draft.build_message()
     if not message.tool_calls:
         return message.text
@@ -521,7 +523,7 @@ class ServiceAgent(AgentAdapter):
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)
         try:
-            async with bind_service(control, self.session, otherwise):
+            async with bind_source_to_session(control, self.session, otherwise):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes

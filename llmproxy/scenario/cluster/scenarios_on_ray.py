@@ -25,18 +25,18 @@ from llmproxy.report.events import HOST, Handler, Status, notify_handlers
 from llmproxy.scenario.cluster import transfer_files as transfer
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner, import_ray, open_ray_connection
 from llmproxy.scenario.cluster.worker_node import (
+    ClusterWorkerNode,
     NodeRunResult,
     NodeSetup,
     RunEventCollector,
     Take,
-    WorkerNode,
     make_error_picklable,
 )
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running
-from llmproxy.scenario.running.run import RunPlan
-from llmproxy.server_store_copies import find_server_of_copy
+from llmproxy.scenario.running.run import ScenarioRunArguments
+from llmproxy.server_store_copies import find_store_server_by_copy
 from llmproxy.settings import Loaded, load
 
 
@@ -92,12 +92,12 @@ class _ClusterRunner:
     resources: Mapping[str, float] | None
 
     def __post_init__(self) -> None:
-        self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
+        self._sent: dict[int, tuple[ScenarioRunArguments, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        self.folder = transfer.driver_cassette_folder(self.settings)
-        self._known = partial(transfer.read_local_recording_ids, self.settings.settings.store)
+        self.folder = transfer.get_ray_driver_cassette_dir(self.settings)
+        self._known = partial(transfer.map_recording_names_to_ids, self.settings.settings.store)
 
-    async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunOutcome:
+    async def run_sample(self, plan: ScenarioRunArguments, sample: int, runs: int) -> RunOutcome:
         """Run a sample on a node, and emit its events here. Raises on cancellation, or if it cannot be sent."""
         executor = plan.build_executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
@@ -114,7 +114,7 @@ class _ClusterRunner:
         HOST.emit_scenario_run_end(executor, back.ended.result)
         return back.ended
 
-    def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:
+    def _get_sent_parcel(self, plan: ScenarioRunArguments) -> tuple[_PlanParcel, list[Any]]:
         """Return the parcel of a plan with its reference, sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
@@ -126,15 +126,15 @@ class _ClusterRunner:
                 self._sent[id(plan)] = plan, parcel, self.runner.put_parcel(parcel)
             return self._sent[id(plan)][1:]
 
-    def _pack_plan(self, plan: RunPlan, batch: str) -> _PlanParcel:
+    def _pack_plan(self, plan: ScenarioRunArguments, batch: str) -> _PlanParcel:
         root, settings = Path.cwd(), self.settings.settings
         mode = plan.options.mode or HOST.mode or None
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
-        files = transfer.read_files_to_send(
+        files = transfer.read_files_for_cluster_node(
             [*_list_plan_module_files(pickled, root), *transfer.glob_files(self.send, root)], root
         )
-        server = find_server_of_copy(settings.store)
+        server = find_store_server_by_copy(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self.settings.list_typed(environment=True) if n not in _STAYS]
         words = [f"--mode={settings.mode}", "--allow-live"]
@@ -162,11 +162,11 @@ class _PlanParcel(NodeSetup):
     config: ScenarioConfig | None
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
-    def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
+    def unpack(self, folder: Path, take: Take | None) -> ClusterWorkerNode:
         return RunPlanWorker(self, folder, take)
 
 
-def _pickle_plan(plan: RunPlan) -> bytes:
+def _pickle_plan(plan: ScenarioRunArguments) -> bytes:
     """Return a pickled plan. Raises SettingsError."""
     cloudpickle = import_ray().cloudpickle
     try:
@@ -210,11 +210,11 @@ def _list_import_folders(root: Path) -> list[str]:
     ]
 
 
-class RunPlanWorker(WorkerNode):
+class RunPlanWorker(ClusterWorkerNode):
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]
-        plan: RunPlan = import_ray().cloudpickle.loads(parcel.pickled)
+        plan: ScenarioRunArguments = import_ray().cloudpickle.loads(parcel.pickled)
         proxy = self.proxy.url if plan.options.proxy is not False else False
         self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
         self.config = parcel.config

@@ -18,9 +18,9 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
-from llmproxy.server_store_copies import find_server_of_copy, strip_secrets_from_url
+from llmproxy.server_store_copies import find_store_server_by_copy, strip_secrets_from_url
 from llmproxy.settings import Loaded
-from llmproxy.trace.observing.agent_activity import build_portable_recording_name
+from llmproxy.trace.observing.agent_activity import build_store_independent_id
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
@@ -29,7 +29,7 @@ _NO_KEY = "none"
 """Placeholder key in replay, where no provider is called: SDKs require one."""
 
 
-def read_files_to_send(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
+def read_files_for_cluster_node(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
     """Read files, and the project's own; by path relative to `root`. Raises SuiteError: one is outside, unreadable."""
     found, project = dict[str, bytes](), root / "pyproject.toml"
     for path in (*paths, *([project] if project.is_file() else [])):
@@ -70,13 +70,13 @@ def collect_node_env_variables(
     return dict.fromkeys(keys, _NO_KEY) | {name: env[name] for name in names}
 
 
-def driver_cassette_folder(settings: Loaded) -> Path:
+def get_ray_driver_cassette_dir(settings: Loaded) -> Path:
     said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
 def read_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
-    from llmproxy.core.cassettes.folder import CassetteDir
+    from llmproxy.core.cassettes.folder_sync import CassetteDir
 
     names = set(wanted)
     files = CassetteDir(folder, now=time.time).list_cassette_files() if folder.is_dir() else {}
@@ -105,13 +105,13 @@ def merge_node_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) 
     return f"{len(done.written)} cassette files came home to {where}"
 
 
-def read_local_recording_ids(store: Path, cassette: str, sample: int) -> Mapping[str, int]:
+def map_recording_names_to_ids(store: Path, cassette: str, sample: int) -> Mapping[str, int]:
     """Return the names of recordings in every store, with their ids in this one, which may not exist."""
-    if find_server_of_copy(store) is None and not store.is_file():
+    if find_store_server_by_copy(store) is None and not store.is_file():
         return {}
     try:
         found = read_interactions_as_json(store, cassette=cassette, sample=sample)
-        return {build_portable_recording_name(line): int(line["recorded"]["id"]) for line in found}
+        return {build_store_independent_id(line): int(line["recorded"]["id"]) for line in found}
     except LLMProxyError:
         return {}
 

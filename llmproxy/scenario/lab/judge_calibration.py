@@ -17,7 +17,7 @@ from typing import Any
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.scenario_rows import Interval, wilson
+from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
 from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunOutcome
@@ -55,9 +55,9 @@ class JudgeCalibration:
     conversations: int
     labels: int
     agreed: int
-    interval: Interval | None  # of the agreement: Wilson, 95 %
+    interval: ConfidenceInterval | None  # of the agreement: Wilson, 95 %
     kappa: float | None  # None: one side uses a single class
-    kappa_interval: Interval | None
+    kappa_interval: ConfidenceInterval | None
     table: Mapping[str, Mapping[str, int]]  # by human label, then by the judge's
     repetition: VerdictFlipRate
     unsteady: int

@@ -15,7 +15,7 @@ from typing import Any
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.scenario_rows import Interval
+from llmproxy.report.scenario_rows import ConfidenceInterval
 from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, Transcript, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.repeats.statistics import (
@@ -27,7 +27,7 @@ from llmproxy.scenario.repeats.statistics import (
 )
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.running.agent_caller import build_adapters
-from llmproxy.scenario.running.run import RunPlan
+from llmproxy.scenario.running.run import ScenarioRunArguments
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
@@ -48,8 +48,8 @@ class RejudgeVarianceResult:
     repeats: int
     rows: Sequence[TranscriptVerdictCounts]
     spread: JudgeVarianceSplit | None  # None for fewer than five transcripts
-    judge_interval: Interval | None = None
-    rest_interval: Interval | None = None
+    judge_interval: ConfidenceInterval | None = None
+    rest_interval: ConfidenceInterval | None = None
     notes: Sequence[str] = field(default=())
 
     def lines(self) -> list[str]:
@@ -62,7 +62,7 @@ class RejudgeVarianceResult:
         return [*told, *self.notes]
 
 
-def _format_with_interval(value: float, interval: Interval | None) -> str:
+def _format_with_interval(value: float, interval: ConfidenceInterval | None) -> str:
     return f"{value:.4f}" + (f" (95 % interval {interval.low:.4f} to {interval.high:.4f})" if interval else "")
 
 
@@ -140,7 +140,7 @@ def _list_notes(rows: Sequence[TranscriptVerdictCounts], repeats: int, ended: Se
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoopResult:
+class OpenLoopRunResult:
     result: ScenarioResult
     turn: int | None
     """The first turn, from 1, in which the agent's answer differs; None if none does."""
@@ -156,11 +156,11 @@ async def open_loop(
     sample: int = 1,
     options: RunOptions | None = None,
     **plan: Any,
-) -> OpenLoopResult:
+) -> OpenLoopRunResult:
     """Run the recorded user's lines with the agent and let the judge decide, both live.
 
     From the first differing turn on, the user's lines answer messages that were never sent: the run is marked
-    ``open-loop from turn k``, in its events too. `plan` takes the arguments of `RunPlan`.
+    ``open-loop from turn k``, in its events too. `plan` takes the arguments of `ScenarioRunArguments`.
 
     Raises SettingsError: a simulator, no agent or no judge; the recorded user said nothing; and the agent's exceptions.
     """
@@ -179,7 +179,7 @@ async def open_loop(
     name = name or f"{transcript.id} open loop"
     options = options or RunOptions()
     found: list[tuple[int, str, str]] = []
-    ended = await RunPlan(
+    ended = await ScenarioRunArguments(
         name=name,
         description=transcript.description,
         agents=agents,
@@ -188,7 +188,7 @@ async def open_loop(
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
     turn, recorded, said = found[0] if found else (None, "", "")
-    return OpenLoopResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
+    return OpenLoopRunResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
 
 
 _REFUSED = {

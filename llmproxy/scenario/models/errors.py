@@ -10,7 +10,7 @@ import json
 import re
 from enum import Enum
 
-from llmproxy.core.dialects.codecs import ERROR_HEADER
+from llmproxy.core.dialects.dialect_table import ERROR_HEADER
 from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, remove_program_prefix
 
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})

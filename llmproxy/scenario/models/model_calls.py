@@ -26,7 +26,7 @@ from llmproxy.scenario.models.errors import (
     is_transient,
 )
 from llmproxy.scenario.models.route_via_proxy import redirect_client_to_proxy, route_model
-from llmproxy.scenario.models.transport import Answer, call_model
+from llmproxy.scenario.models.transport import ModelAnswer, call_model
 from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
@@ -97,7 +97,7 @@ async def complete(
     party: str,
     session: RunSession | None,
     attempt: int = 0,
-) -> Answer:
+) -> ModelAnswer:
     """Call a model; `attempt` separates otherwise equal requests of one party.
 
     Raises MissError: in replay, never recorded; ToolChoiceRefused: the model refuses tools, choice or format;
@@ -115,7 +115,7 @@ async def complete(
             hint=f"Leave {aside} out, or run without a proxy; api_base says where a model is served.",
         )
 
-    async def call() -> Answer:
+    async def call() -> ModelAnswer:
         return await _call_model(sent, model, party, session)
 
     if session is not None:
@@ -126,8 +126,8 @@ async def complete(
 
 
 async def _call_cached(
-    call: Callable[[], Awaitable[Answer]], request: Mapping[str, Any], party: str, attempt: int
-) -> Answer:
+    call: Callable[[], Awaitable[ModelAnswer]], request: Mapping[str, Any], party: str, attempt: int
+) -> ModelAnswer:
     running = context_scenario.get()
     cache_key = running.config.cache_key if running is not None else None
     store = CacheStore.from_environment() if cache_key else None
@@ -142,10 +142,10 @@ async def _call_cached(
         return (await call()).to_text()
 
     kept = await get_cached_or_compute(CacheSlot(store, key, f"model call of {party}", cache_key, sample), make)
-    return Answer.from_json_text(kept)
+    return ModelAnswer.from_json_text(kept)
 
 
-async def _call_model(asked: dict[str, Any], model: ModelConfig, party: str, session: RunSession | None) -> Answer:
+async def _call_model(asked: dict[str, Any], model: ModelConfig, party: str, session: RunSession | None) -> ModelAnswer:
     chosen = model.temperature if model.temperature_given else None
     sent = asked | _route_keywords(model, party, session)
     replays = session is not None and session.opened.needs_no_model_keys

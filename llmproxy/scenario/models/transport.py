@@ -21,7 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import install_command
-from llmproxy.core.dialects.codecs import ERROR_HEADER
+from llmproxy.core.dialects.dialect_table import ERROR_HEADER
 from llmproxy.core.providers.provider_table import LITELLM_OFFLINE
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import MachineError
@@ -50,13 +50,13 @@ class ModelToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     text: str
     """Without reasoning, and without surrounding white space."""
     tool_calls: tuple[ModelToolCall, ...] = ()
 
     @classmethod
-    def from_json_text(cls, kept: str) -> Answer:
+    def from_json_text(cls, kept: str) -> ModelAnswer:
         value = json.loads(kept)  # earlier versions kept more members
         return cls(value["text"], tuple(ModelToolCall(**call) for call in value["tool_calls"]))
 
@@ -72,7 +72,7 @@ def strip_reasoning(content: object) -> str:
     return _THOUGHT_END.sub("", _THOUGHT.sub("", content if isinstance(content, str) else "")).strip()
 
 
-def parse_litellm_response(found: Any) -> Answer:
+def parse_litellm_response(found: Any) -> ModelAnswer:
     """Return the answer in a litellm response. Raises ModelError if it has no choice."""
     choices = getattr(found, "choices", None) or []
     if not choices:
@@ -83,10 +83,10 @@ def parse_litellm_response(found: Any) -> Answer:
         for call in message.tool_calls or ()
         if call.function is not None
     )
-    return Answer(strip_reasoning(message.content), calls)
+    return ModelAnswer(strip_reasoning(message.content), calls)
 
 
-def parse_openai_chat_response(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def parse_openai_chat_response(status: int, headers: Mapping[str, str], body: bytes) -> ModelAnswer:
     """Parse an answer in OpenAI's chat completions. Raises HttpModelCallFailed; ModelError: there is no choice."""
     value = parse_json(body)
     found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
@@ -115,7 +115,7 @@ def parse_openai_chat_response(status: int, headers: Mapping[str, str], body: by
     calls = message.get("tool_calls")
     functions = [each.get("function") for each in calls if isinstance(each, dict)] if isinstance(calls, list) else []
     called = tuple(_read_call(function) for function in functions if isinstance(function, dict))
-    return Answer(strip_reasoning(message.get("content")), called)
+    return ModelAnswer(strip_reasoning(message.get("content")), called)
 
 
 def _read_call(function: Mapping[str, Any]) -> ModelToolCall:
@@ -196,9 +196,11 @@ class ChatHttpRequest:
     proxied: bool = False
 
 
-async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
+async def call_model(
+    keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool
+) -> ModelAnswer:
     """Make one call; `served`: at a user's address. Raises HttpModelCallFailed, litellm's, ModelError (no choice)."""
-    request = build_direct_request_or_none(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
+    request = build_litellm_like_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
     return await run_in_model_loop(_get_litellm_answer(keywords) if request is None else request_chat_answer(request))
 
 
@@ -207,7 +209,7 @@ def is_known_openai_model_name(name: str) -> bool:
     return _OPENAI.fullmatch(name) is not None
 
 
-def build_direct_request_or_none(
+def build_litellm_like_request(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
 ) -> ChatHttpRequest | None:
     """Return the request that litellm would send, None if it would do more; `litellm` if imported."""
@@ -258,7 +260,7 @@ def _to_litellm_message_or_none(message: Message) -> Message | None:
     return found if plain else None
 
 
-async def request_chat_answer(request: ChatHttpRequest) -> Answer:
+async def request_chat_answer(request: ChatHttpRequest) -> ModelAnswer:
     """Send a request, in the loop of model calls. Raises as `call_model`."""
     import httpx
 
@@ -312,7 +314,7 @@ def import_litellm() -> Any:
     return litellm
 
 
-async def _get_litellm_answer(keywords: Mapping[str, Any]) -> Answer:
+async def _get_litellm_answer(keywords: Mapping[str, Any]) -> ModelAnswer:
     # The first import takes seconds, in which this loop must not stand still for the others.
     known = hasattr(sys.modules.get("litellm"), "acompletion")
     litellm = import_litellm() if known else await asyncio.to_thread(import_litellm)

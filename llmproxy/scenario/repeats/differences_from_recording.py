@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from llmproxy.amount_formatting import dollars, format_count, number
-from llmproxy.report.scenario_rows import Interval, wilson
+from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.repeats.statistics import bootstrap, mean
 from llmproxy.trace.comparing.behavior_comparison import (
-    AgentRunBehavior,
     BehaviorChange,
+    RunBehaviorSummary,
     compare_behaviors,
     count_calls_per_tool,
 )
@@ -28,8 +28,8 @@ _FEWEST = 3  # runs for the interval of a mean
 @dataclass(frozen=True, slots=True)
 class RunComparedWithRecording:
     name: str
-    policy: AgentRunBehavior
-    recorded: AgentRunBehavior
+    policy: RunBehaviorSummary
+    recorded: RunBehaviorSummary
     """The recorded run, with this run's values: its folder, its day."""
     verdict: str = ""  # ``pass``, ``fail``, ``exit 0``; empty if not judged
     unanswered_tools: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ class RunComparedWithRecording:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingComparison:
+class BehaviorVsRecording:
     parent: str  # cassette of the recorded run
-    recorded: AgentRunBehavior
+    recorded: RunBehaviorSummary
     runs: tuple[RunComparedWithRecording, ...]
     verdict: str = ""
 
@@ -143,7 +143,7 @@ class RecordingComparison:
             yield name, of(self.recorded), known
 
 
-_USED: tuple[tuple[str, Callable[[AgentRunBehavior], int | Decimal | None]], ...] = (
+_USED: tuple[tuple[str, Callable[[RunBehaviorSummary], int | Decimal | None]], ...] = (
     ("requests", lambda run: run.requests),
     ("tokens_in", lambda run: run.tokens_in),
     ("tokens_out", lambda run: run.tokens_out),
@@ -158,15 +158,15 @@ def _format_x_of_n(times: int, many: int) -> str:
     return f"{times} of {many} ({interval.low:.0%} to {interval.high:.0%})"
 
 
-def _mean_interval(values: Sequence[float]) -> Interval | None:
+def _mean_interval(values: Sequence[float]) -> ConfidenceInterval | None:
     return bootstrap(values, mean, random.Random(_SEED)) if len(values) >= _FEWEST else None  # noqa: S311 - a bootstrap
 
 
-def _interval_ends(interval: Interval | None) -> list[float] | None:
+def _interval_ends(interval: ConfidenceInterval | None) -> list[float] | None:
     return None if interval is None else [round(interval.low, 6), round(interval.high, 6)]
 
 
-def _format_interval(interval: Interval | None, shown: Callable[[float], str]) -> str:
+def _format_interval(interval: ConfidenceInterval | None, shown: Callable[[float], str]) -> str:
     ends = [] if interval is None else [shown(interval.low), shown(interval.high)]
     return f" ({ends[0]} to {ends[1]})" if len(set(ends)) > 1 else ""
 

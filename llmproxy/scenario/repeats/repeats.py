@@ -18,7 +18,7 @@ from pydantic import Field
 from llmproxy.amount_formatting import sum_if_all_known, sum_known
 from llmproxy.errors import MissError
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.report.scenario_rows import Interval
+from llmproxy.report.scenario_rows import ConfidenceInterval
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import gather_with_limit
@@ -74,7 +74,7 @@ class RepeatResult(ScenarioResult):
         return self.verdicts.pass_rate
 
     @property
-    def interval(self) -> Interval | None:
+    def interval(self) -> ConfidenceInterval | None:
         return self.verdicts.pass_interval
 
     def pass_at_k(self, k: int) -> float | None:

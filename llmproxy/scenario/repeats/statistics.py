@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, fsum
 
-from llmproxy.report.scenario_rows import Interval, check_pass_counts
+from llmproxy.report.scenario_rows import ConfidenceInterval, validate_pass_counts
 
 RESAMPLES = 2000
 """Resamples of a bootstrap: each end of a 95 % interval is then based on 50 values."""
@@ -23,13 +23,13 @@ _DEFINED = 0.9
 
 def pass_at_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of one in `k` passing, 1 - C(n-c,k)/C(n,k), or None. Source: Chen et al. 2021 (HumanEval)."""
-    check_pass_counts(passed, runs, k)
+    validate_pass_counts(passed, runs, k)
     return None if k > runs else 1 - comb(runs - passed, k) / comb(runs, k)
 
 
 def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of `k` of `k` passing, C(c,k)/C(n,k), or None. Source: Yao et al. 2024 (tau-bench)."""
-    check_pass_counts(passed, runs, k)
+    validate_pass_counts(passed, runs, k)
     return None if k > runs else comb(passed, k) / comb(runs, k)
 
 
@@ -39,7 +39,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 def bootstrap[T](
     items: Sequence[T], statistic: Callable[[Sequence[T]], float | None], rng: random.Random, resamples: int = RESAMPLES
-) -> Interval | None:
+) -> ConfidenceInterval | None:
     """Return the percentile bootstrap interval of a statistic, whole items drawn with replacement.
 
     None for fewer than two items, and if more than a tenth of the resamples leave the statistic undefined: the rest
@@ -51,7 +51,7 @@ def bootstrap[T](
     found = sorted(value for value in drawn if value is not None)
     if len(found) < _DEFINED * resamples or not found:
         return None
-    return Interval(_interpolate_quantile(found, 0.025), _interpolate_quantile(found, 0.975))
+    return ConfidenceInterval(_interpolate_quantile(found, 0.025), _interpolate_quantile(found, 0.975))
 
 
 def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
@@ -96,7 +96,7 @@ def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianc
     if repeats < 2:
         raise ValueError(f"a judge must be asked at least twice about each transcript, not {repeats} times")
     for passed in passes:
-        check_pass_counts(passed, repeats)
+        validate_pass_counts(passed, repeats)
     if len(passes) < FEWEST_TRANSCRIPTS:
         return None
     return _split_judge_variance([passed / repeats for passed in passes], repeats)
@@ -104,7 +104,7 @@ def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianc
 
 def variance_intervals(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
-) -> tuple[Interval | None, Interval | None]:
+) -> tuple[ConfidenceInterval | None, ConfidenceInterval | None]:
     if estimate_judge_variance(passes, repeats) is None:
         return None, None
     shares = [passed / repeats for passed in passes]

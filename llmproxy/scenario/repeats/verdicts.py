@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.report.events import Status
-from llmproxy.report.scenario_rows import Interval, wilson
+from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.repeats.statistics import pass_at_k, pass_hat_k
 
 COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
@@ -46,14 +46,14 @@ class RunStatusCounts:
         return None if self.runs_not_made or not self.counted_runs else self.passed / self.counted_runs
 
     @property
-    def pass_interval(self) -> Interval | None:
+    def pass_interval(self) -> ConfidenceInterval | None:
         return None if self.runs_not_made else wilson(self.passed, self.counted_runs)
 
     @property
-    def possible_pass_rate_range(self) -> Interval | None:
+    def possible_pass_rate_range(self) -> ConfidenceInterval | None:
         """Least and greatest rate over all outcomes of the runs not made."""
         whole = self.counted_runs + self.runs_not_made
-        return Interval(self.passed / whole, (self.passed + self.runs_not_made) / whole) if whole else None
+        return ConfidenceInterval(self.passed / whole, (self.passed + self.runs_not_made) / whole) if whole else None
 
     def pass_at_k(self, k: int) -> float | None:
         return None if self.runs_not_made else pass_at_k(self.passed, self.counted_runs, k)

@@ -25,16 +25,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.client.child_env import gather_run_variables
-from llmproxy.client.session_reports import describe_unreached_provider
+from llmproxy.client.session_reports import explain_unreachable_provider
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
-from llmproxy.proxy_calls import Call
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.criteria import refuse_pass_with_failed_criteria
-from llmproxy.scenario.values.messages import Farewell, explain_call_not_async, list_messages
+from llmproxy.scenario.values.criteria import reject_contradictory_verdict
+from llmproxy.scenario.values.messages import ClosingMessages, convert_return_to_messages, explain_call_not_async
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse
@@ -57,7 +57,7 @@ class ConnectedAgentCall:
 class ConnectedAgentAdapter(AgentAdapter):
     def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:
         """Wrap an object with `name` and `invoke`. Raises TypeError for another."""
-        if not is_connected_agent(agent):
+        if not has_name_and_invoke(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
         self.agent = agent
         self.name: str = agent.name
@@ -87,7 +87,7 @@ class ConnectedAgentAdapter(AgentAdapter):
         return output
 
 
-def is_connected_agent(value: object) -> bool:
+def has_name_and_invoke(value: object) -> bool:
     return (
         not isinstance(value, AgentAdapter | type)
         and isinstance(getattr(value, "name", None), str)
@@ -108,7 +108,7 @@ _PLAYING: dict[int, AgentAdapter] = {}  # by identity, of active runs; guarded b
 _log = logging.getLogger(__name__)
 
 
-def gather_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
+def detect_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return the run variables of an agent, started by us or in this process; a service's are unknown."""
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
     return gather_run_variables(*where) if where else []
@@ -118,7 +118,7 @@ def build_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None =
     """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for anything else."""
     found = []
     for place, given in enumerate(agents):
-        entry = ConnectedAgentAdapter(given, parameters) if is_connected_agent(given) else given
+        entry = ConnectedAgentAdapter(given, parameters) if has_name_and_invoke(given) else given
         made = (
             entry() if isinstance(entry, type) or (callable(entry) and not isinstance(entry, AgentAdapter)) else entry
         )
@@ -272,7 +272,7 @@ class AdapterAnswer:
     returned: ScenarioResult | list[Message]
     seconds: float
     tool_calls: Sequence[ToolUse] = ()
-    farewell: Farewell | None = None
+    farewell: ClosingMessages | None = None
 
 
 AskAdapter = Callable[[AgentAdapter, AgentInput], Awaitable[object]]
@@ -335,7 +335,7 @@ class Caller:
         except Exception as error:
             await self._read_new_tool_calls(agent, error)
             raise
-        farewell = returned if isinstance(returned, Farewell) else None
+        farewell = returned if isinstance(returned, ClosingMessages) else None
         return AdapterAnswer(meant, seconds, await self._read_new_tool_calls(agent), farewell)
 
     def build_timeout_error(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
@@ -356,7 +356,7 @@ class Caller:
         if agent.role is not AgentRole.AGENT:
             return ()
         traffic.answered = traffic.seen
-        if error is not None and (lost := describe_unreached_provider(calls)):
+        if error is not None and (lost := explain_unreachable_provider(calls)):
             raise UpstreamError(lost) from error
         return [each for each in traffic.wire_observer.list_tool_uses() if each.seq > before] if calls else ()
 
@@ -418,6 +418,6 @@ async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
 def _read_result_or_messages(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
     name = type(agent).__name__
     if isinstance(returned, ScenarioResult):
-        refuse_pass_with_failed_criteria(name, returned)
+        reject_contradictory_verdict(name, returned)
         return returned
-    return list_messages(returned, agent.role, name)
+    return convert_return_to_messages(returned, agent.role, name)

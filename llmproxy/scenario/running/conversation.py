@@ -21,7 +21,7 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, 
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_message_text, to_message
+from llmproxy.scenario.values.messages import ClosingMessages, copy_messages, copy_value, get_message_text, to_message
 from llmproxy.scenario.values.run_ids_and_options import (
     ExecutorProtocol,
     classify_run_error,
@@ -136,7 +136,7 @@ class Conversation:
         self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = SpeakingOrder(agents, state)
         self.unscripted = False
-        self.farewell: Farewell | None = None
+        self.farewell: ClosingMessages | None = None
         """The user's farewell: the judge decides then, and no further turn begins by itself."""
         self._unheard: list[list[Message]] = [[] for _ in agents]  # by the agent's index
         self._began = caller.clock()
@@ -475,23 +475,23 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class PersonInput:
+class ParsedPersonInput:
     text: str = ""
     success: bool | None = None
     judge: bool = False
 
 
-def parse_person_input(line: str) -> PersonInput:
+def parse_person_input(line: str) -> ParsedPersonInput:
     """Parse a line. An unknown word after a slash is part of a message."""
     word, _, rest = line.strip().partition(" ")
     if word in {"/pass", "/fail"}:
-        return PersonInput(rest.strip(), success=word == "/pass")
+        return ParsedPersonInput(rest.strip(), success=word == "/pass")
     if word == "/judge" and not rest:
-        return PersonInput(judge=True)
-    return PersonInput(line if line.strip() else "")
+        return ParsedPersonInput(judge=True)
+    return ParsedPersonInput(line if line.strip() else "")
 
 
-async def read_person_input(name: str = "", read: Callable[[str], str] = input) -> PersonInput:
+async def read_person_input(name: str = "", read: Callable[[str], str] = input) -> ParsedPersonInput:
     """Read a line from the terminal, without blocking the loop. Raises MachineError without a terminal."""
     prefix = f"[Scenario: {name}] " if name else ""
 

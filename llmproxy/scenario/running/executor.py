@@ -25,7 +25,7 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import build_dict_without_duplicates, read_bounded_text
 from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
-from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, Stream
+from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, ScenarioEventStream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
@@ -33,14 +33,14 @@ from llmproxy.scenario.run_session import RunSession, choose_proxy
 from llmproxy.scenario.running.agent_caller import (
     Participants,
     build_adapters,
-    gather_agent_run_variables,
+    detect_agent_run_variables,
 )
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_findings, refuse_pass_with_failed_criteria
+from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_findings, reject_contradictory_verdict
 from llmproxy.scenario.values.messages import copy_messages, to_text
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
@@ -162,7 +162,7 @@ class ScenarioExecutor(ScriptActions):
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
         self.cassette = choose_cassette_name(name, set_id, description, script, self.options)
-        self.events = Stream()
+        self.events = ScenarioEventStream()
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
         langwatch = LangWatchEventSender(self.events, self, dict(self.options.fields or {}))
@@ -272,7 +272,7 @@ class ScenarioExecutor(ScriptActions):
         speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {
             "mode": self.options.mode or HOST.mode or None,
-            "run_variables": next(filter(None, map(gather_agent_run_variables, speaking)), ()),
+            "run_variables": next(filter(None, map(detect_agent_run_variables, speaking)), ()),
             "upstreams": upstreams_of_models(models, proxy),
             "faults": HOST.faults,
             "mocks": self.options.mock,
@@ -300,7 +300,7 @@ class ScenarioExecutor(ScriptActions):
         result = await self._run_step(step)
         if not isinstance(result, ScenarioResult):
             return None
-        refuse_pass_with_failed_criteria(f"step {number + 1} of the script", result)
+        reject_contradictory_verdict(f"step {number + 1} of the script", result)
         return self._complete_result(result)
 
     async def conclude(self) -> ScenarioResult:

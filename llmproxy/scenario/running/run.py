@@ -21,7 +21,7 @@ from typing import Any, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.report.events import HandlerLike, Status
-from llmproxy.scenario.config import UNSET, refuse_unsupported_keywords
+from llmproxy.scenario.config import UNSET, refuse_unsupported_arguments
 from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repeatedly
 from llmproxy.scenario.running.agent_caller import start_in_daemon_thread
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
@@ -139,12 +139,12 @@ _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphor
 """Semaphores of `max_concurrency`: runs of one loop with the same number share one."""
 
 
-REMOTE: list[Callable[[RunPlan, int, int], Awaitable[RunOutcome]]] = []
-"""Runs one sample of a plan on another machine, as `RunPlan.once`; empty: local. Set by `scenario.on`."""
+REMOTE: list[Callable[[ScenarioRunArguments, int, int], Awaitable[RunOutcome]]] = []
+"""Runs one sample of a plan on another machine, as `ScenarioRunArguments.once`; empty: local. Set by `scenario.on`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlan:
+class ScenarioRunArguments:
     name: str
     description: str
     agents: Sequence[Any] = ()
@@ -182,7 +182,7 @@ class RunPlan:
             return RunOutcome(result.status or Status.FAILED, result)
 
 
-_OF_PLAN = tuple(each.name for each in fields(RunPlan) if each.name not in ("options", "threaded"))
+_OF_PLAN = tuple(each.name for each in fields(ScenarioRunArguments) if each.name not in ("options", "threaded"))
 
 
 async def _run_on_callers_loop(executor: ScenarioExecutor) -> ScenarioResult:
@@ -309,14 +309,14 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
 
 
 async def _run_with_arguments(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
-    for name in refuse_unsupported_keywords("run", given.pop("unsupported")):
+    for name in refuse_unsupported_arguments("run", given.pop("unsupported")):
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     runs, threshold = given.pop("runs"), given.pop("pass_rate")
     repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}
     of_plan = {name: given.pop(name) for name in _OF_PLAN}
     options = RunOptions(**given)
     # Once for all samples: the second scenario of a name in one test has a recording of its own.
-    plan = RunPlan(**of_plan, options=options, threaded=threaded)
+    plan = ScenarioRunArguments(**of_plan, options=options, threaded=threaded)
     place = choose_cassette_name(plan.name, plan.set_id, plan.description, plan.script, options)
     many_at_once = options.max_concurrency or (runs if REMOTE else None)
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from llmproxy.amount_formatting import name_some
+from llmproxy.calls_and_totals import Call
 from llmproxy.client.session_reports import Report
 from llmproxy.core.forks.overrides import build_unused_mocks_error
 from llmproxy.errors import LLMProxyError, MachineError
-from llmproxy.proxy_calls import Call
 from llmproxy.report import events
 from llmproxy.report.events import Event, Finished, Handler, PartyUse, Started, Status, Step, Verdict
 from llmproxy.scenario.run_session import FairLock, RunSession, get_session_lock, wait_despite_cancel
@@ -166,7 +166,7 @@ class SessionToOpen:
     kind: type[RunSession] | None = None
 
 
-class Playable[S, R](Protocol):
+class StepsToPlay[S, R](Protocol):
     """Content of a run: steps, each an `S`. `R` is its result."""
 
     @property
@@ -214,7 +214,7 @@ class Playable[S, R](Protocol):
 class RunLifecycle[S, R]:
     def __init__(
         self,
-        played: Playable[S, R],
+        played: StepsToPlay[S, R],
         *,
         limit: float | None,
         call_limit: float | None,

@@ -173,7 +173,7 @@ def _read_finding(value: object) -> Finding | None:
     return Finding(CriterionStatus(status.strip().lower()), evidence, reason if isinstance(reason, str) else "")
 
 
-def refuse_pass_with_failed_criteria(who: str, result: ScenarioResult) -> None:
+def reject_contradictory_verdict(who: str, result: ScenarioResult) -> None:
     """Refuse a passing result with a failed criterion as contradictory. Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")

@@ -45,7 +45,7 @@ def get_message_text(message: Message) -> str:
     return content if isinstance(content, str) else "" if content is None else str(content)
 
 
-def list_messages(returned: object, role: AgentRole, author: str) -> list[Message]:
+def convert_return_to_messages(returned: object, role: AgentRole, author: str) -> list[Message]:
     """Return the messages in a return value; `author` is the adapter's class. Raises ValueError: what to return."""
     if isinstance(returned, str):
         return [{"role": "user" if role is AgentRole.USER else "assistant", "content": returned}]
@@ -60,7 +60,7 @@ def to_message(content: object, role: AgentRole) -> Message:
     """Return a script's value as a message of this role; a dict is used unchanged."""
     if isinstance(content, dict):
         return copy_value(cast("Message", content))
-    return list_messages(content, role, "script")[0]
+    return convert_return_to_messages(content, role, "script")[0]
 
 
 def explain_call_not_async(author: str) -> str:
@@ -111,7 +111,7 @@ def _explain_wrong_return(returned: object, author: str) -> str:
     )
 
 
-class Farewell(list[Message]):
+class ClosingMessages(list[Message]):
     """Last messages. The judge is next, and has to decide."""
 
     def __init__(self, messages: Iterable[Message] = (), *, reached: bool | None = None) -> None:
@@ -183,7 +183,7 @@ def _describe_kind(value: Any) -> str:
     return format_value(value)
 
 
-def read_answer(value: Any, who: str) -> Any:
+def read_agent_answer(value: Any, who: str) -> Any:
     """Return the answer in a value: a text, message or messages. Raises AgentError, naming `who`: none, or empty."""
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):
@@ -233,7 +233,7 @@ def format_value(value: object) -> str:
     return clip_json(value, SHOWN)
 
 
-def tail(text: str, limit: int = TAIL) -> str:
+def keep_text_end(text: str, limit: int = TAIL) -> str:
     """Return the end of a text, without terminal escapes."""
     end = "\n".join(printable(line) for line in text.strip()[-limit:].splitlines())
     return end if len(text.strip()) <= limit else f"… {end}"

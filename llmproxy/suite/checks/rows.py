@@ -22,7 +22,7 @@ from uuid import UUID, uuid5
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.apply import build_unclear, check_value, evaluate
+from llmproxy.suite.matchers.apply import build_unclear_assertion, check_value, evaluate
 from llmproxy.suite.matchers.match import ABSENT, Match, MatchOutcome
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.config import ResetPolicy, import_module_attribute
@@ -58,7 +58,7 @@ _SHOWN_IDS = 10  # keys listed of rows that could be meant
 
 
 @dataclass(slots=True)
-class RowCleaner:
+class CaseStoreCleaner:
     store: StoreAdapter
     policy: ResetPolicy = field(default_factory=ResetPolicy)
     user: str | None = None
@@ -177,7 +177,7 @@ def derive_setup_row_key(scenario: str, sample: int, name: str, kind: Kind = Kin
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
-def build_clock_env(scenario: str, sample: int) -> dict[str, str]:
+def build_now_and_seed_env(scenario: str, sample: int) -> dict[str, str]:
     return {NOW_VARIABLE: NOW, SEED_VARIABLE: add_run_number_suffix(scenario, sample)}
 
 
@@ -303,7 +303,7 @@ def format_entity_row_key(info: EntityInfo, row: Mapping[str, Any]) -> str:
     return f"{info.name} {info.key}={row.get(info.key)!r}"
 
 
-def show_row(row: Mapping[str, Any]) -> str:
+def format_row(row: Mapping[str, Any]) -> str:
     text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
     return text if len(text) <= _ROW_WIDTH else text[: _ROW_WIDTH - 4] + " ..."
 
@@ -319,7 +319,7 @@ class RowCheckContext:
     """Monotonic seconds."""
     sleep: Callable[[float], None]
     """Waits this many seconds; may raise to end a wait early."""
-    cleaner: RowCleaner | None = None
+    cleaner: CaseStoreCleaner | None = None
     alone: bool = True
     """Whether no other run writes meanwhile, so that every new row is the agent's."""
     beside: frozenset[str] = frozenset()
@@ -390,11 +390,11 @@ def capture_row(
         try:
             run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
-            return [build_unclear(f"{name}.as", error)]
+            return [build_unclear_assertion(f"{name}.as", error)]
         run.scope.record_ids_for_proxy(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more
     what = f"{len(rows)} rows of {info.name} could be meant ({info.key} {ids})" if rows else "there is no row to name"
     hint = "Add fields that only one row has." if rows else ""
-    return [build_unclear(f"{name}.as", StepError(f"{alias}: {what}", hint=hint))]
+    return [build_unclear_assertion(f"{name}.as", StepError(f"{alias}: {what}", hint=hint))]

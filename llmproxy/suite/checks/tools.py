@@ -17,7 +17,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    build_unclear,
+    build_unclear_assertion,
     check_number,
     check_value,
     check_values_at_paths,
@@ -28,7 +28,7 @@ from llmproxy.suite.matchers.match import MatchOutcome, get_path, quote, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
-from llmproxy.trace.observing.tool_calls import SeenModelCall, ServerSideToolCalls, ToolUse, find_call_mismatches
+from llmproxy.trace.observing.tool_calls import SeenModelCall, ServerSideToolCalls, ToolUse, diff_asked_and_served_calls
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 
 _PREFIX = re.compile(r"__|[./:]")
@@ -60,7 +60,7 @@ def check_tool_names_and_offers(tools: Tools, step: AgentActivity, run: Sequence
         known = before | called
         if name not in known and (meant := find_near_name(name, known, spelling_only=wanted.offered is False)):
             message = f"no tool is called {name!r}: {_describe_tools(known)}; did you mean {meant!r}?"
-            made.append(build_unclear(f"tools.{name}", message))
+            made.append(build_unclear_assertion(f"tools.{name}", message))
             continue
         if wanted.offered is not None:
             made.append(_check_offered_assertion(name, now, called, offered=wanted.offered))
@@ -153,11 +153,11 @@ def _check_expected_argument_names(
             said, there = ".".join(unknown), sorted(schema.get(tuple(place), ()))
             if meant := find_near_name(last, known.get(tuple(place), ())):
                 told = f"{name} has no argument {said!r}; did you mean {'.'.join((*place, meant))!r}?"
-                made.append(build_unclear(f"tools.{name}.{key}", told))
+                made.append(build_unclear_assertion(f"tools.{name}.{key}", told))
             elif there and key == "input" and uses and wanted.count in (0, {"eq": 0}):
                 others = ", ".join(".".join((*place, each)) for each in there)
                 told = f"{name} has no argument {said!r}; it has {others}, so no call could have this input"
-                made.append(build_unclear(f"tools.{name}.{key}", told))
+                made.append(build_unclear_assertion(f"tools.{name}.{key}", told))
     return made
 
 
@@ -266,18 +266,18 @@ def check_mcp_server_calls(
     """Check the calls that MCP servers received in a step; `as_asked`: they equal the models' calls."""
     keys = [*(f"{_SERVED}.{name}" for name in tools), *([_AS_ASKED] if as_asked else [])]
     if served.unknown_reason:
-        return [build_unclear(key, served.unknown_reason) for key in keys]
+        return [build_unclear_assertion(key, served.unknown_reason) for key in keys]
     step, made = AgentActivity(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:
             if meant := find_near_name(name, served.names):
                 there = ", ".join(sorted(served.names))
                 message = f"no server has a tool {name!r}: there is {there}; did you mean {meant!r}?"
-                made.append(build_unclear(f"{_SERVED}.{name}", message))
+                made.append(build_unclear_assertion(f"{_SERVED}.{name}", message))
                 continue
             if not served.listed:
                 why = f"no server listed its tools, so whether one has {name} is not known"
-                made.append(build_unclear(f"{_SERVED}.{name}", why))
+                made.append(build_unclear_assertion(f"{_SERVED}.{name}", why))
                 continue
         if wanted.offered is not None:
             made.append(_check_listed_by_server(name, served, offered=wanted.offered))
@@ -285,9 +285,11 @@ def check_mcp_server_calls(
         found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
     if as_asked and asked.unreadable:
-        made.append(build_unclear(_AS_ASKED, explain_unreadable_answers(asked), where=asked.unreadable[0].label))
+        made.append(
+            build_unclear_assertion(_AS_ASKED, explain_unreadable_answers(asked), where=asked.unreadable[0].label)
+        )
     elif as_asked:
-        differences = find_call_mismatches(asked.tools, served)
+        differences = diff_asked_and_served_calls(asked.tools, served)
         message = "; ".join(differences[:_SHOWN])
         made.append(assertion(_AS_ASKED, message, holds=not differences, where=_first_call_label(served.tools)))
     return made
@@ -296,7 +298,7 @@ def check_mcp_server_calls(
 def _check_listed_by_server(name: str, served: ServerSideToolCalls, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
-        return build_unclear(key, "no server listed its tools in this run")
+        return build_unclear_assertion(key, "no server listed its tools in this run")
     message = f"the servers listed {', '.join(sorted(served.listed))}"
     return assertion(key, message, holds=there is offered, expected=offered, actual=there)
 
@@ -397,7 +399,7 @@ class _CallCheck:
     def _build_unclear_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         unknown = f"whether it was executed, and what it returned: {_format_uses(uses)}"
         message = f"{self.name}: {self.no_result}, so it is not known {unknown}"
-        return build_unclear(f"tools.{self.name}{suffix}", message, where=_first_call_label(uses))
+        return build_unclear_assertion(f"tools.{self.name}{suffix}", message, where=_first_call_label(uses))
 
     def _describe_actual_count(self, message: str) -> str:
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")

@@ -60,7 +60,7 @@ def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> 
     return Assertion(name=name, status=status, message="" if holds else message, **about)
 
 
-def build_unclear(name: str, message: object, **about: Any) -> Assertion:
+def build_unclear_assertion(name: str, message: object, **about: Any) -> Assertion:
     return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
 
 
@@ -221,7 +221,7 @@ def is_zero_count_allowed(wanted: object) -> bool:
     return wanted == 0 and not isinstance(wanted, bool)
 
 
-def may_be_zero(wanted: object, scope: VariableScope) -> bool:
+def may_count_be_zero(wanted: object, scope: VariableScope) -> bool:
     with suppress(StepError):
         return is_zero_count_allowed(scope.resolve_value(wanted))
     return False

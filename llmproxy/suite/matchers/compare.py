@@ -18,15 +18,15 @@ from llmproxy.suite.matchers.match import (
     MatchOutcome,
     ValueToMatch,
     are_equal,
+    combine_alternative_matches,
     combine_required_matches,
     get_type_name,
     is_equal_except_type,
     is_number,
     match,
-    match_alternatives,
-    matcher,
     parse_time,
     quote,
+    register_matcher,
     to_json,
     to_nfc,
 )
@@ -51,7 +51,7 @@ def is_reference(value: object) -> bool:
     return found is not None and not found.is_malformed
 
 
-@matcher(
+@register_matcher(
     "eq",
     schema=_JSON,
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
@@ -89,7 +89,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
     return ""
 
 
-@matcher(
+@register_matcher(
     "ref",
     schema={"type": "string", "pattern": r"^\$"},
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
@@ -99,7 +99,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
         else f" takes a reference such as $name.field, not {quote(operand)}"
     ),
 )
-def match_reference(operand: object, seen: ValueToMatch) -> Match:
+def match_captured_value(operand: object, seen: ValueToMatch) -> Match:
     if are_equal(seen.actual, operand):
         return Match(MatchOutcome.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
@@ -112,7 +112,7 @@ def match_reference(operand: object, seen: ValueToMatch) -> Match:
     return Match(MatchOutcome.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
 
 
-@matcher(
+@register_matcher(
     "exists",
     schema={"type": "boolean"},
     help="true: there is a value and it is not null; false: there is none, or null",
@@ -155,9 +155,9 @@ def _compare_order(name: str, operand: object, seen: ValueToMatch) -> Match:
 
 
 for _name, (_words, _) in _ORDER.items():
-    matcher(_name, schema=_LIMIT, help=f"a number or a date that is {_words} this", objection=_explain_bad_limit)(
-        partial(_compare_order, _name)
-    )
+    register_matcher(
+        _name, schema=_LIMIT, help=f"a number or a date that is {_words} this", objection=_explain_bad_limit
+    )(partial(_compare_order, _name))
 
 
 def _make_nonempty_list_check(what: str) -> Callable[[object], str]:
@@ -168,7 +168,7 @@ def _make_nonempty_list_check(what: str) -> Callable[[object], str]:
 _need_a_value, _need_a_matcher = map(_make_nonempty_list_check, ("value", "matcher"))
 
 
-@matcher(
+@register_matcher(
     "in",
     schema={"type": "array", "minItems": 1, "items": _JSON},
     help="equal to one of these values",
@@ -215,7 +215,7 @@ def _refuse_matcher(operand: object) -> str:
     return ""
 
 
-@matcher(
+@register_matcher(
     "json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_refuse_matcher
 )
 def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
@@ -225,7 +225,7 @@ def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
         return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 
 
-@matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
+@register_matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
 def match_not(operand: object, seen: ValueToMatch) -> Match:
     found = match(operand, seen)
     if found.outcome is MatchOutcome.HOLDS:
@@ -236,11 +236,13 @@ def match_not(operand: object, seen: ValueToMatch) -> Match:
     return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
 
 
-@matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_need_a_matcher, raw=True)
+@register_matcher(
+    "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_need_a_matcher, raw=True
+)
 def match_any_of(operand: list[object], seen: ValueToMatch) -> Match:
-    return match_alternatives(match(each, seen) for each in operand)
+    return combine_alternative_matches(match(each, seen) for each in operand)
 
 
-@matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_need_a_matcher, raw=True)
+@register_matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_need_a_matcher, raw=True)
 def match_all_of(operand: list[object], seen: ValueToMatch) -> Match:
     return combine_required_matches(match(each, seen) for each in operand)

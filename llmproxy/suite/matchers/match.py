@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.secrets.redact import STANDS_IN
-from llmproxy.core.traffic.json_diff import show_json
+from llmproxy.core.traffic.json_diff import format_clipped_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_variable_ref
 from llmproxy.suite.stores.protocol import Kind, to_plain as stored_as_plain
 
@@ -154,7 +154,7 @@ def get_type_name(value: object) -> str:
 
 
 def quote(value: object, width: int = 120) -> str:
-    return "nothing" if value is ABSENT else show_json(to_json(value), width)
+    return "nothing" if value is ABSENT else format_clipped_json(to_json(value), width)
 
 
 def get_path(value: object, path: str) -> Any:
@@ -244,7 +244,7 @@ class Matcher:
     """Whether its operand is taken as written: references are not resolved (or by nested matchers)."""
 
 
-def matcher(
+def register_matcher(
     name: str,
     *,
     schema: Mapping[str, Any],
@@ -310,7 +310,7 @@ def combine_required_matches(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _WORST_OF_ALL, "; ")
 
 
-def match_alternatives(found: Iterable[Match]) -> Match:
+def combine_alternative_matches(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _BEST_OF_ANY, "; and ")
 
 

@@ -29,9 +29,9 @@ from llmproxy.suite.matchers.match import (
     ValueToMatch,
     are_equal,
     get_type_name,
-    matcher,
     parse_time,
     quote,
+    register_matcher,
     to_json,
     to_nfc,
 )
@@ -157,7 +157,7 @@ def _match_contained_values(name: str, operand: object, seen: ValueToMatch) -> M
 
 
 for _name, _help in _LOOKING.items():
-    matcher(_name, schema=_WORDS, help=_help, objection=_explain_invalid_search_texts)(
+    register_matcher(_name, schema=_WORDS, help=_help, objection=_explain_invalid_search_texts)(
         partial(_match_contained_values, _name)
     )
 
@@ -218,7 +218,7 @@ def explain_bad_pattern(operand: object, flags: str = "") -> str:
     return ""
 
 
-@matcher(
+@register_matcher(
     "regex",
     schema=_PATTERNS,
     help="the pattern is found anywhere in it (write ^ and $ to mean the whole); of a list: all. No $names inside",
@@ -408,7 +408,7 @@ def _build_format_checker() -> Any:
     return made
 
 
-@matcher(
+@register_matcher(
     "jsonSchema",
     schema={"type": "object"},
     help="JSON that keeps to this JSON Schema; a text is parsed first",

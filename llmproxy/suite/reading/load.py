@@ -22,18 +22,22 @@ from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataFileError,
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
-from llmproxy.suite.reading.name_checks import ScenarioNameChecker, filter_mappings_in_list, list_capture_names
+from llmproxy.suite.reading.declaration_checks import (
+    ScenarioVariableChecker,
+    filter_mappings_in_list,
+    list_capture_names,
+)
 from llmproxy.suite.reading.shared_parts import (
     apply_defaults,
-    find_scenario_files,
     find_suite_files,
+    find_suite_scenario_files,
     merge_included_suite_parts,
     show_path,
 )
 from llmproxy.suite.schema.assertions import ToolExpect
-from llmproxy.suite.schema.base_nodes import report_validation_errors
+from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import ABOUT_WIRE, Defaults, Scenario, Suite
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_file
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_yaml_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
@@ -294,7 +298,7 @@ class LoadedSuites:
 
     def read_documents(self, path: Path) -> Iterator[Map]:
         self.files[path] = None
-        for value, place in read_file(path, self.problems, show_path(path), self.warnings, empty_hint=_EMPTY):
+        for value, place in read_yaml_file(path, self.problems, show_path(path), self.warnings, empty_hint=_EMPTY):
             if not isinstance(value, Map):
                 what = "a list" if isinstance(value, list) else "a plain value"
                 hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""
@@ -365,7 +369,7 @@ class LoadedSuites:
     ) -> list[tuple[Map, Path]]:
         """Read the scenarios of an entry's files, without those already read or the suite's own."""
         made: list[tuple[Map, Path]] = []
-        for path in find_scenario_files(folder, entry, at, self.problems):
+        for path in find_suite_scenario_files(folder, entry, at, self.problems):
             if path.resolve() in read:
                 continue
             read.add(path.resolve())
@@ -393,7 +397,7 @@ class LoadedSuites:
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
         for parameters in (_pick_one_per_shape(usable) or [Map(raw.place)]) if known else ():
-            flow = ScenarioNameChecker(self.problems, self.warnings)
+            flow = ScenarioVariableChecker(self.problems, self.warnings)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
                     flow.add_variables(part, sure=True)
@@ -409,7 +413,7 @@ class LoadedSuites:
         try:
             made = model.model_validate(raw, context=self.problems)
         except ValidationError as error:
-            report_validation_errors(error, raw, self.problems)
+            collect_validation_errors(error, raw, self.problems)
             if len(self.problems) == before:  # what is left out must not be left unsaid
                 self.problems.add(raw.place, f"this is not valid: {error.errors(include_url=False)[0]['msg']}")
             return None

@@ -13,9 +13,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.schema.base_nodes import report_validation_errors
+from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import Part
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_file
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_yaml_file
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
@@ -56,7 +56,7 @@ def find_suite_files(paths: Iterable[str | Path], problems: Problems) -> list[Pa
     return list(found.values())
 
 
-def find_scenario_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
+def find_suite_scenario_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
         return [path]
@@ -108,7 +108,7 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
     if not path.is_file():
         problems.add(at, f"there is no file {show_path(path)} to include")
         return None
-    documents = read_file(path, problems, show_path(path))
+    documents = read_yaml_file(path, problems, show_path(path))
     if len(documents) != 1 or not isinstance(documents[0][0], Map):
         if documents:
             problems.add(
@@ -118,7 +118,7 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
     try:
         Part.model_validate(documents[0][0], context=problems)
     except ValidationError as error:
-        report_validation_errors(error, documents[0][0], problems)
+        collect_validation_errors(error, documents[0][0], problems)
     return documents[0][0]
 
 

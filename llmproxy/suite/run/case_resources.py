@@ -21,14 +21,14 @@ from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
-from llmproxy.scenario.running.agent_caller import Caller, gather_agent_run_variables
+from llmproxy.scenario.running.agent_caller import Caller, detect_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionToOpen
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.rows import (
+    CaseStoreCleaner,
     RowCheckContext,
-    RowCleaner,
     add_run_number_suffix,
-    build_clock_env,
+    build_now_and_seed_env,
     load_reset_hook,
     select_rows,
 )
@@ -38,7 +38,7 @@ from llmproxy.suite.run.run_context import (
     RejudgingSession,
     ReplayingAgentAdapter,
     RunContext,
-    RunsFromJsonReport,
+    RunsToRejudge,
     list_scenario_entity_names,
 )
 from llmproxy.suite.run.step_context import (
@@ -186,7 +186,7 @@ class CaseResources:
         )  # fmt: skip
         if made is not None:
             (store, policy), names = made, looking.names
-            cleaner = looking.cleaner = RowCleaner(
+            cleaner = looking.cleaner = CaseStoreCleaner(
                 store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder),
                 remarks=looking.remarks,
             )  # fmt: skip
@@ -198,8 +198,8 @@ class CaseResources:
             self._back.append(("the store", lambda: asyncio.to_thread(cleaner.clean_up)))
         agent = run_context.agent_for_case(case)
         if isinstance(agent, CommandAgent):  # with a fixed time and seed, unless its description sets others
-            agent.env = {**build_clock_env(case.id, self.sample), **agent.env}
-        if session is not None and (declared := gather_agent_run_variables(agent)):
+            agent.env = {**build_now_and_seed_env(case.id, self.sample), **agent.env}
+        if session is not None and (declared := detect_agent_run_variables(agent)):
             await session.declare_run_variables(declared)
         context = self._make_context(session, caller, agent, looking)
         hooks = case.suite.hooks
@@ -212,9 +212,7 @@ class CaseResources:
         await agent.open(session)
         self.context = context
 
-    async def _open_for_rejudging(
-        self, recorded: RunsFromJsonReport, session: RunSession | None, caller: Caller
-    ) -> None:
+    async def _open_for_rejudging(self, recorded: RunsToRejudge, session: RunSession | None, caller: Caller) -> None:
         assert isinstance(session, RejudgingSession)  # noqa: S101 - it was asked for
         run = recorded.get_judgeable_run(self.case.id, self.sample)
         agent = ReplayingAgentAdapter(

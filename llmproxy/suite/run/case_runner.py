@@ -13,23 +13,23 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from llmproxy.amount_formatting import format_count
+from llmproxy.calls_and_totals import Call
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, Mode
-from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
-from llmproxy.suite.checks.chat_steps import (
+from llmproxy.suite.checks.chat_step_assertions import (
     TrafficWindowStart,
-    check_response,
+    check_answer_assertions,
     check_usage,
     evaluate_step_traffic_assertions,
     explain_unseen_traffic,
-    find_uncounted_hosted_tools,
+    find_hosted_tools_left_out,
 )
 from llmproxy.suite.checks.row_checks import (
     check_created_rows,
@@ -38,7 +38,7 @@ from llmproxy.suite.checks.row_checks import (
     wait_until_rows_match,
 )
 from llmproxy.suite.checks.tools import find_never_offered_tools
-from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear, worst_status
+from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear_assertion, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
@@ -66,11 +66,11 @@ from llmproxy.suite.schema.suite import (
 from llmproxy.suite.selection import (
     RunNotRecorded,
     build_case_cassette_name,
-    build_no_recording_error,
+    build_run_not_recorded_error,
     list_steps_until,
 )
 from llmproxy.trace.observing.agent_activity import AgentActivity, find_first_recorded_time, sum_recorded_latency
-from llmproxy.trace.observing.tool_calls import find_call_mismatches
+from llmproxy.trace.observing.tool_calls import diff_asked_and_served_calls
 from llmproxy.yaml_reader import YamlPlace
 
 _DONE = re.compile(
@@ -151,7 +151,7 @@ async def _run_talk_step(
         labels.insert(0, "the answer says that something was done, and an expected tool was not called")
     context.labels += [f"step {context.index + 1}: {label}" for label in labels]
     if step.response is not None:
-        done.rest += check_response(context, step, step.response, answer)
+        done.rest += check_answer_assertions(context, step, step.response, answer)
         if step.response.judge is not None:
             done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
@@ -166,11 +166,11 @@ def _list_traffic_remarks(
 ) -> list[str]:
     unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
     made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
-    if uncounted := ", ".join(find_uncounted_hosted_tools(step, measured)):
+    if uncounted := ", ".join(find_hosted_tools_left_out(step, measured)):
         made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
     if step.observe != "none" and not measured.unreadable:
         served, asked = context.wire.read_tool_server_calls(window.after), measured.tools
-        if not served.unknown_reason and (differing := find_call_mismatches(asked, served)):
+        if not served.unknown_reason and (differing := diff_asked_and_served_calls(asked, served)):
             made.append("; ".join(differing[:_TOLD]))
     return made
 
@@ -292,7 +292,7 @@ class _CaseRun:
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
         about, flag = self.emitter.about, self.run_context.options.mode_flag
-        raise build_no_recording_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
+        raise build_run_not_recorded_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
 
     async def begin(self) -> None:
         context = self.opening.require_context()
@@ -369,7 +369,7 @@ class _CaseRun:
             return
         measured = context.wire.build_step(0)
         reason = explain_unseen_traffic(context, wanted, measured)
-        made = [build_unclear("usage", reason)] if reason else check_usage(wanted, measured, context.scope)
+        made = [build_unclear_assertion("usage", reason)] if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
         self._emit_step(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)

@@ -16,25 +16,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.client.control import Control
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, MachineError, SettingsError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Event, Handler, Status, notify_handlers
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_message_text
-from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots
-from llmproxy.suite.matchers.apply import build_unclear
+from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots
+from llmproxy.suite.matchers.apply import build_unclear_assertion
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.schema.assertions import WaitFor
 from llmproxy.suite.schema.suite import Scenario, SetupStep, Talk, VerifyStep, WaitStep
 from llmproxy.suite.stores import ResetPolicy, StoreAdapter, build_store, parse_reset_policy
-from llmproxy.trace.observing.agent_activity import build_portable_recording_name
+from llmproxy.trace.observing.agent_activity import build_store_independent_id
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 from llmproxy.yaml_reader import YamlPlace
 
@@ -45,7 +45,7 @@ _UNKEPT = Call.from_json({"party": AGENT, "decision": Decision.PASS.value, "stat
 """An unrecorded call: its content is unknown."""
 
 
-class Unjudgeable(MachineError):
+class RunNotRejudgeable(MachineError):
     """A run's recording lacks what an assertion needs."""
 
     code = "llmproxy_unjudgeable"
@@ -54,7 +54,7 @@ class Unjudgeable(MachineError):
 def build_unjudged_assertion(
     name: str, why: str = "rows were looked at when the agent ran, and are others now"
 ) -> Assertion:
-    return build_unclear(name, f"cannot be judged again: {why}")
+    return build_unclear_assertion(name, f"cannot be judged again: {why}")
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class RunFromJsonReport:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsFromJsonReport:
+class RunsToRejudge:
     path: Path
     runs: Mapping[tuple[str, int], RunFromJsonReport]
     store: Path
@@ -95,19 +95,19 @@ class RunsFromJsonReport:
         return max((sample for name, sample in self.runs if name == case), default=1)
 
     def get_judgeable_run(self, case: str, sample: int) -> RunFromJsonReport:
-        """Return a run. Raises Unjudgeable: missing, or it says nothing about the agent."""
+        """Return a run. Raises RunNotRejudgeable: missing, or it says nothing about the agent."""
         run = self.runs.get((case, sample))
         if run is None:
-            raise Unjudgeable(f"{self.path} has no run {sample} of {case}, so there is nothing to judge again.")
+            raise RunNotRejudgeable(f"{self.path} has no run {sample} of {case}, so there is nothing to judge again.")
         if run.status not in _OVER:
-            raise Unjudgeable(
+            raise RunNotRejudgeable(
                 f"{case}: the recorded run ended as {run.status.replace('_', ' ')}, which says nothing about the"
                 f" agent: {run.why}"
             )
         return run
 
     def list_run_calls(self, run: RunFromJsonReport, control: Control) -> dict[str, Call]:
-        """Return a run's calls by their names in reports. Raises Unjudgeable if some are gone."""
+        """Return a run's calls by their names in reports. Raises RunNotRejudgeable if some are gone."""
         wanted = {
             name
             for talk in run.talks.values()
@@ -121,11 +121,11 @@ class RunsFromJsonReport:
             control.open_session(run.run_id, cassette=run.cassette, sample=run.sample, mode="replay").name
         )  # so that it is in the store
         found = {
-            build_portable_recording_name(line): _recording_to_call(line)
+            build_store_independent_id(line): _recording_to_call(line)
             for line in read_interactions_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - found.keys():
-            raise Unjudgeable(
+            raise RunNotRejudgeable(
                 f"{run.case}: {len(gone)} of {len(wanted)} recordings of {self.path} are not in {self.store}:"
                 " it was recorded anew since, or lies elsewhere.",
                 hint="Make a report of what is recorded now: llmproxy test --report json=FILE",
@@ -133,7 +133,7 @@ class RunsFromJsonReport:
         return found
 
 
-def load_runs_to_rejudge(path: Path, cases: Iterable[str] | None, store: Path) -> RunsFromJsonReport:
+def load_runs_to_rejudge(path: Path, cases: Iterable[str] | None, store: Path) -> RunsToRejudge:
     """Read a JSON report of `cases` (None: any). Raises SettingsError: invalid, or without these cases."""
     try:
         found = {(run.case, run.sample): run for run in (_events_to_run(*entry) for entry in read_report_runs(path))}
@@ -145,7 +145,7 @@ def load_runs_to_rejudge(path: Path, cases: Iterable[str] | None, store: Path) -
     if cases is not None and not {case for case, _ in found} & set(cases):
         there = ", ".join(dict.fromkeys(case for case, _ in found)) or "nothing"
         raise SettingsError(f"--rejudge {path} is of other suites: it has {there}, and none of what is selected.")
-    return RunsFromJsonReport(path, found, store)
+    return RunsToRejudge(path, found, store)
 
 
 def _events_to_run(
@@ -235,25 +235,25 @@ class ReplayingAgentAdapter(AgentAdapter):
         self._late: Sequence[str] = ()
 
     def begin_step(self, index: int, kind: str) -> Sequence[str]:
-        """Start a chat step; returns its recorded user message. Raises Unjudgeable: not recorded."""
+        """Start a chat step; returns its recorded user message. Raises RunNotRejudgeable: not recorded."""
         talk = self.run.talks.get(index)
         if talk is None and self.run.status == Status.AGENT_ERROR:
             raise AgentError(f"in the recorded run: {self.run.why}")
         if talk is None or talk.kind != kind:
             was = f"was a `{talk.kind}`" if talk else "was not run"
-            raise Unjudgeable(
+            raise RunNotRejudgeable(
                 f"step {index + 1} {was} in the recorded run {self.run.run_id}: it has to be run, not judged again."
             )
         self._turns, self._late = list(talk.turns), talk.late
         return [turn.said for turn in self._turns]
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
-        """Return the recorded answer, after its traffic. Raises Unjudgeable: another user message."""
+        """Return the recorded answer, after its traffic. Raises RunNotRejudgeable: another user message."""
         said = get_message_text(input.messages[-1])
         turn = self._turns.pop(0) if self._turns else None
         if turn is None or turn.said != said:
             then = "nothing" if turn is None else repr(turn.said)
-            raise Unjudgeable(
+            raise RunNotRejudgeable(
                 f"the user says {said!r} now and said {then} in the recorded run, so no answer to it is recorded."
             )
         names = [*turn.recordings, *(() if self._turns else self._late)]
@@ -313,7 +313,7 @@ class RunContext:
     """Whether calls are kept after a run, for a sweep."""
     files: tuple[Path, Path] | None = None
     """The store and the cassette folder; None if unknown."""
-    recorded: RunsFromJsonReport | None = None
+    recorded: RunsToRejudge | None = None
     """Runs to judge again; None if agents are run."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time

@@ -19,23 +19,23 @@ from llmproxy.report.events import Completed, Event, Finished, Handler, Selected
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner
 from llmproxy.scenario.cluster.transfer_files import (
     collect_node_env_variables,
-    driver_cassette_folder,
+    get_ray_driver_cassette_dir,
     glob_files,
     read_cassette_files,
-    read_files_to_send,
+    read_files_for_cluster_node,
 )
 from llmproxy.scenario.cluster.worker_node import (
+    ClusterWorkerNode,
     NodeRunResult,
     NodeSetup,
     RunEventCollector,
     Take,
-    WorkerNode,
     make_error_picklable,
 )
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.server_store_copies import find_server_of_copy
+from llmproxy.server_store_copies import find_store_server_by_copy
 from llmproxy.settings import Loaded
-from llmproxy.suite.checks.chat_steps import locate_snapshots
+from llmproxy.suite.checks.chat_step_assertions import locate_snapshots
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
@@ -54,11 +54,11 @@ class SuiteParcel(NodeSetup):
     defaults: Mapping[str, Any] = field(default_factory=dict)
     defaults_folder: str = "."
 
-    def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
+    def unpack(self, folder: Path, take: Take | None) -> ClusterWorkerNode:
         return _SuiteNode(self, folder, take)
 
 
-def list_files_named_by_agents(
+def list_files_in_agent_configs(
     cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()
 ) -> list[Path]:
     described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
@@ -84,18 +84,18 @@ def pack_suites(
     """Collect the data for these cases. Raises SuiteError: a file is outside, or gone; SettingsError: an unset name."""
     root = Path.cwd()
     suites = load_suites(paths).files
-    agents = list_files_named_by_agents(
+    agents = list_files_in_agent_configs(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
     snapshots = [path for path in dict.fromkeys(locate_snapshots(case.path) for case in cases) if path.is_file()]
-    packed = read_files_to_send([*suites, *agents, *snapshots, *glob_files(files, root)], root)
+    packed = read_files_for_cluster_node([*suites, *agents, *snapshots, *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = collect_node_env_variables(variables, env, live=live, flag="--send-env")
-    server = find_server_of_copy(settings.settings.store)
+    server = find_store_server_by_copy(settings.settings.store)
     wanted = {build_case_cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
-        cassettes={} if server else read_cassette_files(driver_cassette_folder(settings), wanted),
+        cassettes={} if server else read_cassette_files(get_ray_driver_cassette_dir(settings), wanted),
         server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
         proxy=proxy,
@@ -137,7 +137,7 @@ class RemoteCaseRunner:
         return back.ended
 
 
-class _SuiteNode(WorkerNode):
+class _SuiteNode(ClusterWorkerNode):
     def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
         """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)
@@ -164,7 +164,7 @@ class _SuiteNode(WorkerNode):
         )
 
 
-class OrderedEvents:
+class RunEventReorderer:
     """Passes events on run by run in local order, each as soon as all earlier runs have ended."""
 
     def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.amount_formatting import format_count, format_seconds, mean_if_all_known, name_some
+from llmproxy.calls_and_totals import describe_served_failures, find_fail_on_exit_code
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.fault_sweep_judging import (
-    FaultSweepOutcome,
+    FaultSweepRunOutcome,
     TrialFinding,
     find_failure_in_output,
     judge_fault_trial,
@@ -33,7 +34,6 @@ from llmproxy.client.session_reports import sum_session_reports
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Mode
-from llmproxy.proxy_calls import describe_served_failures, find_carried_or_stale_exit
 from llmproxy.report.events import Completed, Event, Selected, Status, convert_to_event_handlers
 from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import wait_despite_cancel
@@ -54,12 +54,12 @@ _WHOLE = ("truncate", "copy", "hook", "http")
 _OWN = ("$userId", "${userId}")
 
 
-def get_matrix_axis_values(case: SuiteCase) -> dict[str, Any]:
+def get_case_matrix_values(case: SuiteCase) -> dict[str, Any]:
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
 
 
-def build_scenario_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
+def summarize_scenario_runs(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
     found = RunStatusCounts.from_statuses([each.status for each in ran])
     counted = found.counted_runs
     made = found.to_row(scenario, decide_repeated_run_status(found, least).value)
@@ -242,7 +242,8 @@ async def run_cases(
         batch.advise_on_missing_recordings([case.id for case in cases])
         done = [case for case in cases if batch.ran.get(case.id)]
         rows = [
-            build_scenario_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | get_matrix_axis_values(case)
+            summarize_scenario_runs(case.id, batch.ran[case.id], case.scenario.min_pass_rate)
+            | get_case_matrix_values(case)
             for case in done
         ]
         every = [each for ran in batch.ran.values() for each in ran]
@@ -253,7 +254,7 @@ async def run_cases(
         totals = sum_session_reports(each.wire for each in every if each.wire)
         if failures := describe_served_failures(totals, f"{asked.mode_flag} auto"):
             batch.notes.append(failures)
-        forbidden = find_carried_or_stale_exit(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
+        forbidden = find_fail_on_exit_code(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
             code, reason = forbidden
             batch.notes.append(reason)
@@ -276,7 +277,7 @@ def describe_hits_missing_from_folder(files: tuple[Path, Path] | None, ran: Iter
             served.setdefault(each.wire.cassette, set()).update(each.served)
     if files is None or not served:
         return ""
-    from llmproxy.core.cassettes.folder import CassetteDir, describe_hits_missing_from_files
+    from llmproxy.core.cassettes.folder_sync import CassetteDir, describe_hits_missing_from_files
 
     store, folder = files
     asked = {cassette: partial(iter, ids) for cassette, ids in served.items()}
@@ -469,7 +470,7 @@ async def sweep_faults_of_case(
         run_context.faults = None
 
 
-async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[FaultSweepOutcome, CaseResult]:
+async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[FaultSweepRunOutcome, CaseResult]:
     """Run a case; also in the form of a sweep: a crashed agent gave up, a failed scenario is wrong though it ended."""
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
@@ -482,4 +483,4 @@ async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Faul
     elif ran.status is not Status.PASSED:
         said = ran.reasoning if error is None else describe_error(error)
         failed = said.partition("\n")[0] or ran.status.value
-    return FaultSweepOutcome(calls=ran.calls, seconds=seconds, failed=failed, wrong=wrong, crashed=crashed), ran
+    return FaultSweepRunOutcome(calls=ran.calls, seconds=seconds, failed=failed, wrong=wrong, crashed=crashed), ran

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.client.session_reports import find_unused_faults
 from llmproxy.core.faults.parsing import BadFaults, parse_session_faults
 from llmproxy.errors import AgentError, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT
-from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET_ZERO, ScenarioConfig
@@ -37,18 +37,23 @@ from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, CriterionResult, Message, ScenarioResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
-from llmproxy.scenario.values.messages import Farewell, format_value, get_message_text, list_messages
+from llmproxy.scenario.values.messages import (
+    ClosingMessages,
+    convert_return_to_messages,
+    format_value,
+    get_message_text,
+)
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
-from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots
+from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots
 from llmproxy.suite.checks.rows import RowCheckContext
-from llmproxy.suite.matchers.apply import assertion, build_unclear, worst_status
+from llmproxy.suite.matchers.apply import assertion, build_unclear_assertion, worst_status
 from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.run_context import ReplayingAgentAdapter, RunContext, build_unjudged_assertion
 from llmproxy.suite.schema.assertions import Judging
 from llmproxy.suite.schema.suite import JudgeStep, SimulateStep, Simulation, Talk
-from llmproxy.suite.selection import explain_unrecorded_request
+from llmproxy.suite.selection import add_record_command_to_miss
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
 from llmproxy.trace.observing.tool_calls import ToolUse
 
@@ -195,7 +200,7 @@ class SuiteAgentCaller:
                 return returned
             raise AgentError(f"{name} returned a ScenarioResult; in a suite an agent answers with a text or messages.")
         try:
-            messages = list_messages(returned, agent.role, name)
+            messages = convert_return_to_messages(returned, agent.role, name)
         except ValueError as error:
             if agent.role is not AgentRole.AGENT:
                 raise
@@ -313,7 +318,7 @@ class StepContext:
         counted = self.rows.list_auto_key_entities() if miss and miss.numbers_only and who == "the agent" else []
         starts = miss.starts if miss else {}
         rerun, flag = self.emitter.about.rerun, self.run_context.options.mode_flag
-        return explain_unrecorded_request(text, rerun, flag=flag, starts=starts, counted=counted, who=who)
+        return add_record_command_to_miss(text, rerun, flag=flag, starts=starts, counted=counted, who=who)
 
     async def wait_for_quiet(self) -> None:
         pause = (self.case.scenario.settle or 0) / 1000
@@ -383,7 +388,7 @@ async def inject_step_faults(context: StepContext, value: object, done: StepResu
         met = await context.session.set_faults(
             parse_faults(context.case.scenario.faults, context.case.folder), again=True
         )
-        done.rest += [build_unclear("faults", text) for text in find_unused_faults(met)]
+        done.rest += [build_unclear_assertion("faults", text) for text in find_unused_faults(met)]
 
 
 def find_judge_and_user_upstreams(case: SuiteCase) -> dict[str, str]:
@@ -442,7 +447,7 @@ async def run_simulated_conversation(
     answer = conversation.answer
     if not answer:
         message = "the simulated user ended the conversation before the agent had said anything in this step"
-        return answer, [build_unclear("simulate", message)]
+        return answer, [build_unclear_assertion("simulate", message)]
     if said.criteria:
         return answer, await _judge_criteria(context, conversation, said)
     return answer, [_judge_goal_by_farewell(said, conversation.playback.farewell)]
@@ -483,7 +488,7 @@ def _build_no_model_error(who: str, step: str, default: str) -> SuiteError:
     )
 
 
-def _judge_goal_by_farewell(said: Simulation, farewell: Farewell | None) -> Assertion:
+def _judge_goal_by_farewell(said: Simulation, farewell: ClosingMessages | None) -> Assertion:
     name, expected = "simulate.goal", "the user says that the goal was reached"
     if farewell is None:
         turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
@@ -494,7 +499,7 @@ def _judge_goal_by_farewell(said: Simulation, farewell: Farewell | None) -> Asse
             "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a "
             "judge decide"
         )
-        return build_unclear(name, unclear, expected=expected)
+        return build_unclear_assertion(name, unclear, expected=expected)
     words = f": {quote(get_message_text(farewell[-1]), 200)}" if farewell else ""
     message = f"the simulated user gave up, the goal was not reached{words}"
     return assertion(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
@@ -504,7 +509,7 @@ async def run_judge(
     context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:
     if conversation is None or not conversation.has_begun:
-        return [build_unclear(name, "there is no conversation to judge: nothing was said in it")]
+        return [build_unclear_assertion(name, "there is no conversation to judge: nothing was said in it")]
     return await _ask_judge_for_assertions(context, conversation, said, f"{name}.criteria")
 
 
@@ -536,13 +541,13 @@ async def _ask_judge_for_assertions(
         returned = await conversation.verbs.judge()
     await context.read_new_calls()
     if returned is None:
-        return [build_unclear(name, "the judge gave no verdict")]
+        return [build_unclear_assertion(name, "the judge gave no verdict")]
     context.emitter.emit_verdict(agent.models[0].model, returned, forced=True, decided=True)
     made = [_build_criterion_assertion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
     unsaid = "" if made else "the judge said nothing about any criterion"
     if all(each.status is Status.PASSED for each in made) and not returned.success:
         unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
-    return [*made, build_unclear(name, unsaid)] if unsaid else made
+    return [*made, build_unclear_assertion(name, unsaid)] if unsaid else made
 
 
 def _build_criterion_assertion(name: str, found: CriterionResult) -> Assertion:

@@ -1,7 +1,7 @@
 """Base of the models of a suite: nodes that know their place in the file, and refuse unknown keys.
 
 Validation gets a `Problems` as its context and continues after an error, so that one reading of a file finds all of
-them; `report_validation_errors` adds pydantic's own errors in the same wording.
+them; `collect_validation_errors` adds pydantic's own errors in the same wording.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def describe_value(value: object) -> str:
     return get_type_name(value) if value is None else f"{get_type_name(value)} {quote(value, 60)}"
 
 
-def report_validation_errors(
+def collect_validation_errors(
     error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None
 ) -> None:
     """Add pydantic's errors to `problems`, with places in `root`; `at` is the place of a root without one."""

@@ -40,7 +40,7 @@ def build_suite_schema() -> dict[str, Any]:
 
     made = TypeAdapter(Suite | Scenario).json_schema(by_alias=True, mode="validation")
     definitions = _simplify_node({**made["$defs"], **_build_definitions_without_model()})
-    del definitions["NoStep"]
+    del definitions["UnrecognizedStep"]
     return {
         "$schema": _DRAFT,
         "title": "llmproxy suite",
@@ -113,6 +113,7 @@ def _simplify_node(node: Any) -> Any:
             made.pop(key, None)
     for key in ("anyOf", "oneOf"):
         if isinstance(made.get(key), list):
-            branches = [each for each in made.pop(key) if each not in ({"type": "null"}, {"$ref": "#/$defs/NoStep"})]
+            unasked = ({"type": "null"}, {"$ref": "#/$defs/UnrecognizedStep"})
+            branches = [each for each in made.pop(key) if each not in unasked]
             made = {**branches[0], **made} if len(branches) == 1 else {**made, "anyOf": branches}
     return made

@@ -244,7 +244,7 @@ def get_step_discriminator(value: object) -> str:
     return f"({found[0]})" if len(found) == 1 else "(?)"
 
 
-class NoStep(StepBase):
+class UnrecognizedStep(StepBase):
     """Model of a mapping that is no step, for its error."""
 
     @classmethod
@@ -275,7 +275,7 @@ Step = Annotated[
     | Annotated[VerifyStep, Tag("(verify)")]
     | Annotated[WaitStep, Tag("(wait)")]
     | Annotated[SetupStep, Tag("(setup)")]
-    | Annotated[NoStep, Tag("(?)")],
+    | Annotated[UnrecognizedStep, Tag("(?)")],
     Discriminator(get_step_discriminator),
 ]
 """One step; its key names the kind."""

@@ -35,8 +35,8 @@ from llmproxy.suite.stores.protocol import (
     StoreBase,
     StoreRefused,
     build_unknown_entity_error,
-    filter_and_sort_rows,
-    read_entity_shape,
+    parse_declared_entity,
+    select_entity_rows,
     to_plain,
 )
 
@@ -107,7 +107,7 @@ class MemoryStore(StoreBase):
         with self._lock:
             table = self._tables.get(entity)
             rows = list(table.rows.values()) if table else []
-            return copy.deepcopy(filter_and_sort_rows(rows, filters or {}, info.key, limit))
+            return copy.deepcopy(select_entity_rows(rows, filters or {}, info.key, limit))
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - suites' word
         self.describe(entity)
@@ -218,19 +218,19 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         try:
-            from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings, read_owner_column
+            from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings, parse_owner_column_name
         except ImportError:
             said = "the store is a database, and SQLAlchemy is not installed"
             raise MachineError(said, hint=install_command("runner")) from None
-        user = read_owner_column(given, "store", None)
+        user = parse_owner_column_name(given, "store", None)
         maps = parse_entity_table_mappings(entities, user)
         return SqlEntityStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
-        from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints, parse_store_reset_request
+        from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints, parse_method_and_path
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: parse_entity_http_endpoints(name, value) for name, value in entities.items()}
-        again = parse_store_reset_request(policy.target) if policy.reset == "http" else None
+        again = parse_method_and_path(policy.target) if policy.reset == "http" else None
         return HttpEntityStore(
             _require_text(given, kind), spoken, headers=headers, timeout=_read_timeout(given), reset=again
         )
@@ -324,4 +324,4 @@ def _read_timeout(given: Mapping[str, Any]) -> float:
 def _read_memory_entity_shape(name: str, given: Any) -> EntityShape:
     if not isinstance(given or {}, Mapping):
         raise SuiteError(f"store.entities.{name}: expected a mapping, got {given!r}")
-    return read_entity_shape(given or {}, f"store.entities.{name}", ("id", "user", "columns"))
+    return parse_declared_entity(given or {}, f"store.entities.{name}", ("id", "user", "columns"))

@@ -28,9 +28,9 @@ from llmproxy.suite.stores.protocol import (
     StoreLost,
     StoreRefused,
     build_unknown_entity_error,
-    filter_and_sort_rows,
     fold_name_case,
-    read_entity_shape,
+    parse_declared_entity,
+    select_entity_rows,
 )
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
@@ -71,7 +71,7 @@ PAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequestTemplate:
+class StoreRequestTemplate:
     """A method and an address with ``$id`` and ``$user`` as placeholders."""
 
     method: str
@@ -88,10 +88,10 @@ class HttpRequestTemplate:
 @dataclass(frozen=True, slots=True)
 class EntityHttpEndpoints:
     shape: EntityShape
-    list: HttpRequestTemplate
-    get: HttpRequestTemplate | None
-    create: HttpRequestTemplate | None
-    delete: HttpRequestTemplate | None
+    list: StoreRequestTemplate
+    get: StoreRequestTemplate | None
+    create: StoreRequestTemplate | None
+    delete: StoreRequestTemplate | None
     body: Any
     rows: ValuePath
     row: ValuePath
@@ -104,7 +104,7 @@ def parse_entity_http_endpoints(name: str, given: object) -> EntityHttpEndpoints
     given = {"list": f"GET {given}"} if isinstance(given, str) else given or {}
     if not isinstance(given, Mapping):
         raise SuiteError(f"{at}: expected an address or a mapping, got {given!r}")
-    shape = read_entity_shape(given, at, MEMBERS, reuses=True)
+    shape = parse_declared_entity(given, at, MEMBERS, reuses=True)
     listing = _read_template(given, at, "list", f"GET {base}", ("user",))
     if listing is None:
         raise SuiteError(f"{at}.list: rows must be listed somehow")
@@ -123,7 +123,7 @@ def parse_entity_http_endpoints(name: str, given: object) -> EntityHttpEndpoints
 
 def _read_template(
     given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]
-) -> HttpRequestTemplate | None:
+) -> StoreRequestTemplate | None:
     text = given.get(member, default)
     if text is None:
         return None
@@ -136,28 +136,28 @@ def _read_template(
             raise SuiteError(f"{at}.{member}: ${name} has no value here (there is {allowed})")
     if member != "list" and names and f"${names[0]}" not in address:
         raise SuiteError(f"{at}.{member}: {address!r} does not say where ${names[0]} goes")
-    return HttpRequestTemplate(method.upper(), address.strip())
+    return StoreRequestTemplate(method.upper(), address.strip())
 
 
 def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
     return None if given.get(member) is None else parse_value_path(str(given[member]), f"{at}.{member}")
 
 
-def parse_store_reset_request(text: str) -> HttpRequestTemplate:
+def parse_method_and_path(text: str) -> StoreRequestTemplate:
     """Read the request of `reset: {http: ...}`. Raises SuiteError."""
     method, _, address = text.partition(" ")
     if not address.startswith("/"):
         raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
-    return HttpRequestTemplate(method.upper(), address)
+    return StoreRequestTemplate(method.upper(), address)
 
 
-def fill_body_template(template: Any, data: Mapping[str, Any]) -> Any:
+def fill_entity_body_template(template: Any, data: Mapping[str, Any]) -> Any:
     if template == "$data":
         return data
     if isinstance(template, Mapping):
-        return {name: fill_body_template(value, data) for name, value in template.items()}
+        return {name: fill_entity_body_template(value, data) for name, value in template.items()}
     if isinstance(template, list):
-        return [fill_body_template(value, data) for value in template]
+        return [fill_entity_body_template(value, data) for value in template]
     return template
 
 
@@ -231,7 +231,7 @@ class HttpEntityStore(StoreBase):
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = 10,
-        reset: HttpRequestTemplate | None = None,
+        reset: StoreRequestTemplate | None = None,
         client: httpx.Client | None = None,
     ) -> None:
         """Prepare, unconnected. `timeout`: seconds; `reset`: the reset request; `client` replaces the default one."""
@@ -298,7 +298,7 @@ class HttpEntityStore(StoreBase):
                     f" page hold them all: store.entities.{entity}.list: {spoken.list.method} "
                     f"{spoken.list.address.partition('?')[0]}?limit=1000",
                 )
-        return filter_and_sort_rows(rows, filters or {}, info.key, limit)
+        return select_entity_rows(rows, filters or {}, info.key, limit)
 
     def _pick_rows(self, entity: str, spoken: EntityHttpEndpoints, value: Any, answer: httpx.Response) -> Rows:
         rows, what = value, ""
@@ -349,7 +349,7 @@ class HttpEntityStore(StoreBase):
         if spoken.create is None:
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
         url = self._base + spoken.create.fill_address()
-        answer = self._send_request(spoken.create.method, url, fill_body_template(spoken.body, dict(data)))
+        answer = self._send_request(spoken.create.method, url, fill_entity_body_template(spoken.body, dict(data)))
         row = self._require_row(entity, spoken.row, self._parse_json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:

@@ -196,10 +196,10 @@ def fold_name_case(name: str) -> str:
 
 def sort_rows(rows: Iterable[Row], key: str) -> Rows:
     """Sort rows by key: numbers by value, then texts."""
-    return sorted(rows, key=lambda row: key_order(row.get(key)))
+    return sorted(rows, key=lambda row: build_row_key_sort_key(row.get(key)))
 
 
-def key_order(value: object) -> tuple[int, float, str]:
+def build_row_key_sort_key(value: object) -> tuple[int, float, str]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (0, float(value), "")
     return (1, 0.0, str(value))
@@ -345,7 +345,7 @@ def to_driver_value(value: Any, kind: Kind, *, zone: bool = True) -> Any:
     return value
 
 
-def to_key_column_type(value: Any, kind: Kind) -> Any:
+def convert_key_to_column_type(value: Any, kind: Kind) -> Any:
     """Convert a key to its column's type: keys are often texts after passing through a prompt or a URL."""
     if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
@@ -360,7 +360,7 @@ def is_same_plain_value(one: object, other: object) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def filter_and_sort_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
+def select_entity_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
     found = (row for row in rows if all(is_same_plain_value(row.get(name), value) for name, value in filters.items()))
     return sort_rows(found, key)[:limit]
 
@@ -398,7 +398,7 @@ class EntityShape:
         return EntityInfo(entity, self.key, self.user, columns, closed=bool(self.columns), reuses=self.reuses)
 
 
-def read_entity_shape(
+def parse_declared_entity(
     given: Mapping[str, Any], at: str, members: Sequence[str], *, reuses: bool = False
 ) -> EntityShape:
     """Parse an entity of `store.entities` without a schema, with these keys. Raises SuiteError."""

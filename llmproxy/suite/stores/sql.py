@@ -42,13 +42,13 @@ from llmproxy.suite.stores.protocol import (
     StoreError,
     StoreLost,
     StoreRefused,
+    build_row_key_sort_key,
     build_unknown_column_error,
     build_unknown_entity_error,
+    convert_key_to_column_type,
     index_rows_by_key,
-    key_order,
     sort_rows,
     to_driver_value,
-    to_key_column_type,
     to_plain,
 )
 
@@ -114,14 +114,14 @@ def parse_entity_table_mappings(entities: Mapping[str, Any], user: str | None) -
         reuses = given.get("reuses")
         if reuses is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
-        owner = read_owner_column(given, at, user)
+        owner = parse_owner_column_name(given, at, user)
         maps[name] = EntityTableMapping(
             given.get("table", name), given.get("schema"), given.get("id"), owner, renamed, reuses
         )
     return maps
 
 
-def read_owner_column(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
+def parse_owner_column_name(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
     """Return the owner column: empty if rows have no owner, `default` if not given."""
     if "user" not in given:
         return default
@@ -233,7 +233,7 @@ def _has_reused_keys(inspector: sa.Inspector, mapping: EntityTableMapping, key: 
     return found is not None and "AUTOINCREMENT" not in str(found).upper()
 
 
-def build_untyped_parameter(value: Any) -> sa.ColumnElement[Any]:
+def build_untyped_sql_parameter(value: Any) -> sa.ColumnElement[Any]:
     """Build a parameter without a type: PostgreSQL then parses a text by its column."""
     return sa.literal(value, sa.types.NullType())
 
@@ -280,7 +280,7 @@ def sqlite_file(url: sa.URL) -> Path | None:
     return Path(url.database.removeprefix("file:").partition("?")[0])
 
 
-def open_engine(url: sa.URL) -> sa.Engine:
+def create_sqlalchemy_engine(url: sa.URL) -> sa.Engine:
     arguments: dict[str, Any] = {}
     if url.get_backend_name() == "sqlite":
         arguments = {"timeout": _BUSY_SECONDS}
@@ -384,7 +384,7 @@ class SqlEntityStore(StoreBase):
         self.url = parse_database_url(url, folder)
         self._maps = dict(entities or {})
         self._user = user
-        self._engine: sa.Engine = open_engine(self.url)
+        self._engine: sa.Engine = create_sqlalchemy_engine(self.url)
         self._known: dict[str, MappedEntity] = {}
         self._lock = threading.Lock()
         self._reset = reset
@@ -432,10 +432,12 @@ class SqlEntityStore(StoreBase):
         for name, before in snapshot.ids.items():
             mapped = self.find_table(name)
             key = mapped.info.columns[mapped.info.key]
-            keys = sorted((each for each in self.ids(name, snapshot.user) if each not in before), key=key_order)
+            keys = sorted(
+                (each for each in self.ids(name, snapshot.user) if each not in before), key=build_row_key_sort_key
+            )
             new[name] = []
             for part in batched(keys, _BATCH):
-                values = [build_untyped_parameter(self._to_native(mapped, key, value)) for value in part]
+                values = [build_untyped_sql_parameter(self._to_native(mapped, key, value)) for value in part]
                 query = sa.select(*mapped.table.c).where(mapped.key.in_(values))
                 new[name] += sort_rows(self._read_rows(mapped, query), key.name)
         return new
@@ -459,9 +461,9 @@ class SqlEntityStore(StoreBase):
                 where.append(clause.is_(None))
                 continue
             if name == mapped.info.key:
-                value = to_key_column_type(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
+                value = convert_key_to_column_type(value, column.kind)  # noqa: PLW2901 - in the key's type
             try:
-                where.append(clause == build_untyped_parameter(self._to_native(mapped, column, value)))
+                where.append(clause == build_untyped_sql_parameter(self._to_native(mapped, column, value)))
             except ValueError:
                 return None
         return where

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from llmproxy.amount_formatting import sum_if_all_known
-from llmproxy.core.dialects.conversation import read_interaction_message
+from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
@@ -72,7 +72,7 @@ class BehaviorChange:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentRunBehavior:
+class RunBehaviorSummary:
     calls: tuple[ComparedToolCall, ...] = ()
     answer: str = ""
     requests: int = 0
@@ -97,7 +97,7 @@ class AgentRunBehavior:
         }
 
 
-def extract_run_behavior(interactions: Iterable[Interaction]) -> AgentRunBehavior:
+def extract_run_behavior(interactions: Iterable[Interaction]) -> RunBehaviorSummary:
     calls: list[ComparedToolCall] = []
     counted: list[Interaction] = []
     answer, ended = "", False
@@ -107,14 +107,14 @@ def extract_run_behavior(interactions: Iterable[Interaction]) -> AgentRunBehavio
         if one.response.status >= _FAILED:
             ended = False
             continue
-        said = read_interaction_message(one)
+        said = read_interaction_answer(one)
         if said is None:
             continue
         counted.append(one)
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
         calls += [ComparedToolCall(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
         answer = said.text or answer
-    return AgentRunBehavior(
+    return RunBehaviorSummary(
         calls=tuple(calls),
         answer=answer,
         requests=len(counted),
@@ -126,7 +126,7 @@ def extract_run_behavior(interactions: Iterable[Interaction]) -> AgentRunBehavio
     )
 
 
-def compare_behaviors(old: AgentRunBehavior, new: AgentRunBehavior) -> tuple[BehaviorChange, ...]:
+def compare_behaviors(old: RunBehaviorSummary, new: RunBehaviorSummary) -> tuple[BehaviorChange, ...]:
     """Return the differences of the new run, sorted; tokens and cost are compared over all runs elsewhere."""
     pairs, gone, added = _pair_calls(old.calls, new.calls)
     found = [BehaviorChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]

@@ -17,9 +17,9 @@ from fnmatch import fnmatchcase
 from itertools import groupby, zip_longest
 from typing import Any, Literal
 
-from llmproxy.amount_formatting import dollars, duration
+from llmproxy.amount_formatting import dollars, format_milliseconds
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
-from llmproxy.core.traffic.json_diff import clip, clip_json, show_json
+from llmproxy.core.traffic.json_diff import clip, clip_json, format_clipped_json
 from llmproxy.errors import printable
 from llmproxy.trace.spans import Span, SpanKind, get_span_arguments_or_text
 from llmproxy.trace.trace_file import Cassette
@@ -305,7 +305,7 @@ def _list_totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
     yield "cost", dollars(diff.old_cost), dollars(diff.new_cost), diff.cost_changed
     yield "spans", str(diff.old_span_count), str(diff.new_span_count), diff.span_count_changed
     if diff.old_latency_ms != diff.new_latency_ms:
-        yield "latency", duration(diff.old_latency_ms), duration(diff.new_latency_ms), False
+        yield "latency", format_milliseconds(diff.old_latency_ms), format_milliseconds(diff.new_latency_ms), False
 
 
 def align_side_by_side(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
@@ -357,7 +357,7 @@ def _split_lines(texts: list[str]) -> list[str]:
 
 
 def _show_value(value: object) -> str:
-    return "(missing)" if value is MISSING else show_json(value, 1000)
+    return "(missing)" if value is MISSING else format_clipped_json(value, 1000)
 
 
 def _choose_fence(text: str, least: int) -> str:

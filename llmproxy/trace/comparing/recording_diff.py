@@ -13,15 +13,15 @@ from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.conversation import read_interaction_message, read_request_messages
+from llmproxy.core.dialects.conversation import read_interaction_answer, read_request_messages
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.mcp_answer_replay import read_call
+from llmproxy.core.mcp_answer_replay import read_mcp_tool_call
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.core.traffic.json_diff import build_difference, list_differences, show_json
+from llmproxy.core.traffic.json_diff import build_difference, format_clipped_json, list_differences
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
 from llmproxy.trace.trace_file import build_trace_from_interactions
 
@@ -124,8 +124,8 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 
 
 def summarize_recorded_call(one: Interaction) -> CallSummary:
-    call = read_call(one) if is_tool_call(one.operation) else None
-    answer = read_interaction_message(one)
+    call = read_mcp_tool_call(one) if is_tool_call(one.operation) else None
+    answer = read_interaction_answer(one)
     if call is not None:
         asked, text = f"{call.tool}({call.arguments})", f"error: {call.result}" if call.failed else call.result
     else:
@@ -160,21 +160,21 @@ def _align_turns_by_key(
             changes = (*of_request, *_compare_conversation(a[i], b[j]))
             what: What = "changed" if changes else "same"
             beyond = of_request if b[j].operation in CHAT else changes
-            yield TurnPair(what, i + 1, j + 1, b[j].title, show_json(b[j].asked), changes, beyond)
+            yield TurnPair(what, i + 1, j + 1, b[j].title, format_clipped_json(b[j].asked), changes, beyond)
             i, j = i + 1, j + 1
         for n in range(i, i2):
             changes = tuple(_list_lone_turn_changes(a[n]))
-            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), changes, changes)
+            yield TurnPair("removed", n + 1, None, a[n].title, format_clipped_json(a[n].asked), changes, changes)
         for n in range(j, j2):
             changes = tuple(TurnChange(each.what, "", each.old) for each in _list_lone_turn_changes(b[n]))
-            yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes, changes)
+            yield TurnPair("added", None, n + 1, b[n].title, format_clipped_json(b[n].asked), changes, changes)
 
 
 def _list_lone_turn_changes(turn: CallSummary) -> Iterator[TurnChange]:
     if turn.text:
-        yield TurnChange("text", show_json(turn.text), "")
+        yield TurnChange("text", format_clipped_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
-        yield TurnChange(f"call {n} {call.name}", show_json(parse_json_or_text(call.arguments)), "")
+        yield TurnChange(f"call {n} {call.name}", format_clipped_json(parse_json_or_text(call.arguments)), "")
 
 
 def _compare_members(old: CallSummary, new: CallSummary, names: Sequence[str]) -> Iterator[TurnChange]:
@@ -213,7 +213,7 @@ def _compare_tool_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Ite
 
 
 def _format_tool_call(call: ToolCall) -> str:
-    return f"{show_json(call.name)[1:-1]}({show_json(parse_json_or_text(call.arguments))})"
+    return f"{format_clipped_json(call.name)[1:-1]}({format_clipped_json(parse_json_or_text(call.arguments))})"
 
 
 def _sum_turns(turns: Sequence[CallSummary]) -> CassetteTotals:
@@ -232,14 +232,14 @@ def _format_usage_value(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RunAndAllRequestsDiff:
+class TraceAndRequestsDiff:
     trace: ReplayDiff
     requests: CassetteDiff
 
     @classmethod
     def compare(
         cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
-    ) -> RunAndAllRequestsDiff:
+    ) -> TraceAndRequestsDiff:
         """Compare two recordings, each in the order of its requests. Never raises on invalid bodies."""
         before, after = (
             build_trace_from_interactions(side, name) for side, name in zip((old, new), names, strict=True)

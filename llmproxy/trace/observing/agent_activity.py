@@ -20,25 +20,25 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from llmproxy.amount_formatting import sum_if_all_known
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.canonical_json import parse_json, sort_json_members
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.tool_calls import (
     ExchangeTimes,
     SeenModelCall,
     ServerSideToolCalls,
     ToolUse,
     UsageSum,
-    find_call_mismatches,
-    read_server_side_tool_calls,
+    diff_asked_and_served_calls,
+    read_tool_calls_at_servers,
     sum_usage,
 )
 from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
-from llmproxy.trace.reading.recording_spans import read_call_recording
+from llmproxy.trace.reading.recording_spans import parse_embedded_recording
 
 _FAILED = re.compile(
     r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call "
@@ -176,9 +176,9 @@ class AgentActivity:
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """Fingerprint of each exchange's recording by `build_portable_recording_name`; empty if not recorded."""
+        """Fingerprint of each exchange's recording by `build_store_independent_id`; empty if not recorded."""
         recordings = (each.call.recording for each in self.seen)
-        return tuple("" if each is None else build_portable_recording_name(each) for each in recordings)
+        return tuple("" if each is None else build_store_independent_id(each) for each in recordings)
 
     @property
     def interactions(self) -> tuple[int, ...]:
@@ -221,7 +221,7 @@ class ModelCallObserver:
     def calls(self) -> Sequence[SeenModelCall]:
         """All exchanges so far. Raises CassetteCorrupt for an invalid recording."""
         for call, interaction in self._fed[len(self._opened) :]:
-            made = interaction or read_call_recording(call)
+            made = interaction or parse_embedded_recording(call)
             exchange = None if made is None else decode_exchange(made, self._history)
             seen = SeenModelCall(call, exchange)
             if exchange is not None and seen.is_chat:
@@ -247,8 +247,8 @@ class ModelCallObserver:
         """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
-                self._of_tools[number] = call, read_call_recording(call)
-        return read_server_side_tool_calls(self._of_tools, after)
+                self._of_tools[number] = call, parse_embedded_recording(call)
+        return read_tool_calls_at_servers(self._of_tools, after)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
@@ -322,7 +322,7 @@ def _list_counted_tool_uses(seen: SeenModelCall) -> Iterable[ToolUse]:
     return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
 
 
-def build_portable_recording_name(recording: Mapping[str, Any]) -> str:
+def build_store_independent_id(recording: Mapping[str, Any]) -> str:
     """Return a recording's name in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]
@@ -337,7 +337,7 @@ def compare_tool_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
     served = wire.read_tool_server_calls()
     if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:
         return []
-    return find_call_mismatches(wire.list_tool_uses(), served)
+    return diff_asked_and_served_calls(wire.list_tool_uses(), served)
 
 
 def _interaction_to_call(number: int, made: Interaction) -> Call:

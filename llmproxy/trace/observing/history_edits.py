@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from typing import Any
 
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
-from llmproxy.core.dialects.streams import list_stream_events
+from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.thread_diff import (
+    AgentHistoryEdit,
     History,
-    HistoryChange,
     HistoryGap,
     HistoryItem,
     compare_histories,
@@ -224,7 +224,7 @@ def _combine_findings(name: str, found: Sequence[HistoryEditFinding], doubts: Se
 @dataclass(frozen=True, slots=True)
 class ParentRequestLink:
     seen: SeenModelCall
-    change: HistoryChange
+    change: AgentHistoryEdit
     proof: bool
     """Whether an inserted text is the output of an earlier call."""
 
@@ -372,7 +372,7 @@ def _contains_message(writer: DecodedExchange, item: HistoryItem) -> bool:
     return all(call in said for call in item.calls)
 
 
-def _is_inserted_summary_proven(change: HistoryChange, writers: Iterable[DecodedExchange]) -> bool:
+def _is_inserted_summary_proven(change: AgentHistoryEdit, writers: Iterable[DecodedExchange]) -> bool:
     """Return whether an inserted text is the output of an earlier call that got the missing messages."""
     inserted = "".join(remove_whitespace(item.text) for gap in change.gaps for item in gap.inserted)
     inserted += remove_whitespace(change.grown)
@@ -385,6 +385,6 @@ def has_only_tools(item: HistoryItem) -> bool:
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 
-def find_summary_in_system(change: HistoryChange, *, proof: bool) -> list[str]:
+def find_summary_in_system(change: AgentHistoryEdit, *, proof: bool) -> list[str]:
     """Return a possible summary in the system prompt: new text other than a date."""
     return [change.grown] if change.grown and (change.other or proof) else []

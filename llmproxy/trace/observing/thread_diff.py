@@ -55,7 +55,7 @@ class HistoryGap:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryChange:
+class AgentHistoryEdit:
     expected: int
     """Number of messages, new ones included."""
     gaps: tuple[HistoryGap, ...] = ()
@@ -101,7 +101,7 @@ def count_common_head_and_tail(one: History, other: History) -> tuple[int, int]:
 
 def compare_histories(
     expected: History, sent: History, *, before: str = "", after: str = "", written: Sequence[str] = ()
-) -> HistoryChange:
+) -> AgentHistoryEdit:
     """Compare an expected history with a request's; `before` and `after` are the system prompts.
 
     `written` are texts, without white space, that earlier calls wrote for this request.
@@ -128,7 +128,7 @@ def compare_histories(
             later = i2 < len(expected) and expected[i1].key == expected[i2].key
             gaps.append(HistoryGap(tuple(missing), tuple(inserted), equal_after, sure=not (earlier or later)))
     grown, other = _find_added_lines(before, after) if before != after else ("", False)
-    return HistoryChange(len(expected) + len(new), tuple(gaps), pruned, grown, other)
+    return AgentHistoryEdit(len(expected) + len(new), tuple(gaps), pruned, grown, other)
 
 
 def _compute_opcodes(one: History, other: History) -> list[tuple[str, int, int, int, int]]:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Self
 
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.calls_and_totals import Call
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.mcp_answer_replay import list_messages, read_call
+from llmproxy.core.mcp_answer_replay import list_messages, read_mcp_tool_call
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_result_json_or_text
 from llmproxy.trace.reading.span_builder import list_possible_unprefixed_names
 
@@ -167,7 +167,7 @@ class ServerSideToolCalls:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_server_side_tool_calls(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServerSideToolCalls:
+def read_tool_calls_at_servers(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServerSideToolCalls:
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True
@@ -190,7 +190,7 @@ def read_server_side_tool_calls(calls: Iterable[tuple[Call, Interaction | None]]
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
-    if (told := read_call(made)) is None:
+    if (told := read_mcp_tool_call(made)) is None:
         return None
     whole = any("method" not in each.value for each in list_messages(made.response) if isinstance(each.value, dict))
     return ToolUse(
@@ -199,7 +199,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     )  # fmt: skip
 
 
-def find_call_mismatches(asked: Sequence[ToolUse], served: ServerSideToolCalls) -> list[str]:
+def diff_asked_and_served_calls(asked: Sequence[ToolUse], served: ServerSideToolCalls) -> list[str]:
     """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:

@@ -14,8 +14,8 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Any
 
-from llmproxy.core.dialects.codecs import get_codec_or_default
 from llmproxy.core.dialects.conversation import read_request_messages
+from llmproxy.core.dialects.dialect_table import get_dialect_codec
 from llmproxy.core.dialects.messages import (
     SCHEMAS,
     Draft,
@@ -26,7 +26,7 @@ from llmproxy.core.dialects.messages import (
     convert_entry_to_messages,
     to_text,
 )
-from llmproxy.core.dialects.streams import SSEParser, list_stream_events
+from llmproxy.core.dialects.stream_events import SSEParser, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -63,7 +63,7 @@ _PIECES = ("content_block_start", "content_block_delta", "response.output_item.a
 _PROVIDERS = {row.name: row.otel for row in PROVIDERS.values() if row.otel} | {"watsonx": "ibm.watsonx.ai"}
 
 
-def make_span_id(interaction: Interaction, part: str) -> str:
+def derive_span_id(interaction: Interaction, part: str) -> str:
     i = interaction
     text = f"{i.cassette}\0{i.sample}\0{i.party}\0{i.key}\0{i.occurrence}\0{i.started_at!r}\0{part}"
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -228,14 +228,14 @@ def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> D
 
 
 def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
-    draft, add = Draft(), get_codec_or_default(operation).add
+    draft, add = Draft(), get_dialect_codec(operation).add
     for value in events:
         add(draft, value)
     return draft.build_message() if draft.heard or draft.unknown else None
 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
-    draft, add = Draft(), get_codec_or_default(interaction.operation).add
+    draft, add = Draft(), get_dialect_codec(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
@@ -372,5 +372,5 @@ def _find_error_text(value: dict[str, Any]) -> str | None:
     return None
 
 
-def get_otel_provider(provider: str) -> str:
+def map_to_otel_provider_name(provider: str) -> str:
     return _PROVIDERS.get(provider, provider)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import format_command
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.cassettes.anonymized_export import from_json, to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
-from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.span_builder import build_spans
 from llmproxy.trace.spans import Span
 
@@ -39,7 +39,7 @@ def read_interactions_as_json(path: Path | str, *, cassette: str, sample: int = 
         yield from (to_json(each) for each in store.iter_interactions(cassette, sample) if each.party == AGENT)
 
 
-def read_call_recording(call: Call) -> Interaction | None:
+def parse_embedded_recording(call: Call) -> Interaction | None:
     """Return a call's recording, if any. Raises CassetteCorrupt for an invalid one."""
     if call.recording is None:
         return None

@@ -28,10 +28,10 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp_answer_replay import list_messages, parse_message, read_call
+from llmproxy.core.mcp_answer_replay import list_messages, parse_message, read_mcp_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
@@ -43,10 +43,10 @@ from llmproxy.trace.reading.decoded_exchange import (
     build_token_usage,
     convert_message_to_dict,
     decode_exchange,
+    derive_span_id,
     find_tool_name,
-    get_otel_provider,
     join_nested_strings,
-    make_span_id,
+    map_to_otel_provider_name,
     parse_result_json_or_text,
     read_model_parameters,
     set_span_arguments,
@@ -114,8 +114,9 @@ def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     server = urlsplit(interaction.upstream) if interaction.upstream else None
     found = _keywords_to_attributes(
         gen_ai__operation__name=get_otel_operation(interaction.operation),
-        gen_ai__provider__name=get_otel_provider(interaction.provider), gen_ai__request__model=interaction.model,
-        server__address=server.hostname if server else None, server__port=server.port if server else None,
+        gen_ai__provider__name=map_to_otel_provider_name(interaction.provider),
+        gen_ai__request__model=interaction.model, server__address=server.hostname if server else None,
+        server__port=server.port if server else None,
         llmproxy__operation=interaction.operation, llmproxy__interaction=interaction.id,
         llmproxy__key=interaction.key, llmproxy__occurrence=interaction.occurrence, llmproxy__party=interaction.party,
         llmproxy__stream=interaction.stream, llmproxy__tools=sorted(exchange.tools) or None,
@@ -365,7 +366,7 @@ class SpanBuilder:
         exchange: DecodedExchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0
     ) -> Span:
         interaction = exchange.interaction
-        return Span(make_span_id(interaction, part), kind, name, interaction.started_at, duration_ms)
+        return Span(derive_span_id(interaction, part), kind, name, interaction.started_at, duration_ms)
 
 
 def _compute_answer_end_time(exchange: DecodedExchange) -> float | None:
@@ -394,9 +395,9 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
         return None
     response, chunks = interaction.response, interaction.response.chunks
     name, duration = operation.removeprefix(MCP_PREFIX), chunks[-1].offset / 1000 if chunks else None
-    span = Span(make_span_id(interaction, "mcp"), SpanKind.AGENT_STEP, name, interaction.started_at, duration)
+    span = Span(derive_span_id(interaction, "mcp"), SpanKind.AGENT_STEP, name, interaction.started_at, duration)
     span.metadata = _build_mcp_attributes(interaction)
-    call = read_call(interaction)
+    call = read_mcp_tool_call(interaction)
     answers = [part.value for part in list_messages(response) if isinstance(part.value, dict)]
     codes = (as_dict(each.get("error")).get("code") for each in answers if "method" not in each)
     code = next((int(each) for each in codes if isinstance(each, int)), None)

@@ -11,8 +11,8 @@ from typer.main import get_command
 
 from llmproxy.cli import load_command, main
 from llmproxy.cli.parts.options import (
-    CommandWithFreePortProxy,
     CommandWithSettingsFlags,
+    FreePortCliCommand,
     RunArguments,
     RunOptions,
     get_given_flag_values,
@@ -56,7 +56,7 @@ def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
     ("kind", "says"),
     [
         (CommandWithSettingsFlags, "default 8080]"),
-        (CommandWithFreePortProxy, "[any free one unless given; for agents at a `url` 8080]"),
+        (FreePortCliCommand, "[any free one unless given; for agents at a `url` 8080]"),
     ],
 )
 def test_help_says_where_the_command_listens(

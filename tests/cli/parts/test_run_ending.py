@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.cli.parts.run_ending import LOOKED_AT, LiveTestComparer, RunFinisher, explain_no_recording_used
 from llmproxy.client.child_env import EnvironmentPlan
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
-from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Completed, Finished, Status
 from llmproxy.settings import load
 from tests.support.live import Bench, Turn, Wish, World, scripted

@@ -15,7 +15,7 @@ from llmproxy.client.tools.agent_mcp_servers import (
     find_agent_mcp_servers,
     insert_mcp_config,
     parse_mcp_config,
-    rewrite,
+    rewrite_mcp_config,
     write_mcp_config_copy,
 )
 from llmproxy.errors import SettingsError
@@ -33,7 +33,7 @@ def write(path: Path, value: object) -> None:
 def placed(found: FoundMcpServers | None, folder: Path) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
     """Return the command, the configuration that it names, and what is said."""
     assert found is not None
-    made, told = rewrite(found.config, "http://127.0.0.1:5", "s", ["llmproxy"])
+    made, told = rewrite_mcp_config(found.config, "http://127.0.0.1:5", "s", ["llmproxy"])
     command = found.place(made, folder)
     copies = [json.loads(path.read_text()) for path in map(Path, command) if path.is_file()]
     return command, copies[0]["mcpServers"] if copies else {}, [*told, *found.notes]
@@ -192,7 +192,7 @@ def test_each_server_gets_what_stands_before_it() -> None:
     """Names, environments and headers stay; what cannot be placed stays as it is, and is said; the original is not touched."""
     before = json.dumps(CONFIG)
     config = parse_mcp_config(before, "x.json")
-    made, told = rewrite(config, "http://127.0.0.1:5/", "a b", ["python", "-m", "llmproxy"])
+    made, told = rewrite_mcp_config(config, "http://127.0.0.1:5/", "a b", ["python", "-m", "llmproxy"])
     assert config.upstreams == {"mcp.docs-site": "https://docs.example.com"}
     shim = ["-m", "llmproxy", "mcp", "--proxy", "http://127.0.0.1:5", "--session"]
     assert made["mcpServers"] == {
@@ -216,7 +216,7 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
     config = parse_mcp_config(json.dumps({"mcpServers": servers}), "x.json")
     assert len(set(config.names.values())) == 5
     assert config.names["a-b"] == "mcp.a-b"
-    made, _ = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
+    made, _ = rewrite_mcp_config(config, "http://127.0.0.1:5", "s", ["llmproxy"])
     for name, each in servers.items():
         upstream = made["mcpServers"][name]["url"].split("/")[5]
         assert f"{config.upstreams[upstream]}/mcp" == each["url"]
@@ -240,7 +240,7 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
 def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str) -> None:
     """It runs for real in every replay: who reads that wants to know what to change."""
     config = parse_mcp_config(json.dumps({"mcpServers": {"a": server}}), "x.json")
-    made, (told,) = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
+    made, (told,) = rewrite_mcp_config(config, "http://127.0.0.1:5", "s", ["llmproxy"])
     assert (made["mcpServers"]["a"], told.startswith("a: LEFT AS IT IS"), why in told) == (server, True, True), told
 
 
@@ -287,7 +287,7 @@ def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
         "new": {"type": "http", "url": "http://127.0.0.1:9000/mcp"},
     }
     config = build_mcp_config_from_servers(servers)
-    made, told = rewrite(config, "http://127.0.0.1:8080", "x", ["llmproxy"])
+    made, told = rewrite_mcp_config(config, "http://127.0.0.1:8080", "x", ["llmproxy"])
     assert made["mcpServers"]["old"] == servers["old"]
     assert made["mcpServers"]["new"]["url"] == "http://127.0.0.1:8080/s/x/mcp.new/mcp"
     assert told[0].startswith("old: LEFT AS IT IS: its address is the proxy's own")

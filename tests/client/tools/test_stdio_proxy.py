@@ -332,8 +332,8 @@ def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> N
     note = tmp_path / "pid"
     nap = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = (
-        "import os, sys; from llmproxy.client.tools.stdio_proxy import ToolServer; import time;"
-        f"ToolServer([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
+        "import os, sys; from llmproxy.client.tools.stdio_proxy import McpServerProcess; import time;"
+        f"McpServerProcess([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
     until(lambda: note.exists() and note.read_text(), 30)

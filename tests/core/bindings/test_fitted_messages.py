@@ -12,9 +12,9 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    FittedMessageCache,
     IdPair,
     IdPairs,
+    MatchedMessageCache,
     Mismatch,
     MismatchKind,
     RunVariable,
@@ -22,7 +22,7 @@ from llmproxy.core.bindings import (
     rewrite_recorded_request,
 )
 from llmproxy.core.bindings.leaf_pairs import pair_request_leaves
-from llmproxy.core.bindings.request_comparison import rewrite_recorded_message
+from llmproxy.core.bindings.request_comparison import rewrite_one_request_message
 from llmproxy.core.misses.nearest_recording import find_messages_member
 from tests.core.bindings import test_near_duplicates as near
 from tests.core.bindings.test_property import make_worlds
@@ -44,7 +44,7 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
         presents = [now, before, _changed(now, rng), _changed(before, rng)]
         if made:
             presents.append(REQUESTS[operation](run, World({**present.values, made[0]: recorded.values[made[0]]})))
-        fitted = FittedMessageCache()
+        fitted = MatchedMessageCache()
         for known in (None, _some_ids(rng, before)):
             for _ in range(3):
                 for each in presents:
@@ -76,7 +76,7 @@ def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
     recorded, bindings, fitted = (
         near._recorded(),
         Bindings(near.RECORDED, near.PRESENT, near.SLOTS),
-        FittedMessageCache(),
+        MatchedMessageCache(),
     )
     for _ in range(3):
         assert isinstance(match_request_values(bindings, recorded, near._present(), None, fitted), Fit)
@@ -106,7 +106,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
     """1, 1.0 and true are three values, and arguments are read as JSON, however often they are compared."""
     bindings, before, now = Bindings(A, B), _chat(*recorded), _chat(*present)
     for fits in ((True, False, False), (False, False, True)):
-        fitted = FittedMessageCache()
+        fitted = MatchedMessageCache()
         for expected in fits * 2:
             asked = copy.deepcopy(before) if expected else now
             assert isinstance(match_request_values(bindings, before, asked, None, fitted), Fit) is expected
@@ -114,7 +114,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
 
 def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
     """A message that was equal all the time is a leak once its word is known for a recorded id."""
-    bindings, fitted = Bindings(A, B), FittedMessageCache()
+    bindings, fitted = Bindings(A, B), MatchedMessageCache()
     before, now = (_chat(user("in " + cwd), *used("run", "{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b"))
     for _ in range(3):
         assert isinstance(match_request_values(bindings, before, now, None, fitted), Fit)
@@ -129,7 +129,7 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
     read = copy.deepcopy(first)
     read["tool_calls"][0]["function"]["name"] = "read"
     now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
-    fitted = FittedMessageCache()
+    fitted = MatchedMessageCache()
     for _ in range(3):
         assert isinstance(match_request_values(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch)
         assert isinstance(match_request_values(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit)
@@ -139,7 +139,7 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     """A folder beyond ASCII is escaped in the arguments of a call, and answers are written with the folder itself."""
     bindings = Bindings(A, [RunVariable("cwd", "/srv/\u00fcb")])
     before, now = (_chat(*used("run", json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
-    fitted = FittedMessageCache()
+    fitted = MatchedMessageCache()
     for _ in range(3):
         fit = narrow(Fit, match_request_values(bindings, before, now, None, fitted))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
@@ -158,7 +158,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         member, messages = find_messages_member(tree)
         whole = rewrite_recorded_request(bindings, tree)
         assert isinstance(whole, dict)
-        assert [rewrite_recorded_message(bindings, member, each) for each in messages] == whole[member]
+        assert [rewrite_one_request_message(bindings, member, each) for each in messages] == whole[member]
         told += whole[member] != messages
     assert told > 3
 

@@ -11,15 +11,15 @@ import pytest
 
 from llmproxy.core.bindings import (
     BadRunVariable,
+    BindableValues,
     Bindings,
-    BindScope,
     Fit,
     IdPair,
     IdPairs,
     Mismatch,
     MismatchKind,
     RunVariable,
-    ValueKind,
+    RunVariableKind,
     VolatileField,
     build_value_independent_key,
     match_request_values,
@@ -205,16 +205,16 @@ def test_a_day_counts_only_in_what_the_agent_wrote(before: str, after: str) -> N
 
 
 @pytest.mark.parametrize(("name", "value", "nature"), [
-    ("cwd", "/w", ValueKind.PATH),
-    ("cwd", "C:\\x\\y", ValueKind.PATH),
-    ("task.id", "7", ValueKind.SHORT),
-    ("app", "app", ValueKind.SHORT),
-    ("user", "root-user-1234", ValueKind.SHORT),
-    ("order", "b7e2c1d0-1111-4a4a-8b8b-000000000001", ValueKind.IDENTIFIER),
-    ("words", "two words with 1 digit", ValueKind.SHORT),
-    ("date", "2026-11-22", ValueKind.DATE),
+    ("cwd", "/w", RunVariableKind.PATH),
+    ("cwd", "C:\\x\\y", RunVariableKind.PATH),
+    ("task.id", "7", RunVariableKind.SHORT),
+    ("app", "app", RunVariableKind.SHORT),
+    ("user", "root-user-1234", RunVariableKind.SHORT),
+    ("order", "b7e2c1d0-1111-4a4a-8b8b-000000000001", RunVariableKind.IDENTIFIER),
+    ("words", "two words with 1 digit", RunVariableKind.SHORT),
+    ("date", "2026-11-22", RunVariableKind.DATE),
 ])  # fmt: skip
-def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, nature: ValueKind) -> None:
+def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, nature: RunVariableKind) -> None:
     """A path, a day, an id anywhere; what is short only where it was captured."""
     assert RunVariable(name, value).kind is nature
 
@@ -235,10 +235,10 @@ def test_the_scope_leaves_less() -> None:
     bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
     assert isinstance(match_request_values(Bindings(before, now), bodies[0], bodies[1]), Fit)
     assert isinstance(
-        match_request_values(Bindings(before, now, scope=BindScope.PATHS), bodies[0], bodies[1]), Mismatch
+        match_request_values(Bindings(before, now, scope=BindableValues.PATHS), bodies[0], bodies[1]), Mismatch
     )
-    assert isinstance(match_request_values(Bindings(before, now, scope=BindScope.NONE), bodies[0], bodies[0]), Fit)
-    assert not Bindings(before, now, scope=BindScope.NONE)
+    assert isinstance(match_request_values(Bindings(before, now, scope=BindableValues.NONE), bodies[0], bodies[0]), Fit)
+    assert not Bindings(before, now, scope=BindableValues.NONE)
 
 
 def _asked(question: str, *more: object) -> dict[str, object]:
@@ -380,7 +380,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
             rewrite_answer(bindings, fit, answer(text))
             without = answer(OTHERS)
             assert rewrite_answer(bindings, Fit((), ()), without) is without, (value, other)
-            if all(side[0].kind is ValueKind.SHORT for side in sides):
+            if all(side[0].kind is RunVariableKind.SHORT for side in sides):
                 same = answer(text)
                 got = rewrite_answer(bindings, Fit((), ()), same)
                 assert got is same or (isinstance(got, Mismatch) and got.why is MismatchKind.SHORT), (value, other)

@@ -25,7 +25,7 @@ from llmproxy.core.bindings.volatile_learning import (
     find_differing_volatile_value,
     generalize_fields_over_commands,
     infer_volatile_value_kind,
-    is_result_from_other_machine,
+    is_remote_tool_result,
     learn_volatile_fields,
     name_volatile_field,
     rewrite_recorded_request_for_miss,
@@ -340,7 +340,7 @@ def test_what_asks_others_is_foreign_and_what_this_machine_does_is_not(
     tool: str, arguments: str, *, foreign: bool
 ) -> None:
     """By the tool's name, or by the program that a command runs."""
-    assert is_result_from_other_machine(tool, arguments) is foreign
+    assert is_remote_tool_result(tool, arguments) is foreign
 
 
 def test_a_foreign_value_is_accepted_by_name_only() -> None:

@@ -13,7 +13,7 @@ from llmproxy.core.bindings import (
     parse_run_variable,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_field_matching import OUTSIDE, SYSTEM, list_builtin_fields
+from llmproxy.core.bindings.volatile_field_definitions import OUTSIDE, SYSTEM, list_builtin_fields
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    FittedMessageCache,
+    MatchedMessageCache,
     Mismatch,
     MismatchKind,
     RunVariable,
@@ -152,7 +152,7 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
             assert not isinstance(lessons, Mismatch), str(lessons)
             learned += len(lessons)
             for bindings in (bind(recorded, present), bind(recorded, present, [each.field for each in lessons])):
-                fitted = FittedMessageCache()
+                fitted = MatchedMessageCache()
                 for _ in range(3):
                     fit = match_request_values(bindings, before, now, None, fitted)
                     assert isinstance(fit, Fit), (seed, str(fit))
@@ -247,7 +247,7 @@ def test_what_is_renamed_as_a_whole_fits() -> None:
     for n in range(CASES // 10):
         places, bindings, recorded, present = _make(rng)
         before, now = (_write(places, [world[place] for place in places]) for world in (recorded, present))
-        fitted = FittedMessageCache()
+        fitted = MatchedMessageCache()
         for _ in range(3):
             result = match_request_values(bindings, before, now, None, fitted)
             assert isinstance(result, Fit), (n, str(result))
@@ -261,7 +261,7 @@ def test_no_coincidence_is_served() -> None:
         places, bindings, recorded, present = _make(rng)
         for why, was, now in _break(rng, places, recorded, present):
             before, asked = _write(places, was), _write(places, now)
-            fitted = FittedMessageCache()
+            fitted = MatchedMessageCache()
             for again in range(3):
                 result = match_request_values(bindings, before, asked, None, fitted)
                 assert isinstance(result, Mismatch), (n, again, why, before, asked)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from llmproxy.core.bindings import RunVariable, VolatileField, dump_run_variables, load_run_variables
+from llmproxy.core.bindings import RunVariable, VolatileField, deserialize_run_variables, dump_run_variables
 from llmproxy.core.cassettes.anonymized_export import (
     HOME,
     anonymize_interaction,
@@ -19,7 +19,7 @@ from llmproxy.core.cassettes.anonymized_export import (
     from_json,
     to_json,
 )
-from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.jsonl import read
 from llmproxy.core.keys.user_rules import Rules
@@ -127,7 +127,7 @@ def test_run_variables_survive_the_store_and_its_text() -> None:
     """One text for the same ones; a recording without any stays the same object."""
     said = dump_run_variables(reversed(KIM))
     assert said == dump_run_variables(KIM)
-    assert set(load_run_variables(said)) == set(KIM)
+    assert set(deserialize_run_variables(said)) == set(KIM)
     assert json.loads(said)[0]["name"] == "cwd"
 
 
@@ -140,7 +140,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.iter_interactions("other")
         assert anonymize_interaction(one).request == one.request
-        left = {each.name: each.value for each in load_run_variables(anonymize_interaction(one).run_variables)}
+        left = {each.name: each.value for each in deserialize_run_variables(anonymize_interaction(one).run_variables)}
         assert left == {each.name: each.value for each in CI} | {"host": "host"}
 
 
@@ -150,7 +150,7 @@ def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
         (one, *_) = store.iter_interactions("default")
     said = dump_run_variables((*KIM, RunVariable("git_user", "Kim Ono <kim@ono.example>")))
     kept = anonymize_interaction(replace(one, run_variables=said))
-    assert "git_user" not in {each.name for each in load_run_variables(kept.run_variables)}
+    assert "git_user" not in {each.name for each in deserialize_run_variables(kept.run_variables)}
     assert "ono.example" not in kept.run_variables
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
-from llmproxy.core.cassettes.folder import CassetteDir, FolderLoadSummary, build_slug
+from llmproxy.core.cassettes.folder_sync import CassetteDir, FolderLoadSummary, build_slug
 from llmproxy.core.cassettes.formats import Recorded, review_yaml
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.importing import convert_exchanges
@@ -362,7 +362,7 @@ def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path:
         record(store, "a", "b", cassette=f"c{n}")
         kept.save_cassette(store, f"c{n}")
     program = (
-        "import sys, time; from pathlib import Path; from llmproxy.core.cassettes.folder import CassetteDir\n"
+        "import sys, time; from pathlib import Path; from llmproxy.core.cassettes.folder_sync import CassetteDir\n"
         "from llmproxy.core.keys.normalize import Rules; from llmproxy.core.store.file.store import FileStore\n"
         "with FileStore.open(sys.argv[1], writable=True, now=time.time) as store:\n"
         "    CassetteDir(Path(sys.argv[2]), now=time.time).load_into(store, rules=Rules(), wait=time.sleep)\n"

@@ -17,7 +17,7 @@ import zstandard
 
 from llmproxy.core.bindings import parse_volatile_field
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
-from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
@@ -31,7 +31,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import (
     read_accepted_changes,
     read_volatile_fields,
-    replace_accepted_changes,
+    store_accepted_changes,
     write_volatile_fields,
 )
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
@@ -429,7 +429,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
         made = [Change("system", "system prompt", "a", text, "0" * 16, digest_texts([text]), ()) for text in texts]
         store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
         with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-            replace_accepted_changes(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))
+            store_accepted_changes(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))
             CassetteDir(store.with_suffix(""), now=lambda: NOW).save_cassette(opened, "c")
         return store.with_suffix("")
 

@@ -8,23 +8,30 @@ import pytest
 
 from llmproxy.core.changes.accepted_changes import (
     AcceptedChange,
-    Condition,
+    ClientVersionCondition,
     UnreadableAcceptedChange,
     build_accepted_changes,
     merge_accepted,
 )
-from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall, diff_hunks, digest_texts
+from llmproxy.core.changes.change import (
+    CarriedAnswerRefusal,
+    CarriedOrRefusedCall,
+    Change,
+    RefusalReason,
+    diff_hunks,
+    digest_texts,
+)
 from llmproxy.core.changes.recordings_by_position import FAILS_NOW, find_tool_result_rewording
 from llmproxy.core.changes.request_diff import (
-    check_schema,
+    explain_schema_violation,
     explain_unusable_recorded_answer,
     parameter_may_hold_question,
 )
 from llmproxy.core.changes.request_parsing import (
-    ClientFrameTexts,
-    RecordedAnswersByToolCall,
+    ClientBoilerplate,
+    ModelAnswersByToolCalls,
     digest_stripped_line,
-    get_client_frame_texts,
+    get_client_prompt_frames,
     parse_request_into_segments,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
@@ -120,7 +127,7 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
     answer: Message, was: dict[str, object], now: dict[str, object], possible: bool
 ) -> None:
     """Limits, formats, choices and schemas of today are held against the recorded answer, which had three tokens."""
-    sides = [parse_request_into_segments(_request(**each), [], RecordedAnswersByToolCall()) for each in (was, now)]
+    sides = [parse_request_into_segments(_request(**each), [], ModelAnswersByToolCalls()) for each in (was, now)]
     assert (explain_unusable_recorded_answer(answer, 3, *sides) == "") is possible
 
 
@@ -130,8 +137,8 @@ def test_parameters_may_hold_a_question() -> None:
     assert parameter_may_hold_question("vendor_note", "please pay 5 euros")
     assert not parameter_may_hold_question("temperature", 1)
     assert not parameter_may_hold_question("response_format", {"description": "please pay"})
-    assert check_schema("x", {"type": "STRING"}) == ""
-    assert check_schema(None, {"type": "STRING"}) != ""
+    assert explain_schema_violation("x", {"type": "STRING"}) == ""
+    assert explain_schema_violation(None, {"type": "STRING"}) != ""
 
 
 DAY = date(2026, 11, 26)
@@ -169,7 +176,9 @@ def test_it_covers_what_was_seen(change: Change, client: Client | None, covered:
 
 def test_it_may_hold_for_one_client_and_until_a_day() -> None:
     """A condition asks who sends the request, in which version; after the last day it holds no more."""
-    made = build_accepted_changes([BRIEF], DAY, until=date(2026, 12, 1), when=Condition("claude-code", "2.1.300"))[0]
+    made = build_accepted_changes(
+        [BRIEF], DAY, until=date(2026, 12, 1), when=ClientVersionCondition("claude-code", "2.1.300")
+    )[0]
     versions = ["2.1.300", "2.1.332", "2.2", "2.1.197", "2.1.29"]
     covered = [made.covers_change(BRIEF, Client("Claude Code", each)) for each in versions]
     assert covered == [True, True, True, False, False]
@@ -181,7 +190,7 @@ def test_it_may_hold_for_one_client_and_until_a_day() -> None:
 
 def test_its_form_in_a_file_is_read_back() -> None:
     """What is written is read as it was, also where a segment is new."""
-    made = build_accepted_changes([BRIEF, _change(None, "x")], DAY, until=DAY, when=Condition("codex"))
+    made = build_accepted_changes([BRIEF, _change(None, "x")], DAY, until=DAY, when=ClientVersionCondition("codex"))
     assert [AcceptedChange.from_member(each.to_member()) for each in made] == made
 
 
@@ -209,17 +218,17 @@ def test_two_lists_become_one() -> None:
 
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
     """Who counts a trial's calls over the control API reads what was written."""
-    refusal = Refusal(RefusalReason.QUESTION, "message 1")
-    call = UnrecordedTrialCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
-    assert UnrecordedTrialCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
+    refusal = CarriedAnswerRefusal(RefusalReason.QUESTION, "message 1")
+    call = CarriedOrRefusedCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
+    assert CarriedOrRefusedCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
     assert not call.has_no_place
-    assert call._replace(refusal=Refusal(RefusalReason.NO_PLACE, "")).has_no_place
+    assert call._replace(refusal=CarriedAnswerRefusal(RefusalReason.NO_PLACE, "")).has_no_place
 
 
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
 IMPORTANT = "IMPORTANT: this context may or may not be relevant."
 OWN = (OPENING, NEXT, "# currentDate", "</system-reminder>", "---", IMPORTANT)
-FRAMES = ClientFrameTexts({
+FRAMES = ClientBoilerplate({
     "lines": [digest_stripped_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
     "tools": [], "parameters": [], "members": [],
 })  # fmt: skip
@@ -262,12 +271,12 @@ def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -
 def test_frames_ship_for_two_agents() -> None:
     """Of other programs nobody knows what is theirs."""
     clients = Client("Claude Code", "2.1.332"), Client("Codex", "0.171.0")
-    claude, codex = (known(get_client_frame_texts(each)) for each in clients)
+    claude, codex = (known(get_client_prompt_frames(each)) for each in clients)
     assert {"Bash", "Read"} <= claude.tools
     assert "exec_command" in codex.tools
     own = "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
     assert claude.split(own).others == ()
-    assert get_client_frame_texts(Client("shop", "1.0")) is get_client_frame_texts(None) is None
+    assert get_client_prompt_frames(Client("shop", "1.0")) is get_client_prompt_frames(None) is None
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from llmproxy.core.control.endpoints import (
     answer_control_request,
     build_session_report,
     build_spans,
-    find_session_to_await,
+    get_session_asked_for_totals,
     list_session_calls,
     parse_call_number,
 )
@@ -470,7 +470,7 @@ def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -
     """So that the proxy can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
     method, _, path = asked.partition(" ")
-    session = find_session_to_await(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
+    session = get_session_asked_for_totals(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
     assert (session is not None) == found
 
 

@@ -9,11 +9,11 @@ import pytest
 from llmproxy.core.control.parsing import (
     BadControlRequest,
     format_value_for_error,
-    join_name_and_sample,
-    parse_body,
+    join_cassette_and_sample,
     parse_enum,
+    parse_fork_or_mocks,
+    parse_json_object_body,
     parse_name,
-    parse_overrides,
     parse_speed,
     parse_upstreams,
 )
@@ -30,7 +30,7 @@ for _depth in range(2000):  # not parsed: what json can take differs between Pyt
 @pytest.mark.parametrize("body", [b"", b" \r\n", b"{}"])
 def test_no_body_is_an_empty_object(body: bytes) -> None:
     """A POST without anything to say needs no body."""
-    assert parse_body(body) == {}
+    assert parse_json_object_body(body) == {}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_no_body_is_an_empty_object(body: bytes) -> None:
 def test_what_is_no_object_is_refused(body: bytes) -> None:
     """Broken, deep, binary, huge numbers: a 400, never an exception of another kind."""
     with pytest.raises(BadControlRequest):
-        parse_body(body)
+        parse_json_object_body(body)
 
 
 @pytest.mark.parametrize("value", ["x" * 1000, 10**300, NESTED, {"a": NESTED}, None, float("nan"), "\ud800"])
@@ -79,7 +79,7 @@ def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
 ])  # fmt: skip
 def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> None:
     """It may be said in the name, beside it, or both alike."""
-    assert canonicalize_session_name(join_name_and_sample(name, sample)) == meant
+    assert canonicalize_session_name(join_cassette_and_sample(name, sample)) == meant
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> N
 def test_other_samples_are_refused(name: str, sample: object) -> None:
     """Out of range, no number, or another than the name says."""
     with pytest.raises(RefusedError):
-        join_name_and_sample(name, sample)
+        join_cassette_and_sample(name, sample)
 
 
 @pytest.mark.parametrize(("value", "meant"), [(None, None), (0, 0.0), (2.5, 2.5), (1e6, 1e6)])
@@ -122,11 +122,13 @@ def test_upstreams_are_checked_like_the_option() -> None:
 
 def test_what_a_session_is_to_override_is_read() -> None:
     """Nothing said is nothing; an empty fork asks for the report of one."""
-    assert parse_overrides(None, None) == (None, None)
-    forking, child = parse_overrides({"tools": [{"tool": "t", "result": 1}]}, {"live": True, "from": 2, "as": "mine"})
+    assert parse_fork_or_mocks(None, None) == (None, None)
+    forking, child = parse_fork_or_mocks(
+        {"tools": [{"tool": "t", "result": 1}]}, {"live": True, "from": 2, "as": "mine"}
+    )
     assert forking is not None
     assert (forking.given.tools[0].text, forking.live, forking.at, child) == ("1", True, 2, "mine")
-    plain, _ = parse_overrides(None, {})
+    plain, _ = parse_fork_or_mocks(None, {})
     assert plain is not None
     assert (plain.live, plain.at) == (False, None)
 
@@ -138,4 +140,4 @@ def test_what_a_session_is_to_override_is_read() -> None:
 )  # fmt: skip
 def test_a_fork_that_cannot_be_meant_is_refused(fork: object) -> None:
     with pytest.raises(RefusedError):
-        parse_overrides(None, fork)
+        parse_fork_or_mocks(None, fork)

@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from llmproxy.core.dialects.streams import decide_response_ending, parse_events_cached
+from llmproxy.core.dialects.stream_events import classify_response_ending, parse_events_cached
 
 SSE = "text/event-stream; charset=utf-8"
 JSON = "application/json"
@@ -48,5 +48,5 @@ if __name__ == "__main__":
     before = most_held()
     for _ in parse_events_cached(content_type, body):
         pass
-    decide_response_ending("chat.completions", True, 200, content_type, body, True)
+    classify_response_ending("chat.completions", True, 200, content_type, body, True)
     print(most_held() - before)

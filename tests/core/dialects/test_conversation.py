@@ -16,7 +16,7 @@ from llmproxy.core.dialects.conversation import (
     read_request_messages,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import detect_framing
+from llmproxy.core.dialects.stream_events import detect_framing
 from llmproxy.core.providers.provider_table import Family
 from tests.support.traffic import exchanges
 

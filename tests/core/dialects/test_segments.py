@@ -13,15 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.answers import can_build_provider_answer, dump_json, sse, write_answer
-from llmproxy.core.dialects.codecs import (
-    CHAT,
-    ERROR_HEADER,
-    SpokenTurn,
-    get_composer_for_model,
-    get_miss_status,
-    write_error,
-)
+from llmproxy.core.dialects.answer_writing import build_provider_answer, can_build_provider_answer, dump_json, sse
 from llmproxy.core.dialects.conversation import (
     Kind,
     compare_requests,
@@ -29,8 +21,16 @@ from llmproxy.core.dialects.conversation import (
     read_answer,
     read_request_messages,
 )
+from llmproxy.core.dialects.dialect_table import (
+    CHAT,
+    ERROR_HEADER,
+    SpokenTurn,
+    get_composer_for_model,
+    get_miss_status,
+    write_error,
+)
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import decide_response_ending
+from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.providers.routing import Route, asks_for_stream, get_dialect_family, route_by_host
@@ -241,7 +241,7 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
         [(each.name, json.loads(each.arguments)) for each in one.tool_calls] for one in (message, found)
     )
     assert calls == said_calls
-    assert decide_response_ending(route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
+    assert classify_response_ending(route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
     if not stream:
         usage = read_usage(route.family, route.operation, kind, body)
         assert (usage.input, usage.output) == (7, 3)
@@ -369,7 +369,7 @@ def family(operation: str) -> Family:
 @pytest.mark.parametrize("operation", sorted(filter(can_build_provider_answer, CHAT)))
 def test_what_is_written_is_read(operation: str, stream: bool, said: Message) -> None:
     """Text, names and arguments; a stream with its terminator; no tokens were used."""
-    made = write_answer(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
+    made = build_provider_answer(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
     kind = header(made.headers, "content-type") or ""
     read = read_answer(operation, kind, made.body)
     if read is None:  # an answer that says nothing has no pieces in some dialects
@@ -380,7 +380,7 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
     assert [(each.name, json.loads(each.arguments)) for each in read.tool_calls] == [
         (each.name, json.loads(each.arguments)) for each in said.tool_calls
     ]
-    assert decide_response_ending(operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
+    assert classify_response_ending(operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
     usage = read_usage(family(operation), operation, kind, made.body, made.headers)
     assert (usage.input or 0, usage.output or 0) in ((0, 0), (0, 1))
 
@@ -388,7 +388,7 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
 def test_ids_are_those_of_the_override_and_of_its_call() -> None:
     """The same override gives the same bytes; two calls of a model never share an id. Mistral takes nine letters and digits only."""
     first, again, other = (
-        write_answer("chat.completions", b"{}", "", "m", BOTH, stream=False, call=n).body for n in (0, 0, 1)
+        build_provider_answer("chat.completions", b"{}", "", "m", BOTH, stream=False, call=n).body for n in (0, 0, 1)
     )
     assert first == again != other
     ids = [each["id"] for each in json.loads(first)["choices"][0]["message"]["tool_calls"]]
@@ -399,7 +399,7 @@ def test_ids_are_those_of_the_override_and_of_its_call() -> None:
 def test_a_client_that_asked_for_usage_gets_it() -> None:
     """`include_usage`: the last chunk before [DONE] has it."""
     body = b'{"stream_options": {"include_usage": true}}'
-    made = write_answer("chat.completions", body, "", "m", TEXT_WRITING, stream=True, call=0)
+    made = build_provider_answer("chat.completions", body, "", "m", TEXT_WRITING, stream=True, call=0)
     assert json.loads(made.chunks[-2].data[6:])["usage"]["total_tokens"] == 0
     assert made.chunks[-1].data == b"data: [DONE]\n\n"
 
@@ -407,7 +407,7 @@ def test_a_client_that_asked_for_usage_gets_it() -> None:
 def test_gemini_without_sse_is_an_array() -> None:
     """As Gemini streams without `alt=sse`."""
     target = "/v1beta/models/m:streamGenerateContent"
-    made = write_answer("generateContent", b"{}", target, "m", TEXT_WRITING, stream=True, call=0)
+    made = build_provider_answer("generateContent", b"{}", target, "m", TEXT_WRITING, stream=True, call=0)
     assert json.loads(made.body)[0]["candidates"][0]["content"]["parts"] == [{"text": TEXT_WRITING.text}]
 
 
@@ -415,7 +415,7 @@ def test_arguments_that_are_no_json_stay_what_they_are() -> None:
     """A model may write them so; where the dialect wants a value it is a text."""
     broken = Message("assistant", "", (ToolCall("mine", "f", "{broken"),))
     for operation in sorted(filter(can_build_provider_answer, CHAT)):
-        assert b"{broken" in write_answer(operation, b"{}", "", "m", broken, stream=False, call=0).body
+        assert b"{broken" in build_provider_answer(operation, b"{}", "", "m", broken, stream=False, call=0).body
 
 
 @pytest.mark.parametrize(("offered", "namespace"), [
@@ -429,7 +429,7 @@ def test_a_tool_is_called_in_the_namespace_in_which_it_is_offered(
 ) -> None:
     """Responses: Codex runs nothing that is called without; whoever writes a name need not know."""
     said = Message("assistant", "", (ToolCall("c1", "mcp__t__echo", "{}"),))
-    made = write_answer("responses", json.dumps(offered).encode(), "", "m", said, stream=False, call=0)
+    made = build_provider_answer("responses", json.dumps(offered).encode(), "", "m", said, stream=False, call=0)
     item = json.loads(made.body)["output"][0]
     assert (item.get("namespace"), item["name"]) == (namespace, "echo" if namespace else "mcp__t__echo")
 

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from llmproxy.core.dialects.conversation import list_server_made_ids, read_answer
-from llmproxy.core.dialects.streams import (
+from llmproxy.core.dialects.stream_events import (
     BEGINNING,
     LONG,
     MOST_REMEMBERED,
     MOST_WEIGHT,
     Event,
     SSEParser,
-    decide_response_ending,
+    classify_response_ending,
     detect_framing,
     estimate_parsed_size,
     iter_aws_event_frames,
@@ -178,7 +178,7 @@ def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
     tracemalloc.start()
     try:
         found = list(parse_events_cached(SSE, stream))
-        decide_response_ending("chat.completions", True, 200, SSE, stream, True)
+        classify_response_ending("chat.completions", True, 200, SSE, stream, True)
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -217,7 +217,7 @@ def test_events_of_every_framing() -> None:
 def test_events_of_never_raises(body: bytes, content_type: str) -> None:
     """Whatever bytes came under whatever name, looking at them raises nothing."""
     list_stream_events(content_type, body)
-    decide_response_ending("chat.completions", True, 200, content_type, body, True)
+    classify_response_ending("chat.completions", True, 200, content_type, body, True)
 
 
 C, U, X = Ending.COMPLETE, Ending.UNTERMINATED, Ending.CUT
@@ -273,16 +273,16 @@ def test_endings_of_streams(
     """A stream is whole when its terminator or an error event came, whatever HTTP says; else HTTP decides. Of a long one only the end counts."""
     for before in (b"", *BEFORE) if content_type == SSE else (b"",):
         long = before * (80_000 // (len(before) or 1)) + body
-        assert decide_response_ending(operation, True, 200, content_type, long, True) is ended, before
-        assert decide_response_ending(operation, True, 200, content_type, long, False) is broken, before
+        assert classify_response_ending(operation, True, 200, content_type, long, True) is ended, before
+        assert classify_response_ending(operation, True, 200, content_type, long, False) is broken, before
 
 
 def test_endings_of_the_rest() -> None:
     """Plain answers, errors and unknown operations are whole exactly when HTTP ended properly."""
     for status, operation, stream in ((200, "embeddings", False), (429, "messages", True), (200, "/unknown", True)):
-        assert decide_response_ending(operation, stream, status, JSON, b"{}", True) is C
-        assert decide_response_ending(operation, stream, status, JSON, b"{", False) is X
-    assert decide_response_ending("messages", True, 529, SSE, b"event: error\n", False) is X
+        assert classify_response_ending(operation, stream, status, JSON, b"{}", True) is C
+        assert classify_response_ending(operation, stream, status, JSON, b"{", False) is X
+    assert classify_response_ending("messages", True, 529, SSE, b"event: error\n", False) is X
 
 
 @pytest.mark.slow
@@ -296,10 +296,10 @@ def test_real_streams(traffic: Path) -> None:
         # Writer's and Replicate's streams have no terminator of their own: HTTP's end is all there is.
         unmarked = route.provider.name in ("writer", "replicate")
         name, body = exchange.name, exchange.body
-        assert decide_response_ending(route.operation, True, 200, kind, body, True) is C, name
+        assert classify_response_ending(route.operation, True, 200, kind, body, True) is C, name
         without = X if unmarked else C
-        assert decide_response_ending(route.operation, True, 200, kind, body, False) is without, name
-        assert decide_response_ending(route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
+        assert classify_response_ending(route.operation, True, 200, kind, body, False) is without, name
+        assert classify_response_ending(route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
         if detect_framing(kind, body) == "sse":
             head = body[:9000]
             for size in (1, 7, 1000):
@@ -411,11 +411,13 @@ def test_events_in_is_events_of(kind: str) -> None:
 def test_the_end_of_a_long_stream_is_seen() -> None:
     sse, lines = "text/event-stream", "application/x-ndjson"
     for kind in ("text/event-stream", "text/event-stream; crlf"):
-        assert decide_response_ending("chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
-        assert decide_response_ending("chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
+        assert classify_response_ending("chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
+        assert (
+            classify_response_ending("chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
+        )
     done = LONG_BODIES[lines] + b'{"done": true, "filling": "%s"}' % (b"x" * LONG)
-    assert decide_response_ending("api.chat", True, 200, lines, done, False) is Ending.COMPLETE
-    assert decide_response_ending("api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
+    assert classify_response_ending("api.chat", True, 200, lines, done, False) is Ending.COMPLETE
+    assert classify_response_ending("api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
 
 
 def test_elements_of_an_array_are_documents() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.dialects.streams import detect_framing
+from llmproxy.core.dialects.stream_events import detect_framing
 from llmproxy.core.dialects.usage_and_cost import compute_cost, compute_maximum_cost, read_model_in_body, read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Usage

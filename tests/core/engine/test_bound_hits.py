@@ -19,7 +19,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
 from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.errors import MissError
-from llmproxy.protocol import BindScope, Decision, Mode
+from llmproxy.protocol import BindableValues, Decision, Mode
 from tests.core.engine.test_engine import answered, body, engine, send as _ask
 from tests.support.messages import answer, asks, call, said, used, user
 
@@ -134,8 +134,10 @@ def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(store: Path, mode: Mode) 
                 assert _text(made, _ask(made, _request("/third", "2027-01-01", question=question))) == text
 
 
-@pytest.mark.parametrize(("scope", "hit"), [(BindScope.ALL, True), (BindScope.PATHS, False), (BindScope.NONE, False)])
-def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindScope, hit: bool) -> None:
+@pytest.mark.parametrize(
+    ("scope", "hit"), [(BindableValues.ALL, True), (BindableValues.PATHS, False), (BindableValues.NONE, False)]
+)
+def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindableValues, hit: bool) -> None:
     """``paths`` leaves no day; ``none`` nothing at all, and an exact hit its recorded bytes."""
     same = body("where?")
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
@@ -146,9 +148,9 @@ def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindScope, hit:
         assert (_ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REPLAY) is hit
         exact = _ask(made, same)
         assert json.loads(made.answering.serve_recorded(exact).body)["choices"][0]["message"] == _reads(
-            "/tmp/a/x" if scope is BindScope.NONE else "/srv/ci/w/x"
+            "/tmp/a/x" if scope is BindableValues.NONE else "/srv/ci/w/x"
         )
-        assert made.accounting.record_end(exact, 200).bound == (() if scope is BindScope.NONE else ("cwd",))
+        assert made.accounting.record_end(exact, 200).bound == (() if scope is BindableValues.NONE else ("cwd",))
 
 
 def test_nothing_is_bound_where_nobody_declared_anything(store: Path) -> None:

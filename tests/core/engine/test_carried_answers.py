@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings.volatile_field_matching import VolatileField
+from llmproxy.core.bindings.volatile_field_definitions import VolatileField
 from llmproxy.core.changes.accepted_changes import (
     AcceptedChange,
-    Condition,
+    ClientVersionCondition,
     build_accepted_changes,
     build_change_for_removed_call,
 )
-from llmproxy.core.changes.change import Author, ChangeAuthor, RefusalReason, UnrecordedTrialCall
-from llmproxy.core.engine.carried_answers import find_conflicting_recordings
+from llmproxy.core.changes.change import Author, CarriedOrRefusedCall, ChangeOrigin, RefusalReason
+from llmproxy.core.engine.carried_answers import find_acceptance_conflicts
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes, write_volatile_fields
+from llmproxy.core.store.queries import read_accepted_changes, store_accepted_changes, write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import CARRIED_HEADER
 from tests.oracle.speak import JSON_TYPE
@@ -55,18 +55,18 @@ def _send(proxy: InProcess, body: bytes, agent: str = "") -> Answer:
     return proxy.ask("p", "/s/c/v1/chat/completions", body, _say("live"), head)
 
 
-def _try(store: Path, *bodies: bytes, **more: Json) -> list[UnrecordedTrialCall]:
+def _try(store: Path, *bodies: bytes, **more: Json) -> list[CarriedOrRefusedCall]:
     with InProcess(store, "replay") as proxy:
         assert proxy.control("POST", "sessions", name="c", trial=True, **more)[0] == 201
         for body in bodies:
             _send(proxy, body)
-        return [UnrecordedTrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        return [CarriedOrRefusedCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
 
 
-def _accept(store: Path, body: bytes, **more: date | Condition) -> list[AcceptedChange]:
+def _accept(store: Path, body: bytes, **more: date | ClientVersionCondition) -> list[AcceptedChange]:
     made = build_accepted_changes((change for call in _try(store, body) for change in call.changes), TODAY, **more)  # type: ignore[arg-type]
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        replace_accepted_changes(opened, "c", made)
+        store_accepted_changes(opened, "c", made)
     return made
 
 
@@ -122,18 +122,18 @@ def test_nothing_is_composed_over_time(store: Path) -> None:
     made = [*_accept(store, _ask(EDITED)), *_accept(store, _ask(third))]
     assert len({each.name for each in made}) == 2
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        replace_accepted_changes(opened, "c", made[:1])
+        store_accepted_changes(opened, "c", made[:1])
     with InProcess(store, "replay") as proxy:
         assert [_send(proxy, _ask(each)).status for each in (EDITED, third, SYSTEM)] == [200, 404, 200]
 
 
 def test_it_ends_and_holds_for_a_client(store: Path) -> None:
     """After its last day it is a miss that says so; for another client's requests it never holds."""
-    _accept(store, _ask(EDITED), until=date(2027, 1, 1), when=Condition("codex", "2.0"))
+    _accept(store, _ask(EDITED), until=date(2027, 1, 1), when=ClientVersionCondition("codex", "2.0"))
     with InProcess(store, "replay") as proxy:
         answer = _send(proxy, _ask(EDITED), "codex/2.1")
         assert (answer.status, b"was accepted until 2027-01-01" in answer.body) == (404, True)
-    _accept(store, _ask(EDITED), when=Condition("codex", "2.0"))
+    _accept(store, _ask(EDITED), when=ClientVersionCondition("codex", "2.0"))
     with InProcess(store, "replay") as proxy:
         assert [_send(proxy, _ask(EDITED), agent).status for agent in ("codex/1.9", "codex/2.0")] == [404, 200]
 
@@ -179,10 +179,10 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
     with InProcess(store, "replay") as proxy:
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
-        (call,) = [UnrecordedTrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
-    assert {each.origin for each in call.changes} == {ChangeAuthor(Author.CLIENT, "Claude Code", "2.1.332")}, call
+        (call,) = [CarriedOrRefusedCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+    assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        replace_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
+        store_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
         assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
 
@@ -213,10 +213,10 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
-        gone = build_change_for_removed_call("chat.completions", key, ChangeAuthor(Author.PROMPT))
+        gone = build_change_for_removed_call("chat.completions", key, ChangeOrigin(Author.PROMPT))
         counts = []
         for accepted in (build_accepted_changes([gone], TODAY), []):
-            replace_accepted_changes(opened, "c", accepted)
+            store_accepted_changes(opened, "c", accepted)
             with InProcess(store, "replay") as proxy:
                 _send(proxy, _ask(SYSTEM))
                 counts.append(proxy.control("GET", "sessions/c")[1]["unused_total"])
@@ -333,7 +333,7 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
             assert (
-                list(find_conflicting_recordings(opened, "c", build_accepted_changes(changes, TODAY), Rules(), {}))
+                list(find_acceptance_conflicts(opened, "c", build_accepted_changes(changes, TODAY), Rules(), {}))
                 == found
             )
 
@@ -357,9 +357,9 @@ def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
     with InProcess(store, "replay") as proxy:
         opened(proxy, *there, trial=True)
         _send(proxy, ask("Be kind.", *there))
-        made = [UnrecordedTrialCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        made = [CarriedOrRefusedCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     with open_store(store, writable=True, now=lambda: NOW) as kept:
-        replace_accepted_changes(
+        store_accepted_changes(
             kept, "c", build_accepted_changes((change for changes in made for change in changes), TODAY)
         )
     with InProcess(store, "replay") as proxy:

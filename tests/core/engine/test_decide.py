@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.engine.learn_fields_from_recordings import restate_run
-from llmproxy.core.engine.request_identification import RequestHeadRouter, fingerprint_credential, read_store_secret
+from llmproxy.core.engine.learn_fields_from_recordings import rewrite_with_newer_values
+from llmproxy.core.engine.request_identification import (
+    RequestHeadRouter,
+    fingerprint_credential,
+    load_credential_hash_secret,
+)
 from llmproxy.core.engine.request_stages import (
     choose_exhausted_rule,
     decide,
@@ -254,13 +258,13 @@ def test_a_signed_request_is_its_access_key() -> None:
 def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:
     """It lies beside the store with mode 600; a damaged one is an error."""
     store = tmp_path / "a.db"
-    first = read_store_secret(store)
-    assert read_store_secret(store) == first
+    first = load_credential_hash_secret(store)
+    assert load_credential_hash_secret(store) == first
     path = tmp_path / "a.db.secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_bytes(b"short")
     with pytest.raises(MachineError, match="5 bytes"):
-        read_store_secret(store)
+        load_credential_hash_secret(store)
 
 
 def run_in(folder: str, question: str) -> Interaction:
@@ -272,7 +276,7 @@ def run_in(folder: str, question: str) -> Interaction:
 def test_only_the_folder_differs_and_is_exchanged() -> None:
     """Request, answer and key are those of the newer run, and the name is told."""
     old, new = run_in("/home/ann/shop", "Read"), run_in("/srv/build/7", "Read")
-    told = restate_run([old], [new], (), Rules(), {})
+    told = rewrite_with_newer_values([old], [new], (), Rules(), {})
     assert told.names == ("cwd",)
     (one,) = told.interactions
     assert (one.key, one.request) == (new.key, new.request)
@@ -282,7 +286,7 @@ def test_only_the_folder_differs_and_is_exchanged() -> None:
 def test_another_question_stays_another() -> None:
     """It has the newer run's folder, and its own words and key."""
     old, new = run_in("/home/ann/shop", "Delete"), run_in("/srv/build/7", "Read")
-    (one,) = restate_run([old], [new], (), Rules(), {}).interactions
+    (one,) = rewrite_with_newer_values([old], [new], (), Rules(), {}).interactions
     assert one.key == old.key != new.key
     assert b"Delete /srv/build/7/a.txt" in one.request.body
 
@@ -290,4 +294,4 @@ def test_another_question_stays_another() -> None:
 def test_nothing_declared_nothing_exchanged() -> None:
     """A recording without run variables comes back as it is."""
     old, new = (replace(run_in(folder, "Read"), run_variables="") for folder in ("/home/ann/shop", "/srv/build/7"))
-    assert restate_run([old], [new], (), Rules(), {}) == ([old], ())
+    assert rewrite_with_newer_values([old], [new], (), Rules(), {}) == ([old], ())

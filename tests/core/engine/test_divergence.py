@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _NumberedRequest
 from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
 from llmproxy.core.forks.overrides import parse_overrides
@@ -19,7 +20,6 @@ from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Mode
-from llmproxy.proxy_calls import Call
 from tests.core.engine.test_engine import engine
 from tests.support.chats import NOW, chat, chat_exchange, fill
 from tests.support.messages import answer, asks, call

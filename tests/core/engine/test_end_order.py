@@ -18,7 +18,7 @@ from llmproxy.core.engine.concurrent_calls import (
     build_answer_quote_finder,
     find_order_dependent_recordings,
     group_concurrent,
-    infer_receipt_times,
+    infer_answer_read_times,
 )
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import InteractionToStore
@@ -137,7 +137,7 @@ SOON, CLOSE_BY = RecordedCall(1, 0, 10), RecordedCall(2, 1, 10.05)
 
 def infer(calls: list[RecordedCall], cited: dict[int, list[int]]) -> list[RecordedCall]:
     """Return the calls as they were heard, where each request cites these answers in this order."""
-    return infer_receipt_times(
+    return infer_answer_read_times(
         calls, lambda asked, answered: cited[asked].index(answered) if answered in cited.get(asked, []) else -1
     )
 
@@ -218,4 +218,4 @@ def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) ->
         ]
         ids = store.add_interactions(list(map(InteractionToStore, made)))
         calls = [each._replace(id=id_) for each, id_ in zip((SOON, CLOSE_BY, X, Y), ids, strict=True)]
-        assert infer_receipt_times(calls, build_answer_quote_finder(store)) == calls
+        assert infer_answer_read_times(calls, build_answer_quote_finder(store)) == calls

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.upstreams_and_rates import SignatureForProxyError
+from llmproxy.core.providers.upstreams_and_rates import AwsSignedForProxyError
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
@@ -220,7 +220,7 @@ def test_what_belongs_nowhere_is_refused(tmp_path: Path, target: str, headers: H
     (
         "/model/m/converse",
         (("host", "127.0.0.1:8080"), ("authorization", "AWS4-HMAC-SHA256 Credential=x")),
-        SignatureForProxyError,
+        AwsSignedForProxyError,
     ),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.PASSTHROUGH])

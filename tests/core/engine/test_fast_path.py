@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine import fast_path
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import RoutedRequestHead
@@ -19,7 +20,6 @@ from llmproxy.core.sessions.session import CallHistory, Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.protocol import Decision, Exhausted, Mode
-from llmproxy.proxy_calls import Call
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
 from tests.support.narrowing import known
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.engine.call_outcomes import CallAccounting
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine, EngineComponentClasses
-from llmproxy.proxy_calls import Call
+from llmproxy.core.engine.recording_and_accounting import CallAccounting
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
 AGAIN = (

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.engine.call_outcomes import CallUsageAndCost, RecordedCostCache, build_call
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.recording_and_accounting import CallUsageAndCost, RecordedCostCache, build_call_record
 from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
@@ -19,7 +20,6 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
-from llmproxy.proxy_calls import Call
 from tests.core.engine.test_engine import answered, ask, engine, send
 from tests.support.chats import NOW, chat, chat_exchange, fill
 
@@ -116,7 +116,7 @@ def exchange(decision: Decision) -> Exchange:
 
 
 def came_to(made: Exchange, priced: CallUsageAndCost | None = None, usage: Usage | None = None) -> Call:
-    return build_call(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
+    return build_call_record(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
 
 
 def test_a_replay_is_priced_by_its_recording() -> None:

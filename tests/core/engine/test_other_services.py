@@ -14,7 +14,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.integrity_checks import find_equal_keys, list_ignored_fields_by_service
+from llmproxy.core.store.integrity_checks import find_same_key_recordings, list_ignored_fields_by_service
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered, engine as engine_of_a_chat, send
@@ -169,4 +169,4 @@ def test_audit_names_what_did_not_count(tmp_path: Path) -> None:
         assert found.provider == "http:api.example.com"
         assert list(found.fields) == ["authorization", "x-request-id"]
         assert found.alike == ((1, 2),)
-        assert not any(pair.unexplained_differences for pair in find_equal_keys(store, Rules(), {}))
+        assert not any(pair.unexplained_differences for pair in find_same_key_recordings(store, Rules(), {}))

@@ -23,12 +23,12 @@ import httpx
 import pytest
 from pydantic import AnyUrl
 
-from llmproxy.core.providers.provider_table import name_service_by_host
+from llmproxy.core.providers.provider_table import build_http_service_name
 from llmproxy.core.providers.routing import route_by_host
 from llmproxy.core.providers.stubs import (
     LIFETIME,
     STUBS,
-    StubRequest,
+    RequestForStub,
     find_stubs,
     has_stubs,
     list_all_stubs,
@@ -421,9 +421,9 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     rows, url, headers = list_all_stubs(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
     target = url.raw_path.decode()
-    where = route_by_host("https", url.host, 443, target, dict([name_service_by_host("https", url.host, 443)]))
+    where = route_by_host("https", url.host, 443, target, dict([build_http_service_name("https", url.host, 443)]))
     assert where
-    asked = StubRequest(
+    asked = RequestForStub(
         url.path, parse_query_and_body(target, headers, request.content), f"https://{url.host}", time.time()
     )
     row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_members(asked))

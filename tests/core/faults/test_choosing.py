@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.fault_injection import explain_unused_fault_rules
-from llmproxy.core.faults.kinds import KINDS, split_after_piece, split_events, time_answer_pieces
+from llmproxy.core.faults.kinds import KINDS, split_after_nth_chunk, split_events, time_answer_pieces
 from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, read_faults
 from llmproxy.core.faults.rules import Faulting, choose_faults, draw_seeded_random_number
 from llmproxy.core.traffic.interaction import Chunk, Response
@@ -193,11 +193,11 @@ def test_a_piece_is_due_when_its_last_byte_came() -> None:
 def test_what_comes_before_a_break_is_never_the_whole() -> None:
     """With too few pieces the last one is cut in two."""
     pieces = time_answer_pieces(answer(SSE, "text/event-stream"), 0)
-    assert [len(part) for part in split_after_piece(pieces, 1)] == [1, 2]
-    sent, left = split_after_piece(pieces, 9)
+    assert [len(part) for part in split_after_nth_chunk(pieces, 1)] == [1, 2]
+    sent, left = split_after_nth_chunk(pieces, 9)
     assert b"".join(each.data for each in (*sent, *left)) == SSE
     assert left[-1].data
-    assert split_after_piece([], 1) == ([], [])
+    assert split_after_nth_chunk([], 1) == ([], [])
 
 
 @pytest.mark.parametrize("name", [*KINDS, *PRESETS])

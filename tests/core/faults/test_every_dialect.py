@@ -7,11 +7,15 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from llmproxy.core.dialects.answers import can_build_provider_answer, has_tool_arguments_as_text, write_answer
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.answer_writing import (
+    build_provider_answer,
+    can_build_provider_answer,
+    has_tool_arguments_as_text,
+)
 from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import decide_response_ending, list_stream_events
+from llmproxy.core.dialects.stream_events import classify_response_ending, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.kinds import KINDS, is_streamed
 from llmproxy.core.faults.rules import CandidateCall, FaultyAnswer
@@ -41,7 +45,9 @@ class Case(NamedTuple):
         target = "/v1beta/models/g:streamGenerateContent?alt=sse" if self.stream else "/v1/x"
         body = b'{"stream_options":{"include_usage":true}}'
         family = FAMILIES.get(self.operation, "openai")
-        made = write_answer(self.operation, body, target, "gpt-4o", self.said, stream=self.stream, call=1, usage=USED)
+        made = build_provider_answer(
+            self.operation, body, target, "gpt-4o", self.said, stream=self.stream, call=1, usage=USED
+        )
         return call(
             operation=self.operation, family=family, stream=self.stream, target=target, body=body, answer=lambda: made
         )
@@ -119,7 +125,7 @@ def test_an_early_end_is_in_order_and_without_the_last_event(case: Case) -> None
     assert after.ending is Ending.COMPLETE
     assert len(after.chunks) < len(before.chunks) or len(after.body) < len(before.body)
     if case.operation not in ("writer.chat", "generateContent"):  # their streams have no mark
-        how = decide_response_ending(case.operation, True, 200, after.mime_type, after.body, True)
+        how = classify_response_ending(case.operation, True, 200, after.mime_type, after.body, True)
         assert how is Ending.UNTERMINATED
 
 

@@ -10,9 +10,9 @@ import pytest
 from llmproxy.core.forks.overrides import (
     CallArgumentsUnknown,
     NumberedToolCall,
+    OverriddenRequest,
     OverrideError,
     Overrides,
-    Swapped,
     build_unused_mocks_error,
     parse_mocks,
     parse_overrides,
@@ -26,7 +26,7 @@ Json = Any
 COLD = parse_overrides(['get_weather={"temp":5}'], [])
 
 
-def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, Swapped]:
+def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, OverriddenRequest]:
     done = replace_tool_results(json.dumps(body).encode(), overrides, **more)
     return json.loads(done.body), done
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.mcp import is_rpc_message, parse_mcp_request
+from llmproxy.core.keys.mcp import extract_mcp_key_parts, is_rpc_message
 from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
@@ -86,7 +86,7 @@ def test_messages_are_told_from_other_bodies(
     method: str, headers: Headers, tree: object, operation: str | None
 ) -> None:
     """What says jsonrpc 2.0 is a message; a stream and an end are told by the transport's headers."""
-    found = parse_mcp_request(method, headers, tree)
+    found = extract_mcp_key_parts(method, headers, tree)
     assert (found and found.operation) == operation
     assert is_rpc_message(tree) is (operation is not None and tree is not None)
 

@@ -12,9 +12,9 @@ import pytest
 from llmproxy.core.providers.provider_table import (
     PROVIDERS,
     HostParsedFromPath,
+    build_http_service_name,
     find_host_in_path,
     get_call_channel,
-    name_service_by_host,
 )
 from llmproxy.core.providers.routing import (
     asks_for_stream,
@@ -24,8 +24,8 @@ from llmproxy.core.providers.routing import (
     split_session_from_path,
 )
 from llmproxy.core.providers.upstreams_and_rates import (
+    AwsSignedForProxyError,
     CallRateLimiter,
-    SignatureForProxyError,
     add_env_upstreams,
     check_aws_signature_host,
     read_env_upstreams,
@@ -33,7 +33,7 @@ from llmproxy.core.providers.upstreams_and_rates import (
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel
-from llmproxy.settings import Origin, Source, load
+from llmproxy.settings import SettingLayer, SettingSource, load
 from tests.support.narrowing import known
 from tests.support.traffic import exchanges
 
@@ -323,10 +323,10 @@ def test_real_traffic_is_known(traffic: Path) -> None:
 
 @pytest.mark.parametrize(("typed", "env", "upstreams"), [
     ({}, {"OPENAI_BASE_URL": "https://gw.example/openai/v1"},
-     (("openai", "https://gw.example/openai/v1", Source(Origin.ENVIRONMENT, "OPENAI_BASE_URL")),)),
+     (("openai", "https://gw.example/openai/v1", SettingSource(SettingLayer.ENVIRONMENT, "OPENAI_BASE_URL")),)),
     ({}, {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "ANTHROPIC_BASE_URL": "http://localhost:8080"}, ()),
     ({"upstream": ["openai=http://127.0.0.1:4010"]}, {"OPENAI_BASE_URL": "https://gw.example/v1"},
-     (("openai", "http://127.0.0.1:4010", Source(Origin.FLAG, "--upstream")),)),
+     (("openai", "http://127.0.0.1:4010", SettingSource(SettingLayer.FLAG, "--upstream")),)),
 ], ids=["a company's gateway", "our own address", "an option wins"])  # fmt: skip
 def test_a_gateway_in_the_environment_becomes_the_upstream(
     typed: dict[str, list[str]], env: dict[str, str], upstreams: tuple[object, ...], tmp_path: Path
@@ -344,7 +344,7 @@ SIGNED = (
 
 def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
     """The message names both hosts, and the ways that work."""
-    with pytest.raises(SignatureForProxyError) as raised:
+    with pytest.raises(AwsSignedForProxyError) as raised:
         check_aws_signature_host((("host", "127.0.0.1:8080"), SIGNED), AWS)
     for said in ("127.0.0.1:8080", AWS.removeprefix("https://"), "--intercept", "AWS_BEARER_TOKEN_BEDROCK"):
         assert said in str(raised.value)
@@ -406,7 +406,7 @@ def test_a_path_may_name_a_host_to_be_recorded(
 ])  # fmt: skip
 def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
     """Two services never share a name; a port that goes without saying is left out."""
-    assert name_service_by_host(*where) == named
+    assert build_http_service_name(*where) == named
     assert get_dialect_family(named[0], "/x") == "http"
 
 

@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.secrets import encoded_secret_redaction
 from llmproxy.core.secrets.encoded_secret_redaction import (
-    FingerprintCache,
+    SecretFingerprintCache,
     iter_text_search_windows,
     overwrite_secret_spans,
     renew_aws_frame_checksums,
@@ -331,7 +331,7 @@ def kept(text: str) -> str:
 
 def test_a_single_one_is_what_it_was() -> None:
     """It is part of keys: another one would be another key."""
-    assert FingerprintCache().digest("invoice-1") == "02307ad9b0f2"
+    assert SecretFingerprintCache().digest("invoice-1") == "02307ad9b0f2"
 
 
 def test_each_value_of_many_has_its_own() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.sessions.journal import (
     IN_MEMORY,
     SUFFIX,
@@ -23,7 +24,6 @@ from llmproxy.core.sessions.journal import (
 )
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.server_store_copies import register_store_server
 from tests.support.process import until
 

@@ -13,6 +13,7 @@ import brotli
 import pytest
 import zstandard
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.sessions.exchange import Config, Exchange, Recording, TelemetryRefused
 from llmproxy.core.sessions.session import (
     KEPT_CALLS,
@@ -24,12 +25,11 @@ from llmproxy.core.sessions.session import (
     Session,
     SessionSettings,
     parse_party,
-    split_cassette_sample,
+    split_sample_name,
 )
 from llmproxy.core.traffic.interaction import Ending, Headers, Key
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Decision, Mode
-from llmproxy.proxy_calls import Call
 from tests.core.engine.test_misses import exchange
 from tests.support.process import ROOT
 
@@ -47,13 +47,13 @@ def session(mode: Mode = Mode.REPLAY, *, complete: bool = False) -> Session:
 ])  # fmt: skip
 def test_a_name_is_cassette_and_sample(name: str, expected: tuple[str, int]) -> None:
     """A tilde and a number from 1 at the end is the sample."""
-    assert split_cassette_sample(name) == expected
+    assert split_sample_name(name) == expected
 
 
 @pytest.mark.parametrize("name", ["", "x" * (LONGEST_NAME + 1), "a\nb", "a\0b"])
 def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     with pytest.raises(RefusedError):
-        split_cassette_sample(name)
+        split_sample_name(name)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
 
 def test_no_stage_of_a_call_is_long() -> None:
     """Nor does one begin to ask who has what."""
-    names = ("request_stages", "request_identification", "fast_path", "call_outcomes")
+    names = ("request_stages", "request_identification", "fast_path", "recording_and_accounting")
     for name in names:
         for node in ast.walk(ast.parse((ROOT / f"llmproxy/core/engine/{name}.py").read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):

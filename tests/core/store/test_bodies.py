@@ -19,10 +19,10 @@ from llmproxy.core.store.bodies import (
     LARGE,
     DeltaBase,
     DeltaBodyWriter,
+    deflate_if_worthwhile,
     encode_body,
     read_body,
     read_data_column,
-    try_deflate,
 )
 from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import FileStore
@@ -239,9 +239,9 @@ def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: b
 
 
 def test_packed_gives_up_where_nothing_is_saved() -> None:
-    assert try_deflate(NOISE, 1) is None
-    assert try_deflate(b"", 6) is None
-    made = try_deflate(WORDS_BLOBS, 1)
+    assert deflate_if_worthwhile(NOISE, 1) is None
+    assert deflate_if_worthwhile(b"", 6) is None
+    made = deflate_if_worthwhile(WORDS_BLOBS, 1)
     assert made is not None
     assert zlib.decompress(made) == WORDS_BLOBS
 

@@ -22,7 +22,7 @@ from llmproxy.core.store.queries import (
     find_merged_keys,
     find_split_keys,
     iter_recordings_with_new_keys,
-    list_api_key_variables,
+    list_cassette_api_key_vars,
     read_interaction_summary,
     rewrite_keys_under_current_rules,
 )
@@ -102,7 +102,7 @@ def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tupl
     """Of the cassette's providers, and those that were set; nothing is known of a recording that says nothing."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
         made.add_interaction(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
-        assert list_api_key_variables(made, "default") == names
+        assert list_cassette_api_key_vars(made, "default") == names
 
 
 OTHER = Key("v1:" + "0" * 64)

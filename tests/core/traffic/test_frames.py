@@ -11,10 +11,10 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, strategies as st
 
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.dialects.streams import list_stream_events
+from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.traffic.grpc import (
-    Descriptors,
+    GrpcDescriptors,
     build_refusal,
     count_grpc_messages_capped,
     extract_protobuf_texts,
@@ -26,11 +26,11 @@ from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
     CUT,
     Frame,
-    convert_websocket_to_http_bodies,
     encode_frame_as_json_line,
     encode_frames,
     extract_websocket_json_by_side,
-    format_transcript,
+    extract_websocket_requests,
+    format_websocket_transcript,
     is_websocket_body,
     parse_recorded_frames,
 )
@@ -123,12 +123,12 @@ def test_events_are_the_servers() -> None:
 def test_question_and_answer_are_found_for_lists() -> None:
     """The last answer, what was spoken as its transcript; the question as a request would have put it."""
     assert known(read_answer("realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
-    assert b'"hi"' in convert_websocket_to_http_bodies(REALTIME)[0]
+    assert b'"hi"' in extract_websocket_requests(REALTIME)[0]
     live = socket(
         ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),
         ("client", {"setup": {}}),
     )
-    assert json.loads(convert_websocket_to_http_bodies(live)[0]) == {
+    assert json.loads(extract_websocket_requests(live)[0]) == {
         "contents": [{"role": "user", "parts": [{"text": "hi"}]}]
     }
 
@@ -142,7 +142,7 @@ def test_a_transcript_is_for_people() -> None:
         Frame(2500, client=True, data="bye", close=1000),
         Frame(2600, client=False, close=CUT),
     ]
-    lines = list(format_transcript(b"".join(map(encode_frame_as_json_line, frames))))
+    lines = list(format_websocket_transcript(b"".join(map(encode_frame_as_json_line, frames))))
     assert "1.2 ms  client -> " in lines[0]
     assert "(5000 characters)" in lines[0]
     assert len(lines[0]) < 200
@@ -230,7 +230,7 @@ def test_a_descriptor_that_does_not_fit_is_an_error_in_words(tmp_path: Path) -> 
     """No file, no descriptors, another method, another message: each says what it is."""
     path = tmp_path / "a.desc"
     path.write_bytes(descriptor_set("a", "Chat", "Say", "text").SerializeToString())
-    described = Descriptors(path)
+    described = GrpcDescriptors(path)
     assert described.format_message("/a.Chat/Say", b"\x0a\x02hi", answer=True) == '{\n  "text": "hi"\n}'
     wrong = {("/a.Chat/Ask", b""): "does not know a.Chat/Ask", ("/b/c", b""): "It knows: a.Chat"}
     wrong |= {("/a.Chat/Say", b"\xff"): "no a.Said", ("/a.Chat/Say", b"\x20\x01"): "no field of a.Said"}
@@ -241,4 +241,4 @@ def test_a_descriptor_that_does_not_fit_is_an_error_in_words(tmp_path: Path) -> 
     path.write_text("no such thing")
     for each in (path, tmp_path / "none"):
         with pytest.raises(SettingsError, match="holds no descriptors"):
-            Descriptors(each)
+            GrpcDescriptors(each)

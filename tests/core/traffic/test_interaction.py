@@ -11,13 +11,13 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
 from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse
-from llmproxy.core.traffic.interaction import Chunk, ChunkedBody, Headers, Response, header, without
+from llmproxy.core.traffic.interaction import Chunk, ChunkedBody, Headers, Response, header, remove_headers
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,
     clip,
     count_common_prefix,
-    detect_volatile_value_kind,
+    detect_volatile_difference,
     is_volatile_value,
     list_differences,
 )
@@ -31,7 +31,7 @@ FIELDS: Headers = (("Content-Type", "a"), ("X", "1"), ("x", "2"))
 ])  # fmt: skip
 def test_a_header_is_found_and_taken_out_whatever_its_case(name: str, first: str | None, others: Headers) -> None:
     """The first one counts; all of that name are taken out, and the order of the others stays."""
-    assert (header(FIELDS, name), without(FIELDS, name), without(FIELDS)) == (first, others, FIELDS)
+    assert (header(FIELDS, name), remove_headers(FIELDS, name), remove_headers(FIELDS)) == (first, others, FIELDS)
 
 
 BORDERS = ((5, 1), (6, 0), (6, 3))
@@ -262,14 +262,14 @@ REAL = [
 @pytest.mark.parametrize(("old", "new", "kind"), VOLATILE, ids=lambda each: str(each)[-40:])
 def test_kinds(old: object, new: object, kind: str) -> None:
     """What changes from run to run by nature is recognised, in both directions."""
-    assert detect_volatile_value_kind(old, new) == kind
-    assert detect_volatile_value_kind(new, old) == kind
+    assert detect_volatile_difference(old, new) == kind
+    assert detect_volatile_difference(new, old) == kind
 
 
 @pytest.mark.parametrize(("old", "new"), REAL)
 def test_real_changes(old: object, new: object) -> None:
     """A real change of the request is never called volatile."""
-    assert detect_volatile_value_kind(old, new) is None
+    assert detect_volatile_difference(old, new) is None
 
 
 def test_model_names_are_choices() -> None:

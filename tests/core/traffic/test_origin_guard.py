@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead, split_host
+from llmproxy.core.traffic.origin_guard import HeadForOriginCheck, OriginGuard, split_host
 from llmproxy.core.traffic.response_plan import (
     find_client_path_prefix,
     find_redirect_host,
@@ -44,33 +44,33 @@ def test_a_host_is_split_or_is_none(host: str, split: tuple[str | None, int | No
 )
 def test_names_that_only_look_like_ours_are_foreign(name: str) -> None:
     """Whoever owns such a name in the DNS can let it point here."""
-    assert not OURS.is_admitted(SeenHead((("host", name),)))
-    assert OriginGuard(any_host=True).is_admitted(SeenHead((("host", name),)))
+    assert not OURS.is_admitted(HeadForOriginCheck((("host", name),)))
+    assert OriginGuard(any_host=True).is_admitted(HeadForOriginCheck((("host", name),)))
 
 
 def test_a_second_origin_hides_nothing() -> None:
     """Each Origin must be allowed: which of two the next reader believes is not ours to guess."""
     good, bad = ("Origin", "http://localhost:5173"), ("origin", "https://evil.example")
-    assert OURS.is_admitted(SeenHead((*HERE, good)))
-    assert not OURS.is_admitted(SeenHead((*HERE, good, bad)))
-    assert not OURS.is_admitted(SeenHead((*HERE, bad, good)))
+    assert OURS.is_admitted(HeadForOriginCheck((*HERE, good)))
+    assert not OURS.is_admitted(HeadForOriginCheck((*HERE, good, bad)))
+    assert not OURS.is_admitted(HeadForOriginCheck((*HERE, bad, good)))
     assert OURS.build_cors_fields((good, good)) == ()
 
 
 def test_the_own_origin_is_scheme_name_and_port() -> None:
     """A page on another port of this machine is another page; a proxied site may ask itself."""
-    https = SeenHead((("host", "localhost:8443"), ("origin", "https://localhost:8443")), "https")
+    https = HeadForOriginCheck((("host", "localhost:8443"), ("origin", "https://localhost:8443")), "https")
     assert OURS.is_admitted(https)
-    assert not OURS.is_admitted(SeenHead(https.headers))
+    assert not OURS.is_admitted(HeadForOriginCheck(https.headers))
     target = ("https", "api.openai.com", 443)
-    assert OURS.is_admitted(SeenHead((("origin", "https://api.openai.com"),), "https", target))
-    assert not OURS.is_admitted(SeenHead((("origin", "https://api.openai.com:8443"),), "https", target))
-    assert not OURS.is_admitted(SeenHead((("origin", "http://api.openai.com"),), "https", target))
+    assert OURS.is_admitted(HeadForOriginCheck((("origin", "https://api.openai.com"),), "https", target))
+    assert not OURS.is_admitted(HeadForOriginCheck((("origin", "https://api.openai.com:8443"),), "https", target))
+    assert not OURS.is_admitted(HeadForOriginCheck((("origin", "http://api.openai.com"),), "https", target))
 
 
 def test_any_page_is_allowed_only_by_a_lone_star() -> None:
     """`*` takes links and pictures as well; a pattern needs an Origin to be held against."""
-    link = SeenHead((*HERE, ("sec-fetch-site", "cross-site")))
+    link = HeadForOriginCheck((*HERE, ("sec-fetch-site", "cross-site")))
     assert OriginGuard(allow_origin=("*",)).is_admitted(link)
     assert not OriginGuard(allow_origin=("http://*",)).is_admitted(link)
 
@@ -83,7 +83,7 @@ FIELDS = st.tuples(
 @given(st.lists(FIELDS, max_size=4))
 def test_whatever_stands_there_is_decided(headers: list[tuple[str, str]]) -> None:
     """Odd bytes are refused or served, never an exception of another kind; what is refused quotes nothing that a terminal or shell obeys."""
-    seen = SeenHead(tuple(headers))
+    seen = HeadForOriginCheck(tuple(headers))
     if not OURS.is_admitted(seen):
         with pytest.raises(RefusedError) as refused:
             OURS.require_admitted(seen)

@@ -12,8 +12,8 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.mitm.socket_resets_and_limits import (
     FAILURES,
     RESTLESS,
-    RunningClientProcesses,
-    is_client_idle_after_reading,
+    BusyClientDetector,
+    is_client_process_idle,
     is_peer_process_gone,
 )
 from tests.mitm.rig import Rig, recorded
@@ -104,9 +104,9 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
         served, peer = server.accept()
         with served, client:
             served.sendall(b"read it")
-            assert not is_client_idle_after_reading((peer, served.getsockname()))
+            assert not is_client_process_idle((peer, served.getsockname()))
             client.recv(100)
-            assert is_client_idle_after_reading((peer, served.getsockname()))
+            assert is_client_process_idle((peer, served.getsockname()))
             client.shutdown(socket.SHUT_WR)
             if gone:
                 client.close()
@@ -123,7 +123,7 @@ def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> No
 def test_client_with_something_left_to_do_is_known_by_its_threads(states: str, runs: bool, tmp_path: Path) -> None:
     """One that runs, or waits for a processor or a disk, is enough; one that never rests is not waited for for long."""
     now = [0.0]
-    processes = RunningClientProcesses(tmp_path, clock=lambda: now[0])
+    processes = BusyClientDetector(tmp_path, clock=lambda: now[0])
     (tmp_path / "self").mkdir()
     for pid in (7, 8):
         (tmp_path / f"{pid}/fd").mkdir(parents=True)

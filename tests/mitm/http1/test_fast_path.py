@@ -15,7 +15,7 @@ import pytest
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.mitm.http1.fast_path import (
     MAX_HELD,
-    DisconnectAwareHandler,
+    ClientLeaveWatchingHandler,
     Front,
     HeadCache,
     is_request_fast_path_eligible,
@@ -80,7 +80,7 @@ def test_who_is_answered_in_front_is_not_idle(tape: Path) -> None:
         client.ask(chat("one"))
         (front,) = rig.proxy.fronts.values()
         assert isinstance(front, Front)
-        found = [each for each in gc.get_objects() if isinstance(each, DisconnectAwareHandler)]
+        found = [each for each in gc.get_objects() if isinstance(each, ClientLeaveWatchingHandler)]
         (handler,) = (each for each in found if each.client.peername == front._place[0])
         handler.timeout_watchdog.last_activity = front.heard - 7200
 

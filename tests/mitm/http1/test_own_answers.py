@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient, StdioClients
-from llmproxy.core.engine.call_outcomes import RecordingStoreWriter
 from llmproxy.core.engine.engine import Engine, EngineComponentClasses
-from llmproxy.core.engine.request_stages import RequestStages
+from llmproxy.core.engine.recording_and_accounting import RecordingStoreWriter
+from llmproxy.core.engine.request_stages import RequestDecider
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
 from llmproxy.mitm import serve
-from llmproxy.mitm.http1.fast_path import MAX_HELD, DisconnectAwareHandler
+from llmproxy.mitm.http1.fast_path import MAX_HELD, ClientLeaveWatchingHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig
@@ -98,7 +98,7 @@ class NotWriting(RecordingStoreWriter):
         raise RecordingError("The store did not take the recording: disk full.")
 
 
-class NotReading(RequestStages):
+class NotReading(RequestDecider):
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         raise CassetteCorrupt("The store is damaged.")
 
@@ -158,7 +158,7 @@ def test_who_was_idle_goes_on_with_another_connection(tmp_path: Path) -> None:
             (handler,) = (
                 each
                 for each in gc.get_objects()
-                if isinstance(each, DisconnectAwareHandler) and each.client.peername == idle.sock.getsockname()
+                if isinstance(each, ClientLeaveWatchingHandler) and each.client.peername == idle.sock.getsockname()
             )
             handler.timeout_watchdog.last_activity = 0.0
             for front in rig.proxy.fronts.values():

@@ -19,7 +19,7 @@ from llmproxy.scenario.agents.http import (
     OpenAIAgent,
     RequestTemplate,
     ServiceAgent,
-    build_template_values,
+    build_agent_template_values,
     check_agent_url,
 )
 from llmproxy.scenario.run_session import RunSession
@@ -315,7 +315,7 @@ def test_an_empty_completion_is_no_answer() -> None:
 
 
 LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
-VALUES = build_template_values(
+VALUES = build_agent_template_values(
     given("hi", thread="t1", llm=LLM_HERE, before=({"role": "assistant", "content": "hello"},)), "c-7"
 )
 
@@ -345,7 +345,7 @@ def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:
 
 
 def test_what_is_not_there_is_null_or_empty() -> None:
-    values = build_template_values(given(None))
+    values = build_agent_template_values(given(None))
     filled = RequestTemplate.from_tree(
         ["$message", "$session", "$llm", "$conversation", "<$conversation>"], "body"
     ).fill(values, {})

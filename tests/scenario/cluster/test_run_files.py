@@ -14,8 +14,8 @@ from llmproxy.report.events import Assertion, Event, Started, Status, Step
 from llmproxy.scenario.cluster.transfer_files import (
     glob_files,
     localize_interaction_ids,
-    read_files_to_send,
-    read_local_recording_ids,
+    map_recording_names_to_ids,
+    read_files_for_cluster_node,
 )
 from llmproxy.scenario.cluster.worker_node import ClusterRateLimiter, serve_rate_limit_socket, start_rate_actor
 from llmproxy.trace.observing.tool_calls import InteractionLabel
@@ -45,32 +45,32 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
     with reopened(tmp_path / "x.db", writable=True) as store:
         for n in (1, 2):
             store.add_interaction(interaction(n, cassette="other" if n == 1 else "t/a"), supersede=False)
-    found = read_local_recording_ids(tmp_path / "x.db", "t/a", 1)
+    found = map_recording_names_to_ids(tmp_path / "x.db", "t/a", 1)
     assert [(name.partition("#")[0], number) for name, number in found.items()] == [(key(2), 2)]
 
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
     made = localize_interaction_ids(
-        run((14,), ("x",), InteractionLabel(14)), partial(read_local_recording_ids, tmp_path / "none.db")
+        run((14,), ("x",), InteractionLabel(14)), partial(map_recording_names_to_ids, tmp_path / "none.db")
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
-    assert localize_interaction_ids(plain, partial(read_local_recording_ids, tmp_path / "none.db")) == plain
+    assert localize_interaction_ids(plain, partial(map_recording_names_to_ids, tmp_path / "none.db")) == plain
 
 
 def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:
     """One outside of it would be missing there: it is refused here."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/a.py").write_bytes(b"a")
-    assert read_files_to_send([tmp_path / "lib/a.py", tmp_path / "lib" / ".." / "lib/a.py"], tmp_path) == {
+    assert read_files_for_cluster_node([tmp_path / "lib/a.py", tmp_path / "lib" / ".." / "lib/a.py"], tmp_path) == {
         "lib/a.py": b"a"
     }
     with pytest.raises(SuiteError, match="lies outside of"):
-        read_files_to_send([tmp_path / "lib/a.py"], tmp_path / "other")
+        read_files_for_cluster_node([tmp_path / "lib/a.py"], tmp_path / "other")
     with pytest.raises(SuiteError, match=r"none\.py cannot be sent to a node"):
-        read_files_to_send([tmp_path / "none.py"], tmp_path)
+        read_files_for_cluster_node([tmp_path / "none.py"], tmp_path)
 
 
 def test_patterns_name_files_and_never_a_folder(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.dialects.codecs import write_error
+from llmproxy.core.dialects.dialect_table import write_error
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.models.errors import (

@@ -14,7 +14,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.model_calls import choose_model, complete
-from llmproxy.scenario.models.transport import Answer
+from llmproxy.scenario.models.transport import ModelAnswer
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.provider import Provider, json_answer, step
@@ -28,7 +28,7 @@ HI = [{"role": "user", "content": "hi"}]
 NO_TEMPERATURE = "Unsupported value: 'temperature' does not support 0.0 with this model."
 
 
-def ask(config: ModelConfig, session: RunSession | None = None, **more: Any) -> Answer:
+def ask(config: ModelConfig, session: RunSession | None = None, **more: Any) -> ModelAnswer:
     return asyncio.run(complete(**{"model": config, "messages": HI, "party": "judge", "session": session, **more}))
 
 
@@ -175,7 +175,7 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
     """`api_base` is the session's upstream: recorded under our headers, which the provider never sees."""
     from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 
-    async def go(url: str, config: ModelConfig) -> tuple[Answer, Any]:
+    async def go(url: str, config: ModelConfig) -> tuple[ModelAnswer, Any]:
         async with run_session(url, cassette="a", upstreams=upstreams_of_models([config])) as session:
             return await complete(model=config, messages=HI, party="judge.2", session=session), await session.usage()
 

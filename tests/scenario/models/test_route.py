@@ -22,7 +22,7 @@ from llmproxy.scenario.models.route_via_proxy import (
     route_model,
     upstreams_of_models,
 )
-from llmproxy.scenario.models.transport import Answer, import_litellm
+from llmproxy.scenario.models.transport import ModelAnswer, import_litellm
 from llmproxy.scenario.run_session import RunSession
 from tests.provider import Provider, step
 from tests.scenario.parties import run_session
@@ -140,8 +140,8 @@ MADE: dict[str, tuple[str, str, Callable[[str], Any]]] = {
 }  # fmt: skip
 
 
-def asked(proxy: str, config: ModelConfig) -> Answer:
-    async def go() -> Answer:
+def asked(proxy: str, config: ModelConfig) -> ModelAnswer:
+    async def go() -> ModelAnswer:
         async with run_session(proxy, cassette="a", upstreams=upstreams_of_models([config], proxy)) as session:
             said = [{"role": "user", "content": "hi"}]
             return await complete(model=config, messages=said, party="judge", session=session)

@@ -22,10 +22,10 @@ from llmproxy.scenario.models.errors import HttpModelCallFailed, ModelError, fin
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
-    Answer,
     ChatHttpRequest,
+    ModelAnswer,
     ModelToolCall,
-    build_direct_request_or_none,
+    build_litellm_like_request,
     import_litellm,
     is_known_openai_model_name,
     parse_openai_chat_response,
@@ -95,7 +95,7 @@ def given(**more: Any) -> dict[str, Any]:
 
 def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ChatHttpRequest | None:
     """Decide about a call of a model whose address the user gave."""
-    return build_direct_request_or_none(keywords, env or {}, **{"served": True, **more})
+    return build_litellm_like_request(keywords, env or {}, **{"served": True, **more})
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ THROUGH_LITELLM = {"num_retries": 0}
 PAGE = Sent(502, (("content-type", "text/html"),), (Piece(b"<html><title>Bad Gateway</title></html>"),))
 
 
-def call(config: ModelConfig, session: RunSession | None = None, **more: Any) -> Answer:
+def call(config: ModelConfig, session: RunSession | None = None, **more: Any) -> ModelAnswer:
     return asyncio.run(complete(**{"model": config, "messages": HI, "party": "judge", "session": session, **more}))
 
 
@@ -394,7 +394,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-async def played(px: Listening, extra: Mapping[str, Any]) -> list[Answer]:
+async def played(px: Listening, extra: Mapping[str, Any]) -> list[ModelAnswer]:
     async with run_session(px.url, cassette="a") as session:
         plain = ModelConfig(model=MODEL, api_key="k", extra=extra)
         judging: dict[str, Any] = {"model": plain, "messages": HI, "party": "judge", "session": session}
@@ -493,29 +493,29 @@ def test_reasoning_is_stripped(said: object, heard: str) -> None:
 @pytest.mark.parametrize(
     ("body", "answer"),
     [
-        (message(content=" hi "), Answer("hi")),
-        (message(content=None), Answer("")),
-        (message(content="<think>x</think>hi", reasoning_content="let me pretend"), Answer("hi")),
-        (message(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), Answer("ab")),
-        (message(content=None, refusal="no"), Answer("")),
+        (message(content=" hi "), ModelAnswer("hi")),
+        (message(content=None), ModelAnswer("")),
+        (message(content="<think>x</think>hi", reasoning_content="let me pretend"), ModelAnswer("hi")),
+        (message(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), ModelAnswer("ab")),
+        (message(content=None, refusal="no"), ModelAnswer("")),
         (
             message(tool_calls=[{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{odd"}}]),
-            Answer("", (ModelToolCall("f", "{odd"),)),
+            ModelAnswer("", (ModelToolCall("f", "{odd"),)),
         ),
         (
             message(tool_calls=[{"function": {"name": "f", "arguments": {"a": 1}}}, {"function": {"arguments": None}}]),
-            Answer("", (ModelToolCall("f", '{"a": 1}'), ModelToolCall("", ""))),
+            ModelAnswer("", (ModelToolCall("f", '{"a": 1}'), ModelToolCall("", ""))),
         ),
-        (message(tool_calls=[{"type": "custom", "custom": {}}, None, 3]), Answer("")),
-        (message(content="x", tool_calls=None), Answer("x")),
-        (b'{"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}', Answer("x")),
-        (b'{"choices": [{"message": {}, "finish_reason": "content_filter"}]}', Answer("")),
-        (b'{"error": null, "choices": [{"message": {"content": "x"}}]}', Answer("x")),
-        (b'{"error": {"message": "", "code": null}, "choices": [{"message": {"content": "x"}}]}', Answer("x")),
+        (message(tool_calls=[{"type": "custom", "custom": {}}, None, 3]), ModelAnswer("")),
+        (message(content="x", tool_calls=None), ModelAnswer("x")),
+        (b'{"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}', ModelAnswer("x")),
+        (b'{"choices": [{"message": {}, "finish_reason": "content_filter"}]}', ModelAnswer("")),
+        (b'{"error": null, "choices": [{"message": {"content": "x"}}]}', ModelAnswer("x")),
+        (b'{"error": {"message": "", "code": null}, "choices": [{"message": {"content": "x"}}]}', ModelAnswer("x")),
     ],
     ids=lambda value: str(value)[:70],
 )
-def test_an_answer_is_read(body: bytes, answer: Answer) -> None:
+def test_an_answer_is_read(body: bytes, answer: ModelAnswer) -> None:
     """What was said aloud, and what was called."""
     assert parse_openai_chat_response(200, {}, body) == answer
 
@@ -564,6 +564,6 @@ def test_what_the_proxy_says_has_its_code() -> None:
     with pytest.raises(HttpModelCallFailed) as caught:
         parse_openai_chat_response(404, {}, body)
     assert find_proxy_error_code(caught.value) == ""
-    answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),))
-    assert Answer.from_json_text(answer.to_text()) == answer
-    assert Answer.from_json_text('{"text": "x", "tool_calls": [], "finish_reason": "stop"}') == Answer("x")
+    answer = ModelAnswer("größe", (ModelToolCall("f", '{"a": 1}'),))
+    assert ModelAnswer.from_json_text(answer.to_text()) == answer
+    assert ModelAnswer.from_json_text('{"text": "x", "tool_calls": [], "finish_reason": "stop"}') == ModelAnswer("x")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison, RunComparedWithRecording
+from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecording, RunComparedWithRecording
 from llmproxy.trace.comparing.behavior_comparison import (
-    AgentRunBehavior,
     BehaviorChange,
     ComparedToolCall,
+    RunBehaviorSummary,
     compare_behaviors,
     extract_run_behavior,
 )
@@ -107,7 +107,7 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
         expected.update(planted.changes)
         expected.update([BehaviorChange("verdict", old="pass", new="fail")] * (made.verdict == "fail"))
         runs.append(made)
-    found = RecordingComparison("x", runs[0].recorded, tuple(runs), "pass")
+    found = BehaviorVsRecording("x", runs[0].recorded, tuple(runs), "pass")
     assert dict(found.behavior_change_counts) == dict(expected)
     told: dict[str, Any] = found.to_json()
     assert [row["runs"] for row in told["changes"]] == sorted(expected.values(), reverse=True)
@@ -119,8 +119,8 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 
 
 def test_the_same_policy_differs_in_nothing() -> None:
-    same = AgentRunBehavior((ComparedToolCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
-    found = RecordingComparison("x", same, (RunComparedWithRecording("x@live-1", same, same),))
+    same = RunBehaviorSummary((ComparedToolCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
+    found = BehaviorVsRecording("x", same, (RunComparedWithRecording("x@live-1", same, same),))
     assert found.behavior_change_counts == []
     assert "the same calls in the same order" in "\n".join(found.summary_lines())
     assert "cost: unknown -> unknown" in "\n".join(found.summary_lines())
@@ -129,25 +129,25 @@ def test_the_same_policy_differs_in_nothing() -> None:
 def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
     """A provider that failed, Ctrl-C: what was not called any more is no choice of the model's."""
     call = ComparedToolCall("a", {"b": 1})
-    whole, cut = AgentRunBehavior((call, call), "done", 3), AgentRunBehavior((call,), "", 1, ended=False)
-    found = RecordingComparison(
+    whole, cut = RunBehaviorSummary((call, call), "done", 3), RunBehaviorSummary((call,), "", 1, ended=False)
+    found = BehaviorVsRecording(
         "x",
         whole,
         (
             RunComparedWithRecording("x@live-1", cut, whole, "exit 1"),
-            RunComparedWithRecording("x@live-2", AgentRunBehavior(), whole),
+            RunComparedWithRecording("x@live-2", RunBehaviorSummary(), whole),
         ),
     )
     assert (found.behavior_change_counts, found.verdicts) == ([], {})
     assert found.to_json()["compared"] == 0
     lines = list(found.summary_lines())
     assert lines[1:] == ["  2 runs broke off before the model had said its last words: not compared"]
-    ends_with_a_call = AgentRunBehavior((call,), "", 1, ended=False)
+    ends_with_a_call = RunBehaviorSummary((call,), "", 1, ended=False)
     assert not RunComparedWithRecording("x@live-3", cut, ends_with_a_call).broke_off
 
 
 def test_a_call_that_comes_once_less_is_gone_and_nothing_else() -> None:
     """Equal calls stand for each other in order as far as that goes."""
     calls = [ComparedToolCall(name, {}) for name in ("get", "set", "get")]
-    changes = compare_behaviors(AgentRunBehavior(tuple(calls)), AgentRunBehavior(tuple(calls[1:])))
+    changes = compare_behaviors(RunBehaviorSummary(tuple(calls)), RunBehaviorSummary(tuple(calls[1:])))
     assert changes == (BehaviorChange("gone", "get", old="get({})"),)

@@ -10,7 +10,7 @@ from math import isclose
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.report.scenario_rows import Interval, wilson
+from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.repeats.statistics import (
     JudgeVarianceSplit,
     bootstrap,
@@ -126,7 +126,7 @@ def test_a_statistic_that_is_mostly_undefined_has_no_interval() -> None:
     rare = [("p", "p")] * 9 + [("f", "f")]
     assert bootstrap(rare, kappa, random.Random(1)) is None
     common = [("p", "p")] * 9 + [("f", "f")] * 9
-    assert bootstrap(common, kappa, random.Random(1)) == Interval(1.0, 1.0)
+    assert bootstrap(common, kappa, random.Random(1)) == ConfidenceInterval(1.0, 1.0)
 
 
 def test_the_spread_follows_its_formula() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.report.events import Status
-from llmproxy.report.scenario_rows import Interval, wilson
+from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.repeats.statistics import pass_hat_k
 from llmproxy.scenario.repeats.verdicts import RunStatusCounts, decide_repeated_run_status
 
@@ -67,7 +67,7 @@ def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
         "stopped after 2 of 10 runs, 1 of 2 passed, 1 failed: the rate would have been between 10.0% and 90.0%"
     ]
     unknown = (found.pass_rate, found.pass_interval, found.pass_at_k(1))
-    assert (unknown, found.possible_pass_rate_range) == ((None,) * 3, Interval(0.1, 0.9))
+    assert (unknown, found.possible_pass_rate_range) == ((None,) * 3, ConfidenceInterval(0.1, 0.9))
 
 
 @pytest.mark.parametrize(

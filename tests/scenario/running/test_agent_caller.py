@@ -11,9 +11,9 @@ from typing import Any, Self, cast
 import pytest
 
 from llmproxy import scenario
+from llmproxy.calls_and_totals import Call
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.running.agent_caller import (
     AdapterAnswer,

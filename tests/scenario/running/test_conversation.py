@@ -20,7 +20,7 @@ import llmproxy.scenario.running.executor as ours
 from llmproxy import scenario
 from llmproxy.errors import MachineError
 from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult, ScenarioState
-from llmproxy.scenario.running.conversation import PersonInput, parse_person_input, read_person_input
+from llmproxy.scenario.running.conversation import ParsedPersonInput, parse_person_input, read_person_input
 from tests.scenario.conformance import played
 from tests.scenario.people import Agent, Judge, User, executor, play, roles, said
 
@@ -302,19 +302,19 @@ def test_an_adapter_can_add_messages_meanwhile() -> None:
 @pytest.mark.parametrize(
     ("line", "want"),
     [
-        ("", PersonInput()),
-        ("   ", PersonInput()),
-        ("hello there ", PersonInput("hello there ")),
-        ("/pass", PersonInput("", success=True)),
-        ("/pass all good", PersonInput("all good", success=True)),
-        ("/fail  rude", PersonInput("rude", success=False)),
-        ("/judge", PersonInput(judge=True)),
-        ("/judge now", PersonInput("/judge now")),
-        ("/passport please", PersonInput("/passport please")),
-        ("/etc/hosts", PersonInput("/etc/hosts")),
+        ("", ParsedPersonInput()),
+        ("   ", ParsedPersonInput()),
+        ("hello there ", ParsedPersonInput("hello there ")),
+        ("/pass", ParsedPersonInput("", success=True)),
+        ("/pass all good", ParsedPersonInput("all good", success=True)),
+        ("/fail  rude", ParsedPersonInput("rude", success=False)),
+        ("/judge", ParsedPersonInput(judge=True)),
+        ("/judge now", ParsedPersonInput("/judge now")),
+        ("/passport please", ParsedPersonInput("/passport please")),
+        ("/etc/hosts", ParsedPersonInput("/etc/hosts")),
     ],
 )
-def test_what_a_line_means(line: str, want: PersonInput) -> None:
+def test_what_a_line_means(line: str, want: ParsedPersonInput) -> None:
     """Enter is nothing, a known word after a slash is an order, all else is said."""
     assert parse_person_input(line) == want
 

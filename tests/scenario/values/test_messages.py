@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from llmproxy import scenario
 from llmproxy.scenario import AgentRole
 from llmproxy.scenario.values.messages import (
-    Farewell,
+    ClosingMessages,
+    convert_return_to_messages,
     copy_messages,
     copy_value,
     explain_call_not_async,
     get_message_text,
-    list_messages,
     to_message,
 )
 from tests.scenario.people import Agent, Judge, User, play, roles, said
@@ -63,7 +63,7 @@ class Required(BaseModel):
 )  # fmt: skip
 def test_what_becomes_of_each_type(returned: object, role: AgentRole, want: list[Any]) -> None:
     """A text takes the role of its author, a dict keeps its own, a model keeps a role that is a default (row 30)."""
-    assert list_messages(returned, role, "Mine") == want
+    assert convert_return_to_messages(returned, role, "Mine") == want
 
 
 @pytest.mark.slow
@@ -72,9 +72,9 @@ def test_messages_of_litellm_work() -> None:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     from litellm import Message
 
-    assert list_messages(Message(content="x"), A, "M") == [{"role": "assistant", "content": "x"}]
+    assert convert_return_to_messages(Message(content="x"), A, "M") == [{"role": "assistant", "content": "x"}]
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    (found,) = list_messages(Message(content=None, tool_calls=[call]), A, "M")
+    (found,) = convert_return_to_messages(Message(content=None, tool_calls=[call]), A, "M")
     assert found == {"role": "assistant", "tool_calls": [call]}
 
 
@@ -100,25 +100,25 @@ def test_messages_of_litellm_work() -> None:
 def test_what_is_no_message_is_refused(wrong: object) -> None:
     """With the class, what it returned, and what to return instead."""
     with pytest.raises(ValueError, match="On the call method of the Mine agent adapter, you returned") as caught:
-        list_messages(wrong, A, "Mine")
+        convert_return_to_messages(wrong, A, "Mine")
     assert repr(wrong)[:100] in str(caught.value)
     assert "class Mine(scenario.AgentAdapter):" in str(caught.value)
 
 
 def test_long_and_endless_values_are_refused_shortly() -> None:
     with pytest.raises(ValueError, match="xxx") as caught:
-        list_messages(["x" * 10_000], A, "Mine")
+        convert_return_to_messages(["x" * 10_000], A, "Mine")
     assert len(str(caught.value)) < 1500
     endless: dict[str, Any] = {"role": "user"}
     endless["self"] = endless
     with pytest.raises(ValueError, match="you returned"):
-        list_messages(endless, A, "Mine")
+        convert_return_to_messages(endless, A, "Mine")
 
 
 def test_a_returned_dict_is_copied() -> None:
     """Its author may go on using it: lists and dicts all the way down."""
     own = {"role": "assistant", "content": [{"type": "text"}]}
-    (found,) = list_messages(own, A, "M")
+    (found,) = convert_return_to_messages(own, A, "M")
     assert found == own
     assert found["content"] is not own["content"]
     tree: dict[str, Any] = {"a": [{"b": [1, "x"]}], "c": ("t",)}
@@ -158,7 +158,7 @@ def test_a_call_that_is_not_async_is_shown_how() -> None:
     assert json.dumps(explain_call_not_async("Mine"))
 
 
-BYE = Farewell([{"role": "user", "content": "bye"}])
+BYE = ClosingMessages([{"role": "user", "content": "bye"}])
 
 
 def test_the_judge_decides_after_a_farewell() -> None:
@@ -168,7 +168,7 @@ def test_the_judge_decides_after_a_farewell() -> None:
     assert (roles(result), said(result)[-1], result.success) == ("uau", "bye", True)
     assert [bool(given.judgment_request) for given in judge.inputs] == [False, True]
     assert len(agent.inputs) == 1
-    assert roles(play(Agent(), User("hi", Farewell()), Judge())) == "ua"
+    assert roles(play(Agent(), User("hi", ClosingMessages()), Judge())) == "ua"
 
 
 def test_without_a_judge_the_script_goes_on() -> None:
@@ -193,5 +193,5 @@ def test_a_later_proceed_begins_anew() -> None:
 
 def test_the_farewell_of_an_agent_means_nothing() -> None:
     """Only the user can leave; from anybody else it is a list of messages."""
-    leaving = Farewell([{"role": "assistant", "content": "bye"}])
+    leaving = ClosingMessages([{"role": "assistant", "content": "bye"}])
     assert roles(play(Agent(leaving), User(), max_turns=2)) == "uaua"

@@ -12,9 +12,9 @@ from llmproxy.scenario.values.messages import (
     format_value,
     get_value_at_path,
     join_user_texts,
+    keep_text_end,
     parse_value_path,
-    read_answer,
-    tail,
+    read_agent_answer,
 )
 
 VALUE: dict[str, Any] = {
@@ -87,7 +87,7 @@ MESSAGE = {"role": "assistant", "content": "hi"}
 )  # fmt: skip
 def test_an_answer_has_one_of_few_forms(value: object, found: object) -> None:
     """A text, a message, messages, or an object with one of them."""
-    assert read_answer(value, "the agent") == found
+    assert read_agent_answer(value, "the agent") == found
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_answer_has_one_of_few_forms(value: object, found: object) -> None:
 def test_anything_else_is_no_answer(value: object, said: str) -> None:
     """Nothing is guessed; the error shows what was there."""
     with pytest.raises(AgentError, match=said):
-        read_answer(value, "the agent")
+        read_agent_answer(value, "the agent")
 
 
 def test_what_users_said_is_text() -> None:
@@ -130,8 +130,8 @@ def test_what_is_shown_is_short_and_printable() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert format_value(loop)
-    assert tail("a" * 5000 + "\nValueError: \x1b]0;x").endswith("ValueError: \\u001b]0;x")
-    assert tail("short") == "short"
+    assert keep_text_end("a" * 5000 + "\nValueError: \x1b]0;x").endswith("ValueError: \\u001b]0;x")
+    assert keep_text_end("short") == "short"
 
 
 @pytest.mark.parametrize(

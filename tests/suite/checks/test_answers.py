@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.chat_steps import StoredAnswerSnapshots, check_text, refuse_snapshot_update_in_ci
+from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots, check_text, refuse_snapshot_update_in_ci
 from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.text import is_pattern_found
 from llmproxy.suite.matchers.variables import VariableScope

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
-from llmproxy.suite.checks.rows import RowCheckContext, RowCleaner
+from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import build_store
 from tests.suite.runs import Run, created, run
@@ -127,7 +127,7 @@ def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> No
 def test_a_row_that_was_given_to_the_user_is_no_new_one(made: Run) -> None:
     """It was there, for somebody else; neither counted nor deleted afterwards."""
     row = made.store.insert("tasks", OTHER)
-    cleaner = RowCleaner(made.store, user="anna")
+    cleaner = CaseStoreCleaner(made.store, user="anna")
     cleaner.begin_run(["tasks"])
     before = take_row_snapshot_before_step(made.look, ["tasks"])
     made.store.update("tasks", row["id"], {"userId": "anna"})
@@ -140,7 +140,7 @@ def test_a_row_that_was_given_to_the_user_is_no_new_one(made: Run) -> None:
 
 def test_rows_that_stay_after_the_run_are_said(made: Run) -> None:
     """Of another user, or in a table that knows none: the next run meets them, and whoever reads the report knows why."""
-    cleaner = RowCleaner(made.store, user="anna")
+    cleaner = CaseStoreCleaner(made.store, user="anna")
     cleaner.begin_run(["tasks", "notes"])
     made.add("mine")
     made.store.insert("tasks", OTHER)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.rows import RowCleaner, load_reset_hook
+from llmproxy.suite.checks.rows import CaseStoreCleaner, load_reset_hook
 from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreAdapter, StoreRefused, build_store, parse_reset_policy
 
 TABLES = """
@@ -30,7 +30,7 @@ def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, ResetPolicy]:
     return build_store(mapping, folder), parse_reset_policy(mapping)
 
 
-def play(store: StoreAdapter, cleaner: RowCleaner) -> list[str]:
+def play(store: StoreAdapter, cleaner: CaseStoreCleaner) -> list[str]:
     """Play a run that makes three rows; returns what could not be cleaned up."""
     cleaner.begin_run(["tasks", "notes"])
     task = store.insert("tasks", {"title": "setup", "userId": "anna"})
@@ -46,10 +46,10 @@ def play(store: StoreAdapter, cleaner: RowCleaner) -> list[str]:
 def test_each_way_of_leaving_the_store(tmp_path: Path, reset: str, left: list[str]) -> None:
     """And again: the second run meets what the first one met."""
     store, policy = opened(tmp_path, reset=reset)
-    assert play(store, RowCleaner(store, policy, user="anna")) == []
+    assert play(store, CaseStoreCleaner(store, policy, user="anna")) == []
     assert [row["title"] for row in store.list("tasks")] == left
     if reset in {"delete", "copy"}:
-        assert play(store, RowCleaner(store, policy, user="anna")) == []
+        assert play(store, CaseStoreCleaner(store, policy, user="anna")) == []
         assert store.insert("tasks", {"title": "next"})["id"] == 2
     store.close()
 
@@ -59,7 +59,7 @@ def test_counters_stay_while_others_run(tmp_path: Path) -> None:
     for more, alone in (({}, False), ({"counters": "keep"}, True)):
         store, policy = opened(tmp_path, **more)
         highest = max(row["id"] for row in store.list("tasks"))
-        play(store, RowCleaner(store, policy, user="anna", alone=alone))
+        play(store, CaseStoreCleaner(store, policy, user="anna", alone=alone))
         row = store.insert("tasks", {"title": "next"})
         assert row["id"] > highest + 1
         store.delete("tasks", row["id"])
@@ -74,7 +74,7 @@ def test_rows_that_others_refer_to_are_deleted_last() -> None:
             return super().delete(entity, id)
 
     store = Strict()
-    cleaner = RowCleaner(store)
+    cleaner = CaseStoreCleaner(store)
     cleaner.begin_run(["tasks", "notes"])
     cleaner.add_row("notes", store.insert("notes", {})["id"])
     cleaner.add_row("tasks", store.insert("tasks", {})["id"])
@@ -90,7 +90,7 @@ def test_what_could_not_be_cleaned_is_said() -> None:
             raise StoreRefused("no right to delete")
 
     store = Stubborn()
-    cleaner = RowCleaner(store)
+    cleaner = CaseStoreCleaner(store)
     cleaner.begin_run(["tasks"])
     cleaner.add_row("tasks", store.insert("tasks", {})["id"])
     assert cleaner.clean_up() == ["tasks 1 could not be deleted: no right to delete"]
@@ -106,14 +106,14 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
     store = MemoryStore()
     store.insert("tasks", {})
     policy = ResetPolicy("hook", "./hooks.py:clean")
-    play_hook = RowCleaner(store, policy, hook=load_reset_hook(policy, tmp_path))
+    play_hook = CaseStoreCleaner(store, policy, hook=load_reset_hook(policy, tmp_path))
     play_hook.begin_run([])
     assert store.list("tasks") == []
     store.insert("tasks", {})
     assert play_hook.clean_up() == []
     assert store.list("tasks") == []
     broken = ResetPolicy("hook", "./hooks.py:broken")
-    cleaner = RowCleaner(store, broken, hook=load_reset_hook(broken, tmp_path))
+    cleaner = CaseStoreCleaner(store, broken, hook=load_reset_hook(broken, tmp_path))
     with pytest.raises(SuiteError, match="RuntimeError: boom"):
         cleaner.begin_run([])
     assert cleaner.clean_up()[0].startswith("the store was not cleaned up: ")
@@ -121,11 +121,11 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
         load_reset_hook(ResetPolicy("hook", "./hooks.py:number"), tmp_path)
     assert load_reset_hook(ResetPolicy(), tmp_path) is None
     with pytest.raises(SuiteError, match="no hook was loaded"):
-        RowCleaner(store, policy).begin_run([])
+        CaseStoreCleaner(store, policy).begin_run([])
 
 
 def test_an_unknown_entity_stops_the_run() -> None:
     from llmproxy.suite.stores.protocol import EntityShape
 
     with pytest.raises(SuiteError, match="no entity 'taks'"):
-        RowCleaner(MemoryStore({"tasks": EntityShape()})).begin_run(["taks"])
+        CaseStoreCleaner(MemoryStore({"tasks": EntityShape()})).begin_run(["taks"])

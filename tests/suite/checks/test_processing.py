@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.chat_steps import check_history_edits
+from llmproxy.suite.checks.chat_step_assertions import check_history_edits
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import MessageProcessing
 from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings

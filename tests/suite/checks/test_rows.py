@@ -12,19 +12,19 @@ from llmproxy.suite.checks.rows import (
     MOST_ROWS,
     RowCheckContext,
     add_run_number_suffix,
-    build_clock_env,
+    build_now_and_seed_env,
     capture_row,
     derive_setup_row_key,
     describe_owner_filter,
     extend_failure_message,
     find_nearest_row,
     format_entity_row_key,
+    format_row,
     match_rows_against_fields,
     require_known_columns,
     select_rows,
-    show_row,
 )
-from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear
+from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear_assertion
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores import Kind, Row, StoreError, UnknownColumn
 from tests.suite.runs import Run, lines, run
@@ -98,10 +98,10 @@ def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
 
 
 def test_rows_are_shown_shortly() -> None:
-    assert show_row({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
-    assert len(show_row({"title": "x" * 1000})) <= 300
+    assert format_row({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
+    assert len(format_row({"title": "x" * 1000})) <= 300
     assert format_entity_row_key(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
-    assert build_unclear("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
+    assert build_unclear_assertion("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
 
 
 def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
@@ -129,7 +129,10 @@ def test_the_first_run_needs_no_suffix() -> None:
 
 def test_a_spawned_agent_is_told_time_and_seed() -> None:
     """The same in every run of the same number."""
-    assert build_clock_env("task-001", 2) == {"LLMPROXY_NOW": "2027-01-04T09:00:00Z", "LLMPROXY_SEED": "task-001~2"}
+    assert build_now_and_seed_env("task-001", 2) == {
+        "LLMPROXY_NOW": "2027-01-04T09:00:00Z",
+        "LLMPROXY_SEED": "task-001~2",
+    }
 
 
 def test_without_a_store_every_look_is_an_error() -> None:

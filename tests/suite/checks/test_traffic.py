@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.chat_steps import (
+from llmproxy.suite.checks.chat_step_assertions import (
     explain_unseen_traffic,
-    find_unclear_tool_checks,
-    find_uncounted_hosted_tools,
+    find_hosted_tools_left_out,
+    find_undecidable_tool_checks,
 )
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_total_tool_calls
 from llmproxy.suite.matchers.variables import VariableScope
@@ -377,9 +377,7 @@ def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any
     ]
     answer = {"id": "r", "object": "response", "status": "completed", "output": items}
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
-    assert (
-        find_uncounted_hosted_tools(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0)) == names
-    )
+    assert find_hosted_tools_left_out(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0)) == names
 
 
 @pytest.mark.parametrize("approve", [None, True, False])
@@ -418,13 +416,13 @@ def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[
     answer = {"object": "text_completion", "choices": [{"text": "deleteTask()", "index": 0, "finish_reason": "stop"}]}
     chats.add("openai", "completions", "/v1/completions", {"prompt": "x", "model": "m"}, answer)
     made = ChatStep.model_validate({"chat": "x", **step})
-    unknown = find_unclear_tool_checks(made, chats.wire.build_step(0))
+    unknown = find_undecidable_tool_checks(made, chats.wire.build_step(0))
     assert {each.status for each in unknown} == {Status.ENVIRONMENT_ERROR}
     assert all("interaction 101 (completions)" in each.message for each in unknown)
     other = ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}})
-    assert find_unclear_tool_checks(other, chats.wire.build_step(0)) == []
+    assert find_undecidable_tool_checks(other, chats.wire.build_step(0)) == []
     chats.chat([user("x")], said("hi"))
-    assert find_unclear_tool_checks(made, chats.wire.build_step(0)) == []
+    assert find_undecidable_tool_checks(made, chats.wire.build_step(0)) == []
 
 
 @ABOUT_TOOLS
@@ -433,7 +431,7 @@ def test_what_cannot_be_read_is_an_error(step: dict[str, Any], how: dict[str, An
     """Nobody knows what was asked for: not even that a tool was never called."""
     chats = Chats()
     chats.chat([user("x")], asks(call("search", {})), **how)
-    made = find_unclear_tool_checks(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0))
+    made = find_undecidable_tool_checks(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0))
     assert {each.status for each in made} == {Status.ENVIRONMENT_ERROR}
     assert all(each.where for each in made)
 

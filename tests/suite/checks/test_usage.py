@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.chat_steps import check_usage
+from llmproxy.suite.checks.chat_step_assertions import check_usage
 from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.assertions import Usage

@@ -12,9 +12,9 @@ from llmproxy.suite.matchers.match import (
     MatchOutcome,
     ValueToMatch,
     choose_eq_or_ref,
+    combine_alternative_matches,
     combine_required_matches,
     match,
-    match_alternatives,
 )
 from llmproxy.suite.matchers.variables import VariableScope
 
@@ -28,13 +28,13 @@ def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) ->
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
     some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
     assert combine_required_matches([Match(left), Match(right)]).outcome is every
-    assert match_alternatives([Match(left), Match(right)]).outcome is some
+    assert combine_alternative_matches([Match(left), Match(right)]).outcome is some
 
 
 def test_reasons_are_kept() -> None:
     """Of what decided; a list of branches tells each."""
     assert combine_required_matches([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
-    assert match_alternatives([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
+    assert combine_alternative_matches([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
     assert combine_required_matches([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names
+from llmproxy.suite.reading.declaration_checks import ScenarioVariableChecker, list_capture_names
 from llmproxy.yaml_reader import Map, Problems, read_documents
 
 
@@ -12,7 +12,7 @@ def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     problems, doubts = Problems(), Problems()
     root = read_documents(text, "f", problems)[0][0]
     assert isinstance(root, Map)
-    flow = ScenarioNameChecker(problems, doubts)
+    flow = ScenarioVariableChecker(problems, doubts)
     flow.values.update(values)
     if isinstance(root.get("vars"), Map):
         flow.add_variables(root["vars"])

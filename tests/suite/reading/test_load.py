@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, find_probable_scenario_mistakes, load_suites
-from llmproxy.yaml_reader import Map, Problems, read_documents, read_file
+from llmproxy.yaml_reader import Map, Problems, read_documents, read_yaml_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
 STEPS = "steps: [{chat: hi, totalToolCalls: 1}]"
@@ -233,7 +233,7 @@ def test_a_five_megabyte_file_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 def test_the_guide_is_read_as_it_is() -> None:
     """It is a file of fragments, not of suites: each document is told apart."""
-    assert len(read_file(GUIDE, Problems())) == 18
+    assert len(read_yaml_file(GUIDE, Problems())) == 18
     with pytest.raises(SuiteError, match="neither a suite"):
         load_suites([GUIDE])
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.run.run_on_cluster import OrderedEvents, collect_referenced_env, list_files_named_by_agents
+from llmproxy.suite.run.run_on_cluster import RunEventReorderer, collect_referenced_env, list_files_in_agent_configs
 from tests.suite.rig import Told
 
 
@@ -28,7 +28,7 @@ def run(name: str, sample: int = 1) -> list[Event]:
 def test_a_run_is_told_when_all_before_it_were() -> None:
     """What ends first waits; at the end everything is told, what nobody expected last."""
     heard = Told()
-    order = OrderedEvents([heard], [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
+    order = RunEventReorderer([heard], [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
     order.handle(Selected(title="", scenarios=3, runs=4))
     for event in [*run("b"), *run("a", 2)]:
         order.handle(event)
@@ -48,7 +48,7 @@ def test_a_report_that_fails_disturbs_no_other(caplog: pytest.LogCaptureFixture)
             raise RuntimeError("full")
 
     heard = Told()
-    order = OrderedEvents([Broken(), heard], [("a", 1)])
+    order = RunEventReorderer([Broken(), heard], [("a", 1)])
     for event in run("a")[:-1]:
         order.handle(event)
     with pytest.warns(RuntimeWarning, match="Broken failed: RuntimeError: full"):
@@ -64,8 +64,8 @@ def test_files_that_an_agent_names_come_along(agent: str, tmp_path: Path) -> Non
     (tmp_path / "other.py").write_text("")
     suite = tmp_path / "t.suite.yaml"
     suite.write_text(f"name: t\nagent: {agent}\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n")
-    assert list_files_named_by_agents(load_suites([suite]).scenarios) == [tmp_path / "agent.py"]
-    assert list_files_named_by_agents([], [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]) == [
+    assert list_files_in_agent_configs(load_suites([suite]).scenarios) == [tmp_path / "agent.py"]
+    assert list_files_in_agent_configs([], [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]) == [
         tmp_path / "other.py"
     ]
 

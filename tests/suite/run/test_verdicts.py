@@ -7,7 +7,7 @@ import pytest
 from llmproxy.errors import Exit, MissError, SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.run.case_runner import CaseResult
-from llmproxy.suite.run.runner import build_scenario_row, choose_exit_code
+from llmproxy.suite.run.runner import choose_exit_code, summarize_scenario_runs
 
 P, F, A, E, S = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.SKIPPED
 
@@ -21,13 +21,13 @@ def test_a_scenario_passes_if_all_its_runs_do(
     runs: list[Status], least: float, status: str, rate: float | None
 ) -> None:
     """Or the share that it asks for; what cannot be judged counts neither way and is an error."""
-    made = build_scenario_row("s", [CaseResult(each) for each in runs], least)
+    made = summarize_scenario_runs("s", [CaseResult(each) for each in runs], least)
     assert (made["status"], made["rate"]) == (status, rate)
 
 
 def test_several_runs_are_told_with_their_interval() -> None:
     """A rate of three runs proves little, and says so."""
-    made = build_scenario_row(
+    made = summarize_scenario_runs(
         "s", [CaseResult(P), CaseResult(P), CaseResult(F, reasoning="step 1: tools.a: never\nmore")], 1.0
     )
     assert "2 of 3 runs passed (67%, 95 % interval 21% to 94%); all passed: no" in made["told"]
@@ -43,16 +43,18 @@ def test_several_runs_are_told_with_their_interval() -> None:
 ])  # fmt: skip
 def test_exit_codes(ran: list[CaseResult], code: Exit) -> None:
     """Of several, the one that says most about what to do first."""
-    assert choose_exit_code([build_scenario_row(str(n), [each]) for n, each in enumerate(ran)], ran) == code
+    assert choose_exit_code([summarize_scenario_runs(str(n), [each]) for n, each in enumerate(ran)], ran) == code
     if len(ran) == 2 and ran[0].status is P:
-        assert choose_exit_code([build_scenario_row("one", ran)], ran) == Exit.FAILED  # flaky fails
+        assert choose_exit_code([summarize_scenario_runs("one", ran)], ran) == Exit.FAILED  # flaky fails
 
 
 def test_replayed_samples_say_how_old_they_are() -> None:
     """Five runs in replay are five old answers, which is another thing than five runs of today's model."""
     day = 86_400.0
-    told = build_scenario_row("s", [CaseResult(P, recorded_at=10 * day), CaseResult(P, recorded_at=10 * day)])["told"]
+    told = summarize_scenario_runs("s", [CaseResult(P, recorded_at=10 * day), CaseResult(P, recorded_at=10 * day)])[
+        "told"
+    ]
     assert told.endswith("; the samples were recorded on 1970-01-11")
     apart = [CaseResult(P, recorded_at=10 * day), CaseResult(P), CaseResult(P, recorded_at=12 * day)]
-    assert build_scenario_row("s", apart)["told"].endswith("recorded between 1970-01-11 and 1970-01-13")
-    assert "recorded" not in build_scenario_row("s", [CaseResult(P), CaseResult(P)])["told"]
+    assert summarize_scenario_runs("s", apart)["told"].endswith("recorded between 1970-01-11 and 1970-01-13")
+    assert "recorded" not in summarize_scenario_runs("s", [CaseResult(P), CaseResult(P)])["told"]

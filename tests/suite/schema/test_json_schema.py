@@ -13,7 +13,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.schema import json_schema
-from llmproxy.yaml_reader import Problems, read_documents, read_file
+from llmproxy.yaml_reader import Problems, read_documents, read_yaml_file
 from tests.suite.fragment import load_fragment
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
@@ -42,7 +42,7 @@ def test_every_matcher_is_offered() -> None:
 
 def test_suites_and_scenarios_of_the_guide_are_valid() -> None:
     """What loads is not marked red by an editor."""
-    bodies = [each["yaml"] for each, _ in read_file(GUIDE, Problems()) if each["kind"] in {"suite", "scenario"}]  # type: ignore[index]
+    bodies = [each["yaml"] for each, _ in read_yaml_file(GUIDE, Problems()) if each["kind"] in {"suite", "scenario"}]  # type: ignore[index]
     assert len(bodies) == 5
     for body in bodies:
         assert [error.message for error in VALIDATOR.iter_errors(body)] == []

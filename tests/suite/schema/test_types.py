@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.schema.base_nodes import report_validation_errors
+from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import Scenario
 from llmproxy.yaml_reader import Map, Problems, read_documents
 from tests.suite.fragment import load_fragment
@@ -49,7 +49,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     root = read_documents(FULL_OF_MISTAKES, "f", problems)[0][0]
     with pytest.raises(ValidationError) as caught:
         Scenario.model_validate(root, context=problems)
-    report_validation_errors(caught.value, root, problems)
+    collect_validation_errors(caught.value, root, problems)
     lines = "\n".join(map(str, problems)).splitlines()
     assert [line for line in TOLD.splitlines() if line not in lines] == []
     assert [line for line in lines if line not in TOLD.splitlines()] == []

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreRefused, build_store
-from llmproxy.suite.stores.http import HttpEntityStore, HttpRequestTemplate, parse_entity_http_endpoints
+from llmproxy.suite.stores.http import HttpEntityStore, StoreRequestTemplate, parse_entity_http_endpoints
 from tests.suite.stores.places import Rest
 
 WRAPPED = {"rows": "$.items", "row": "$.item", "next": "$.next", "body": {"item": "$data"}}
@@ -169,19 +169,19 @@ def test_a_service_can_be_reset_and_may_refuse_writing(rest: Rest, opened: Opene
 def test_the_usual_addresses_need_not_be_written() -> None:
     """A name is enough where the service is as most are; an address moves all of them."""
     made = parse_entity_http_endpoints("tasks", None)
-    assert (made.list, made.get) == (HttpRequestTemplate("GET", "/tasks"), HttpRequestTemplate("GET", "/tasks/$id"))
+    assert (made.list, made.get) == (StoreRequestTemplate("GET", "/tasks"), StoreRequestTemplate("GET", "/tasks/$id"))
     assert (made.create, made.delete) == (
-        HttpRequestTemplate("POST", "/tasks"),
-        HttpRequestTemplate("DELETE", "/tasks/$id"),
+        StoreRequestTemplate("POST", "/tasks"),
+        StoreRequestTemplate("DELETE", "/tasks/$id"),
     )
-    assert parse_entity_http_endpoints("tasks", "/api/v2/todo").get == HttpRequestTemplate("GET", "/api/v2/todo/$id")
+    assert parse_entity_http_endpoints("tasks", "/api/v2/todo").get == StoreRequestTemplate("GET", "/api/v2/todo/$id")
     assert parse_entity_http_endpoints("tasks", {"get": None, "delete": None}).get is None
 
 
 def test_values_are_one_piece_of_an_address() -> None:
     """A slash or a question mark in an id does not lead elsewhere; a parameter without a value is left out."""
-    assert HttpRequestTemplate("GET", "/tasks/$id").fill_address(id="a/b?c") == "/tasks/a%2Fb%3Fc"
-    listed = HttpRequestTemplate("GET", "/tasks?userId=$user&all=1")
+    assert StoreRequestTemplate("GET", "/tasks/$id").fill_address(id="a/b?c") == "/tasks/a%2Fb%3Fc"
+    listed = StoreRequestTemplate("GET", "/tasks?userId=$user&all=1")
     assert listed.fill_address(user="anna & bert") == "/tasks?userId=anna%20%26%20bert&all=1"
     assert listed.fill_address(user=None) == "/tasks?all=1"
 

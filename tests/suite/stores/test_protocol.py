@@ -20,10 +20,10 @@ from llmproxy.suite.stores import (
     build_store,
 )
 from llmproxy.suite.stores.protocol import (
+    build_row_key_sort_key,
     build_unknown_column_error,
     build_unknown_entity_error,
     index_rows_by_key,
-    key_order,
     sort_rows,
 )
 from tests.suite.stores.places import PLACES, Place, place
@@ -141,7 +141,7 @@ def test_odd_text_is_data(there: Place) -> None:
 def test_keys_are_ordered_as_numbers() -> None:
     """9 comes before 10, and numbers before texts."""
     assert [row["id"] for row in sort_rows([{"id": "b"}, {"id": 10}, {"id": 9}], "id")] == [9, 10, "b"]
-    assert key_order(True) > key_order(3)
+    assert build_row_key_sort_key(True) > build_row_key_sort_key(3)
 
 
 def test_names_that_differ_by_their_form_are_found() -> None:

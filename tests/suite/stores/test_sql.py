@@ -17,8 +17,8 @@ from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores import StoreError, StoreLost, StoreRefused, build_store
 from llmproxy.suite.stores.sql import (
     SqlEntityStore,
+    create_sqlalchemy_engine,
     mask_url,
-    open_engine,
     parse_database_url,
     sqlite_file,
     translate_errors,
@@ -225,7 +225,7 @@ def test_a_missing_driver_is_named() -> None:
         parse_database_url("mysql://h/d", HERE)
     assert "pip install 'pymysql'" in str(caught.value)
     with pytest.raises(MachineError, match="needs a driver that is not installed"):
-        open_engine(parse_database_url("nosuchdatabase://h/d", HERE))
+        create_sqlalchemy_engine(parse_database_url("nosuchdatabase://h/d", HERE))
 
 
 def test_files_are_relative_to_the_suite() -> None:
@@ -252,7 +252,7 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
 
     (tmp_path / "x.db").touch()
     url = parse_database_url("sqlite:///x.db", tmp_path)
-    engine = open_engine(url)
+    engine = create_sqlalchemy_engine(url)
     with (
         pytest.raises(StoreRefused, match=r"refused \(looking\): no such table: missing"),
         translate_errors(url, "looking"),
@@ -261,7 +261,7 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
         connection.execute(text("SELECT * FROM missing"))
     engine.dispose()
     gone = parse_database_url("postgresql://127.0.0.1:1/d", tmp_path)
-    engine = open_engine(gone)
+    engine = create_sqlalchemy_engine(gone)
     with pytest.raises(StoreLost, match="cannot be reached"), translate_errors(gone, "looking"), engine.connect():
         pass
     engine.dispose()

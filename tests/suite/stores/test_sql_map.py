@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, build_store
-from llmproxy.suite.stores.protocol import to_key_column_type
+from llmproxy.suite.stores.protocol import convert_key_to_column_type
 from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings
 
 TABLES = """
@@ -126,7 +126,7 @@ def test_a_map_is_read_strictly(given: Any) -> None:
 
 def test_keys_are_brought_into_their_columns_type() -> None:
     """A text that spells a number finds it; one that does not is left for the column to refuse."""
-    assert to_key_column_type("7", Kind.INTEGER) == 7
-    assert to_key_column_type("seven", Kind.INTEGER) == "seven"
-    assert to_key_column_type(7, Kind.TEXT) == "7"
-    assert to_key_column_type("7", Kind.UNKNOWN) == "7"
+    assert convert_key_to_column_type("7", Kind.INTEGER) == 7
+    assert convert_key_to_column_type("seven", Kind.INTEGER) == "seven"
+    assert convert_key_to_column_type(7, Kind.TEXT) == "7"
+    assert convert_key_to_column_type("7", Kind.UNKNOWN) == "7"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.trace.comparing.drift import (
+from llmproxy.trace.comparing.answer_drift_statistics import (
     AnswerProperties,
     compare_answer_formats,
-    detect_language,
+    detect_natural_language,
     extract_answer_properties,
     measure_answer_distance,
 )
@@ -82,7 +82,7 @@ def test_one_answer_that_has_it_is_enough() -> None:
 ])  # fmt: skip
 def test_a_language_is_known_or_not_told(text: str, language: str) -> None:
     """By script and function words; a short text has none."""
-    assert detect_language(text) == language
+    assert detect_natural_language(text) == language
 
 
 @pytest.mark.parametrize(("new", "far"), [

@@ -7,10 +7,10 @@ from math import sqrt
 
 import pytest
 
-from llmproxy.trace.comparing.drift import (
+from llmproxy.trace.comparing.answer_drift_statistics import (
     ALPHA,
     compute_least_p_value,
-    compute_p_value,
+    compute_permutation_p_value,
     compute_statistic,
     correct_p_values,
     estimate_power,
@@ -34,7 +34,7 @@ def nights(share: float, count: int, *, calls: int = 20, earlier: int = 1, seed:
             other = lot.random() < share
             answers = [int((lot.random() < STRAY) ^ (at >= earlier and other)) for at in range(earlier + 3)]
             told.append(compute_statistic(answers[:earlier], answers[earlier:], apart))
-        found += compute_p_value(told, seed=night, drawn=99) <= ALPHA
+        found += compute_permutation_p_value(told, seed=night, drawn=99) <= ALPHA
     return found / count
 
 
@@ -54,7 +54,7 @@ def test_what_is_said_of_power_is_so(share: float, about: float) -> None:
 
 def test_a_single_call_is_never_significant() -> None:
     """One recorded answer and three others: one of four arrangements is as far apart."""
-    assert compute_p_value([compute_statistic([0], [1, 1, 1], apart)]) == pytest.approx(0.25, abs=0.02)
+    assert compute_permutation_p_value([compute_statistic([0], [1, 1, 1], apart)]) == pytest.approx(0.25, abs=0.02)
     assert compute_least_p_value([(1, 3)]) == 0.25
     with pytest.raises(ValueError, match="an earlier answer"):
         compute_statistic([], [1], apart)
@@ -63,8 +63,8 @@ def test_a_single_call_is_never_significant() -> None:
 def test_more_variety_than_before_is_seen_where_the_earlier_ones_are_a_sample() -> None:
     """A recording is none: it was kept because it was usual."""
     calls = [compute_statistic([0, 0, 0], [0, 0, 1], apart)] * 20
-    assert compute_p_value(calls) > 0.5
-    assert compute_p_value([compute_statistic([0], [0, 0, 1], apart)] * 20, both=True) < ALPHA
+    assert compute_permutation_p_value(calls) > 0.5
+    assert compute_permutation_p_value([compute_statistic([0], [0, 0, 1], apart)] * 20, both=True) < ALPHA
 
 
 def test_several_models_are_corrected_for() -> None:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
-from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
 
 NOW = 1_800_000_000.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.agent_activity import mark_calls_replaced_by_retries
 from llmproxy.trace.observing.tool_calls import SeenModelCall
 from tests.support.messages import asks, call, result, said, user

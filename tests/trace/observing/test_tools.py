@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.protocol import AGENT, Decision
-from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from llmproxy.trace.observing.tool_calls import ToolUse
 

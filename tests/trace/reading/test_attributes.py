@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange, get_otel_provider
+from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange, map_to_otel_provider_name
 from llmproxy.trace.reading.span_builder import (
     build_request_attributes,
     build_response_attributes,
@@ -30,7 +30,7 @@ def test_operations(operation: str, name: str) -> None:
 
 def test_providers() -> None:
     """The conventions' spelling where there is one."""
-    assert [get_otel_provider(name) for name in ("openai", "bedrock", "azure", "mystery")] == [
+    assert [map_to_otel_provider_name(name) for name in ("openai", "bedrock", "azure", "mystery")] == [
         "openai", "aws.bedrock", "azure.ai.openai", "mystery",
     ]  # fmt: skip
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_request_messages
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache

@@ -11,8 +11,8 @@ from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
 from llmproxy.trace.reading.decoded_exchange import (
     build_token_usage,
+    derive_span_id,
     join_nested_strings,
-    make_span_id,
     parse_result_json_or_text,
     set_span_arguments,
 )
@@ -51,13 +51,13 @@ def test_arguments_of_any_depth_are_kept() -> None:
 def test_ids_depend_on_what_is_recorded() -> None:
     """Not on the row, and not on chance."""
     one = chat(1, [user("x")], said("y"))
-    assert make_span_id(one, "call0") == make_span_id(dataclasses.replace(one, id=99), "call0")
+    assert derive_span_id(one, "call0") == derive_span_id(dataclasses.replace(one, id=99), "call0")
     others = [
         dataclasses.replace(one, occurrence=2),
         dataclasses.replace(one, cassette="b"),
         dataclasses.replace(one, sample=2),
     ]
-    assert len({make_span_id(each, "call0") for each in [one, *others]} | {make_span_id(one, "call1")}) == 5
+    assert len({derive_span_id(each, "call0") for each in [one, *others]} | {derive_span_id(one, "call1")}) == 5
 
 
 def test_texts_within_a_value() -> None:

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
+from llmproxy.calls_and_totals import Call
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.mitm.proxy_context import interactions_to_span_json
-from llmproxy.proxy_calls import Call
 from llmproxy.trace.export import build_trace_from_calls
-from llmproxy.trace.reading.recording_spans import read_call_recording
+from llmproxy.trace.reading.recording_spans import parse_embedded_recording
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.chats import chat
 
@@ -25,14 +25,16 @@ def call(
 
 def test_a_call_has_what_was_recorded_of_it() -> None:
     """Played once more it is the next occurrence; of what passed through there is nothing."""
-    assert read_call_recording(call(1, "hi")) == chat("hi", "re hi")
-    assert read_call_recording(call(1, "hi", occurrence=2)) == dataclasses.replace(chat("hi", "re hi"), occurrence=2)
-    assert read_call_recording(call(1, "hi", recorded=False)) is None
+    assert parse_embedded_recording(call(1, "hi")) == chat("hi", "re hi")
+    assert parse_embedded_recording(call(1, "hi", occurrence=2)) == dataclasses.replace(
+        chat("hi", "re hi"), occurrence=2
+    )
+    assert parse_embedded_recording(call(1, "hi", recorded=False)) is None
 
 
 def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
     """Ids are those of calls: nothing is lost in a table of them."""
-    told = [read_call_recording(each) for each in (call(1, "a"), call(2, "a", occurrence=2))]
+    told = [parse_embedded_recording(each) for each in (call(1, "a"), call(2, "a", occurrence=2))]
     made = list(build_spans(each for each in told if each))
     assert len({span.id for span in made}) == len(made) > 4
 
@@ -43,7 +45,7 @@ def test_spans_are_plain_values_for_the_control_api() -> None:
 
 def test_what_is_no_recording_is_said() -> None:
     with pytest.raises(CassetteCorrupt, match="recording 1"):
-        read_call_recording(Call.from_json({"seq": 1, "recording": {"llmproxy": 1}}))
+        parse_embedded_recording(Call.from_json({"seq": 1, "recording": {"llmproxy": 1}}))
 
 
 def test_calls_are_a_trace_at_the_times_of_this_run() -> None:

@@ -15,8 +15,8 @@ from functools import partial
 
 from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
-from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
-from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_composer_for_model
+from llmproxy.core.dialects.answer_writing import WHOLE, dump_json, sse
+from llmproxy.core.dialects.dialect_table import Composer, SpokenTurn, get_composer_for_model
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 

@@ -68,7 +68,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         method = {} if each.method == "POST" else {"method": each.method}
         request = method | {"url": each.uri, "headers": _format_header_fields(each.headers)}
         status = f"{each.status} {each.reason}" if each.reason else each.status
-        headers = yaml_text.OneLineValue(_format_header_fields(each.response_headers), _LINE)
+        headers = yaml_text.FlowStyleValue(_format_header_fields(each.response_headers), _LINE)
         tree = {
             "request": request | _format_body(each.body, shared),
             "response": {"status": status, "headers": headers} | _format_body(each.response_body, None),
@@ -76,7 +76,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         said = {name: value for name, value in each.extra.items() if name != "order"}
         parts.append(f"\n# {_describe_exchange(each)}\n")
         parts.append(
-            yaml_text.dump_yaml_collection([tree | ({"recorded": yaml_text.OneLineValue(said)} if said else {})])
+            yaml_text.dump_yaml_collection([tree | ({"recorded": yaml_text.FlowStyleValue(said)} if said else {})])
         )
     return "".join([*parts, f"{_END}\n"])
 
@@ -129,7 +129,7 @@ def _format_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
         tree, style = found
         how = {} if style == "compact" else {"style": style}
         if shared is None and isinstance(tree, dict) and len(body) > _SHORT:
-            return how | {"json_parts": [yaml_text.OneLineValue(part, _LINE) for part in _group_answer_members(tree)]}
+            return how | {"json_parts": [yaml_text.FlowStyleValue(part, _LINE) for part in _group_answer_members(tree)]}
         if shared is not None and isinstance(tree, dict):
             tree = {name: shared.anchor_part(value, items=True) for name, value in tree.items()}
         return how | {"json": tree}
@@ -212,7 +212,7 @@ def _dump_for_sharing(value: object) -> str:
     return text if len(text) >= _SHARED else ""
 
 
-def read_name(source: Source) -> str:
+def read_cassette_name(source: Source) -> str:
     """Return the cassette's name in the head of a file; empty if it has none. Raises CassetteCorrupt."""
     found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
     if found is None or yaml_text.PLAIN.fullmatch(found[1]):
@@ -233,7 +233,9 @@ def read_fork(source: Source) -> Fork | None:
     try:
         tree = yaml_text.load_yaml(source.text, source.name)
         return (
-            parse_fork_from_file(read_name(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
+            parse_fork_from_file(read_cassette_name(source), tree["fork"])
+            if isinstance(tree, dict) and "fork" in tree
+            else None
         )
     except ValueError as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
@@ -390,10 +392,10 @@ def merge_git_conflict_sides(source: Source) -> str:
     """
     ours, theirs = split_conflict_sides(source)
     kept = read(ours.source)
-    known, others = dict(list_exchanges_with_identity(kept)), read(theirs.source)
+    known, others = dict(identify_file_exchanges(kept)), read(theirs.source)
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
     head = {name: [one for n, one in enumerate(said) if one not in said[:n]] for name, said in notes.items() if said}
-    for place, each in list_exchanges_with_identity(others):
+    for place, each in identify_file_exchanges(others):
         mine = known.get(place)
         if mine is None:
             kept.append(each)
@@ -411,10 +413,10 @@ def merge_git_conflict_sides(source: Source) -> str:
         kept[n] = replace(each, extra=extra if n else extra | head)
     sides = (ours.source, theirs.source)
     fork = read_fork(ours.source) or read_fork(theirs.source)
-    return dumps(kept, read_name(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides)))
+    return dumps(kept, read_cassette_name(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides)))
 
 
-def list_exchanges_with_identity(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
+def identify_file_exchanges(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     times = Counter[object]()
     for each in recorded:
         asked = each.method, each.uri, each.body, each.extra.get("party", AGENT), each.extra.get("sample", 1)

@@ -43,7 +43,7 @@ class YamlAliasReference:
 
 
 @dataclass(frozen=True, slots=True)
-class OneLineValue:
+class FlowStyleValue:
     """A mapping or list that people skip: on one line of `room` characters, if it fits."""
 
     value: object
@@ -98,7 +98,7 @@ def _append_entry(out: list[str], head: str, value: object, indent: str) -> None
 
 
 def _get_value_and_room(value: object, room: int) -> tuple[object, int]:
-    return (value.value, value.room) if isinstance(value, OneLineValue) else (value, room)
+    return (value.value, value.room) if isinstance(value, FlowStyleValue) else (value, room)
 
 
 def _write_flow(value: object, room: int) -> str:
@@ -112,7 +112,7 @@ def _write_flow(value: object, room: int) -> str:
         parts = [name + said if (said := _write_flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
-    if isinstance(value, YamlAnchoredValue | YamlAliasReference | OneLineValue) or (
+    if isinstance(value, YamlAnchoredValue | YamlAliasReference | FlowStyleValue) or (
         isinstance(value, str) and "\n" in value
     ):
         return ""
@@ -177,10 +177,10 @@ def _parse_plain(text: str) -> object:
 
 def load_yaml(text: str, name: str) -> Any:
     """Return the tree of a file's text; `name` is for errors. Raises CassetteCorrupt with file, line and column."""
-    from llmproxy.yaml_reader import Limits, SuiteProblems, parse_single_yaml_document
+    from llmproxy.yaml_reader import SuiteProblems, YamlLimits, parse_single_yaml_document
 
     try:
-        return parse_single_yaml_document(text, name, limits=Limits(*_SIZES, _parse_plain))
+        return parse_single_yaml_document(text, name, limits=YamlLimits(*_SIZES, _parse_plain))
     except SuiteProblems as error:
         raise CassetteCorrupt(f"{error.problems[0]}.") from error
     except ValueError as error:
@@ -189,9 +189,9 @@ def load_yaml(text: str, name: str) -> Any:
 
 def map_interactions_to_lines(text: str) -> dict[int, int]:
     """Return the line of each interaction, both from 1; needed only for errors."""
-    from llmproxy.yaml_reader import Limits, Problems, read_documents
+    from llmproxy.yaml_reader import Problems, YamlLimits, read_documents
 
-    tree: Any = next((tree for tree, _ in read_documents(text, "", Problems(), limits=Limits(*_SIZES))), None)
+    tree: Any = next((tree for tree, _ in read_documents(text, "", Problems(), limits=YamlLimits(*_SIZES))), None)
     items = tree.get("interactions") if isinstance(tree, dict) else None
     return {number: place.line for number, place in enumerate(getattr(items, "items_at", ()), 1)}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy import sqlite_file
-from llmproxy.advice import describe_upgrade as upgrade_advice, format_store_option
+from llmproxy.advice import describe_version_upgrade as upgrade_advice, format_store_option
 from llmproxy.core.store.file import migrations
 from llmproxy.errors import (
     CassetteBusy,
@@ -53,23 +53,23 @@ WORDS = sqlite_file.DatabaseErrorTexts(
 )
 
 
-def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
+def translate_store_error(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
     return sqlite_file.translate_sqlite_error(error, path, WORDS, writing=writing)
 
 
 def determine_database_file_state(path: Path) -> DatabaseFileState:
     """Return the state of `path`: absent, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
-        state = sqlite_file.read_state(path)
+        state = sqlite_file.read_database_file_state(path)
     except sqlite3.Error as error:
         if get_sqlite_primary_code(error) in DAMAGED:
-            raise translate(error, path, writing=False) from error
+            raise translate_store_error(error, path, writing=False) from error
         why = "permission denied" if not os.access(path, os.R_OK) else error
         raise MachineError(f"The store {path} cannot be read: {why}.") from error
     if state is DatabaseFileState.FOLDER:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
     if state is DatabaseFileState.FOREIGN:
-        begins = sqlite_file.read_start_of_foreign_file(path)
+        begins = sqlite_file.read_head_of_non_database(path)
         why = (
             "what SQLite wrote is damaged or cut"
             if begins.startswith(b"SQLite format 3")
@@ -194,7 +194,7 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
         undo.callback(folder.cleanup)
         for suffix in _COPIED:
             if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
-                sqlite_file.copy_database_bytes(sidecar_path(path, suffix), sidecar_path(copied, suffix))
+                sqlite_file.copy_raw_database_file(sidecar_path(path, suffix), sidecar_path(copied, suffix))
         conn = undo.enter_context(closing(connect_to_store_file(copied, "mode=rwc")))
         check_schema(conn, path)
         migrations.upgrade_schema(conn)
@@ -260,7 +260,7 @@ def open_store_writer(path: Path) -> OverwriteAwareConnection:
     return conn
 
 
-def close_store_writer(conn: OverwriteAwareConnection) -> None:
+def checkpoint_and_close(conn: OverwriteAwareConnection) -> None:
     """Merge the write-ahead file, so that one file remains; other processes with an open store do that instead."""
     try:
         conn.execute("PRAGMA busy_timeout=200")

@@ -11,9 +11,9 @@ from typing import Any
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
-from llmproxy.core.store.rows import Sql
+from llmproxy.core.store.row_conversion import Sql
 from llmproxy.errors import CassetteBusy, SettingsError
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample
 
 LEASE_SECONDS = 15.0
 
@@ -36,11 +36,11 @@ def is_process_alive(pid: int) -> bool:
     return True
 
 
-def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
+def ensure_cassette_row(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
     conn.execute(_ENSURE, (name, sample, now))
 
 
-def replace_volatile_fields(conn: sqlite3.Connection, name: str | bytes, texts: Iterable[Sql]) -> None:
+def replace_volatile_field_rows(conn: sqlite3.Connection, name: str | bytes, texts: Iterable[Sql]) -> None:
     conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
     conn.executemany("INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, n, each) for n, each in enumerate(texts)])
 
@@ -59,8 +59,8 @@ def refuse_if_leased_by_other(
     if other is not None and not ours and is_lease_live(pid, host, age):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
-            f"Cassette {format_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on {host}, "
-            f"last seen {max(age or 0, 0):.0f} s ago).",
+            f"Cassette {format_cassette_sample(shown, sample)!r} is being recorded by {other} (process {pid} on "
+            f"{host}, last seen {max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )
 
@@ -69,7 +69,7 @@ def take_lease(
     conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float, *, anew: bool = True
 ) -> None:
     """Take the lease, mark the cassette as open; `anew`: it is recorded anew. Raises CassetteBusy naming the holder."""
-    ensure_cassette(conn, name, sample, now)
+    ensure_cassette_row(conn, name, sample, now)
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
     ).fetchone()

@@ -16,15 +16,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import override
 
-from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import DeltaBodyWriter, PreparedBody
+from llmproxy.core.store import row_conversion
+from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter
 from llmproxy.core.store.file import connect, statements
 from llmproxy.core.store.file.connect import StoreReadConnection
 from llmproxy.core.store.reader import SLOTS, KeyedRecording, LastFileSync, Place, RequestKeyChange
-from llmproxy.core.store.rows import Sql, to_sql
+from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
-    Deleted,
+    DeletionCounts,
     InteractionToStore,
     Store,
     find_superseded_and_occurrence,
@@ -32,7 +32,7 @@ from llmproxy.core.store.store import (
 )
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
-from llmproxy.server_store_copies import find_server_of_copy
+from llmproxy.server_store_copies import find_store_server_by_copy
 from llmproxy.sqlite_file import DatabaseFileState, OverwriteAwareConnection, write_transaction
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ _RENAME = "UPDATE OR IGNORE interactions SET key = ?, occurrence = ?, rules = ? 
 # The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
 _NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
 _INSERT = (
-    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)}) VALUES "
-    f"({', '.join('?' * (len(rows.COLUMNS) + 4))})"
+    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(row_conversion.COLUMNS)})"
+    f" VALUES ({', '.join('?' * (len(row_conversion.COLUMNS) + 4))})"
 )
 _COUNT = """
 UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
@@ -103,7 +103,7 @@ class FileStore(Store):
         try:
             store = cls(path, connect.open_reader_beside_writer(path), writable=True, now=now)
         except BaseException:
-            connect.close_store_writer(writer)
+            connect.checkpoint_and_close(writer)
             raise
         store._writer = writer
         return store
@@ -115,7 +115,7 @@ class FileStore(Store):
             if self._writer is None:
                 return
             cut = self._writer.is_overwritten()
-            connect.close_store_writer(self._writer)
+            connect.checkpoint_and_close(self._writer)
             self._writer = None
         if self._gone or (self._last and (cut or not self._holds_last_stored())):
             raise self._build_loss_error()
@@ -138,7 +138,7 @@ class FileStore(Store):
 
     def add_interactions(self, many: Sequence[InteractionToStore], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; blocks up to 5 s for other writers."""
-        made = [(each, rows.to_row(each.interaction, each.described)) for each in many]
+        made = [(each, row_conversion.to_row(each.interaction, each.described)) for each in many]
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
         stored = self._add_all(made, instead_of)
         if self._writer is not None and not self._writer.is_current():
@@ -174,7 +174,7 @@ class FileStore(Store):
         conn: sqlite3.Connection,
         given: InteractionToStore,
         row: tuple[Sql, ...],
-        bodies: tuple[PreparedBody, PreparedBody],
+        bodies: tuple[BodyToStore, BodyToStore],
         now: float,
         before: int | None,
     ) -> tuple[int, tuple[int, int]]:
@@ -183,7 +183,7 @@ class FileStore(Store):
         slot = (name, sample, to_sql(one.party), one.key)
         counted = conn.execute(_COUNT, (name, sample)).fetchall()
         if not counted:
-            statements.ensure_cassette(conn, name, sample, now)
+            statements.ensure_cassette_row(conn, name, sample, now)
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
@@ -195,7 +195,7 @@ class FileStore(Store):
         new = int(conn.execute(_INSERT, (*counted[0], nth, request[0], response, *row)).lastrowid or 0)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
-        rows.insert_made_ids_and_run_variables(conn, new, name, sample, one.made_ids, to_sql(one.run_variables))
+        row_conversion.insert_id_and_variable_rows(conn, new, name, sample, one.made_ids, to_sql(one.run_variables))
         return new, request
 
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
@@ -232,13 +232,13 @@ class FileStore(Store):
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         with self.sqlite_transaction() as conn:
-            statements.replace_volatile_fields(conn, to_sql(cassette), texts)
+            statements.replace_volatile_field_rows(conn, to_sql(cassette), texts)
 
     def record_synced_file(self, cassette: str, seen: LastFileSync) -> None:
         with self._lock_writing_connection() as conn, write_transaction(conn):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
-    def delete_interactions(self, ids: Collection[int]) -> Deleted:
+    def delete_interactions(self, ids: Collection[int]) -> DeletionCounts:
         """Delete and overwrite interactions and bodies that only they used; rewrite the file if that frees enough."""
         before = self.path.stat().st_size
         with self.sqlite_transaction() as conn:
@@ -250,7 +250,7 @@ class FileStore(Store):
             if free * _SPARE >= pages:
                 conn.execute("VACUUM")
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return Deleted(deleted, bodies, max(before - self.path.stat().st_size, 0))
+        return DeletionCounts(deleted, bodies, max(before - self.path.stat().st_size, 0))
 
     def rename_cassette(self, old: str, new: str) -> None:
         names = (to_sql(old), to_sql(new))
@@ -298,17 +298,17 @@ class FileStore(Store):
                 yield self._writer
             except sqlite3.Error as error:
                 self._bodies.forget_bases()
-                raise connect.translate(error, self.path, writing=True) from error
+                raise connect.translate_store_error(error, self.path, writing=True) from error
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:
-    """Open the store at `path`, with the errors of `FileStore.open` and `PostgresStore.connect`.
+    """Open the store at `path`, with the errors of `FileStore.open` and `PostgresCassetteStore.connect`.
 
     `whole`: read all of a server's store at once; otherwise a cassette is read by `Store.refresh_cassette`.
     """
-    server = find_server_of_copy(path)
+    server = find_store_server_by_copy(path)
     if server is None:
         return FileStore.open(path, writable=writable, now=now)
-    from llmproxy.core.store.postgres.store import PostgresStore
+    from llmproxy.core.store.postgres.store import PostgresCassetteStore
 
-    return PostgresStore.connect(server, writable=writable, now=now, whole=whole)
+    return PostgresCassetteStore.connect(server, writable=writable, now=now, whole=whole)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import install_command
-from llmproxy.core.store.rows import Sql, to_sql
+from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
 from llmproxy.server_store_copies import ServerStoreAddress
 
@@ -47,11 +47,11 @@ class ServerLost(MachineError):
     status = 503
 
 
-class Conflict(LLMProxyError):
+class TransactionConflict(LLMProxyError):
     """Two transactions conflicted; a retry can succeed."""
 
 
-class PostgresConnection:
+class CassettePostgresConnection:
     """A connection that one thread at a time may use."""
 
     def __init__(self, server: ServerStoreAddress) -> None:
@@ -78,7 +78,7 @@ class PostgresConnection:
 
     @contextmanager
     def borrow_connection(self, *, writing: bool) -> Iterator[Conn]:
-        """Yield the connection, in no transaction. Raises ServerLost, Conflict, StoreReadOnly and other errors."""
+        """Yield the connection, in no transaction. Raises ServerLost, TransactionConflict, StoreReadOnly and others."""
         with self._lock:
             if self._conn is None:
                 self._conn = connect_to_postgres(self.server)
@@ -94,11 +94,11 @@ class PostgresConnection:
                     self.close()
                 if lost:
                     raise _build_lost_error(self.server, error) from error
-                raise translate(self.server, error, writing=writing) from error
+                raise translate_postgres_error(self.server, error, writing=writing) from error
 
 
 @contextmanager
-def pipeline(conn: Conn) -> Iterator[None]:
+def run_pipelined_transaction(conn: Conn) -> Iterator[None]:
     """Run a transaction of statements sent together, committed at the end, where errors appear at the latest."""
     import psycopg
 
@@ -145,10 +145,10 @@ def connect_to_postgres(server: ServerStoreAddress) -> Conn:
     return conn
 
 
-def retries(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
-    """Yield a context for each attempt, with pauses between; all but the last one's take ServerLost and Conflict."""
+def iterate_attempts(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
+    """Yield a context for each attempt, after pauses; all but the last's take ServerLost and TransactionConflict."""
     for pause in () if once else PAUSES:
-        yield suppress(ServerLost, Conflict)
+        yield suppress(ServerLost, TransactionConflict)
         time.sleep(pause)
     yield nullcontext()
 
@@ -175,10 +175,10 @@ def _build_lost_error(server: ServerStoreAddress, error: Exception) -> ServerLos
     return ServerLost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
 
 
-def translate(server: ServerStoreAddress, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
+def translate_postgres_error(server: ServerStoreAddress, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
     said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:
-        return Conflict(f"The store {server.shown}: {said}.")
+        return TransactionConflict(f"The store {server.shown}: {said}.")
     if state in _DENIED and writing:
         return StoreReadOnly(
             f"The store {server.shown} cannot be written to as this role: {said}.",

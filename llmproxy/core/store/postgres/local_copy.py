@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmproxy.core.store import rows
-from llmproxy.core.store.file.statements import collect_bodies, replace_volatile_fields
+from llmproxy.core.store import row_conversion
+from llmproxy.core.store.file.statements import collect_bodies, replace_volatile_field_rows
 from llmproxy.core.store.postgres.connection import from_pg, to_pg_text, to_pg_value
-from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
 
@@ -35,7 +35,7 @@ _TABLES = ("declared", "made_ids", "interactions", "bodies", "cassettes", "volat
            "server_copies", "server_store")  # fmt: skip
 _VERSIONS = "SELECT name, sample, version, CASE WHEN holder IS NULL OR %s THEN epoch END FROM llmproxy.cassettes"
 """A renewed lease counts as a change only if the whole copy is updated."""
-_COLUMNS = ", ".join(rows.COLUMNS)
+_COLUMNS = ", ".join(row_conversion.COLUMNS)
 _CHANGES = f"""
 SELECT c.version, c.epoch, CASE WHEN coalesce(i.nth, 1) = 1 THEN
         ARRAY(SELECT field FROM llmproxy.volatile_fields WHERE cassette = c.name ORDER BY position) END, c.created_at,
@@ -63,7 +63,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name, sample) DO UPDATE SET c
 """
 _INTERACTION = (
     "INSERT INTO interactions (id, superseded_at, superseded_by, position, occurrence, request_body, response_body,"
-    f" {_COLUMNS}) VALUES ({', '.join('?' * (7 + len(rows.COLUMNS)))})"
+    f" {_COLUMNS}) VALUES ({', '.join('?' * (7 + len(row_conversion.COLUMNS)))})"
 )
 _SUPERSEDE = "UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ? AND cassette = ? AND sample = ?"
 _BODY = """
@@ -160,7 +160,7 @@ def _copy_server_changes(
         if len(found) < AT_ONCE:
             version, _, fields, *columns = found[0][:_HEAD]
             local.execute(_CASSETTE, (*place, *map(from_pg, columns)))
-            replace_volatile_fields(local, place[0], map(from_pg, fields))
+            replace_volatile_field_rows(local, place[0], map(from_pg, fields))
             local.execute("INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (*place, version, epoch))
             return copied not in (None, epoch)
         found = _read_changes(conn, place, found[-1][_HEAD], epoch, found[-1][_HEAD + 1])
@@ -196,7 +196,7 @@ def _write_rows(
         local.execute(
             _INTERACTION, (id_, gone_at, successor, position, occurrence, *bodies_here, *map(from_pg, columns))
         )
-        rows.insert_made_ids_and_run_variables(local, id_, *place, json.loads(made_ids), from_pg(said))
+        row_conversion.insert_id_and_variable_rows(local, id_, *place, json.loads(made_ids), from_pg(said))
 
 
 def _copy_bodies(

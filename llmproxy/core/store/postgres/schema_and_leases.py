@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from llmproxy.advice import describe_upgrade as upgrade_advice
-from llmproxy.core.store import rows
+from llmproxy.advice import describe_version_upgrade as upgrade_advice
+from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import DeltaBase, encode_body
 from llmproxy.core.store.file.statements import refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
@@ -34,7 +34,7 @@ _OPEN = frozenset({
     "model", "first_byte_ms", "duration_ms", "input_tokens", "output_tokens", "cached_tokens", "cache_written_tokens",
     "reasoning_tokens", "cost_usd", "last_user_text", "answer_text",
 })  # fmt: skip
-"""Columns of `rows.COLUMNS` that may be NULL."""
+"""Columns of `row_conversion.COLUMNS` that may be NULL."""
 
 
 def _define_column(name: str) -> str:
@@ -81,7 +81,7 @@ CREATE TABLE llmproxy.interactions (
     response_body bytea NOT NULL REFERENCES llmproxy.bodies,
     made_ids text NOT NULL,                    -- JSON
     run_variables text NOT NULL,
-    {", ".join(map(_define_column, rows.COLUMNS))}
+    {", ".join(map(_define_column, row_conversion.COLUMNS))}
 );
 CREATE UNIQUE INDEX live_slots ON llmproxy.interactions (cassette, sample, party, key, occurrence)
     WHERE superseded_at IS NULL;

@@ -17,18 +17,18 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import DeltaBodyWriter, EncodedBody, PreparedBody, encode_body
+from llmproxy.core.store import row_conversion
+from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, encode_body
 from llmproxy.core.store.file import connect
 from llmproxy.core.store.file.statements import check_new_cassette_name
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
-from llmproxy.core.store.postgres.connection import PostgresConnection, ServerLost, to_pg_text, to_pg_value
+from llmproxy.core.store.postgres.connection import CassettePostgresConnection, ServerLost, to_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Place, RequestKeyChange
-from llmproxy.core.store.rows import Sql, to_sql
+from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
-    Deleted,
+    DeletionCounts,
     InteractionToStore,
     Store,
     find_superseded_and_occurrence,
@@ -70,7 +70,7 @@ UPDATE llmproxy.interactions SET superseded_by = (SELECT id FROM llmproxy.intera
 """
 _COLUMNS = (
     "token", "changed", "position", "occurrence", "request_body", "response_body", "made_ids", "run_variables",
-    *rows.COLUMNS,
+    *row_conversion.COLUMNS,
 )  # fmt: skip
 _INSERT = (
     f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) "
@@ -115,11 +115,11 @@ class _AlreadyStored(Exception):
     """The previous attempt was committed, without a confirmation."""
 
 
-class PostgresStore(Store):
+class PostgresCassetteStore(Store):
     def __init__(
         self,
         server: ServerStoreAddress,
-        link: PostgresConnection,
+        link: CassettePostgresConnection,
         writer: OverwriteAwareConnection,
         *,
         writable: bool,
@@ -131,7 +131,7 @@ class PostgresStore(Store):
         self._lock = threading.Lock()
         self._writer: OverwriteAwareConnection | None = writer  # writing connection to the copy
         self._bodies = DeltaBodyWriter()
-        self._reads, self._writes = link, PostgresConnection(server)
+        self._reads, self._writes = link, CassettePostgresConnection(server)
         self._read: set[str] = set()  # cassettes read from the server since this store was opened
         self._held: dict[tuple[str, int], str] = {}
         """Holders of our leases, by the server's name of the cassette and sample."""
@@ -144,14 +144,14 @@ class PostgresStore(Store):
     @classmethod
     def connect(
         cls, server: ServerStoreAddress, *, writable: bool, now: Callable[[], float], whole: bool = True
-    ) -> PostgresStore:
+    ) -> PostgresCassetteStore:
         """Open the store on a server; its tables are created or upgraded if `writable`.
 
         Raises ServerLost: it cannot be reached, or refuses us; CassetteNotFound: there is no store to read yet;
         CassetteNewer: a newer llmproxy created it; StoreReadOnly: `writable`, but this role may only read.
         """
         ensure_copy_folder(server.copy)
-        link = PostgresConnection(server)
+        link = CassettePostgresConnection(server)
         with ExitStack() as on_error:
             on_error.callback(link.close)
             with link.borrow_connection(writing=writable) as conn:
@@ -181,7 +181,7 @@ class PostgresStore(Store):
         with self._lock:
             self._reader.close()
             if self._writer is not None:
-                connect.close_store_writer(self._writer)
+                connect.checkpoint_and_close(self._writer)
                 self._writer = None
 
     def refresh_cassette(self, cassette: str) -> None:
@@ -196,7 +196,7 @@ class PostgresStore(Store):
 
     def wait_for_server(self) -> None:
         """Wait until the server is available, as long as writing does. Raises ServerLost."""
-        for attempt in connection.retries():
+        for attempt in connection.iterate_attempts():
             with attempt, self._reads.borrow_connection(writing=False) as conn:
                 conn.execute("SELECT 1")
                 with self._local_copy_writer():  # a recorder's update of the copy waits for the server as well
@@ -239,7 +239,7 @@ class PostgresStore(Store):
             yield self._writer
         except sqlite3.Error as error:
             self._bodies.forget_bases()
-            raise connect.translate(error, self.path, writing=True) from error
+            raise connect.translate_store_error(error, self.path, writing=True) from error
         finally:
             self._lock.release()
 
@@ -253,7 +253,7 @@ class PostgresStore(Store):
         bodies: dict[bytes, Body] = {}
         sent = [self._prepare_interaction(given, bodies) for given in many]
         stored: list[int] = []
-        for number, attempt in enumerate(connection.retries()):
+        for number, attempt in enumerate(connection.iterate_attempts()):
             if number == 1:  # what a body builds on may be gone from the server
                 bodies = {sha: body for each in sent for sha, body in each.encode_standalone().items()}
             with attempt, self._writes.borrow_connection(writing=True) as conn:
@@ -276,7 +276,7 @@ class PostgresStore(Store):
             for each in made:
                 if each.encoded is not None and each.sha256 not in bodies:
                     bodies[each.sha256] = _to_server_body(local, each, each.encoded)
-        row = tuple(map(to_pg_value, rows.to_row(one, given.described)))
+        row = tuple(map(to_pg_value, row_conversion.to_row(one, given.described)))
         return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - token
 
     def _insert_in_transaction(
@@ -288,7 +288,7 @@ class PostgresStore(Store):
         One interaction costs two round trips: one that locks and asks, one that writes and commits.
         """
         many = Counter(each.cassette_and_sample for each in sent)
-        with connection.pipeline(conn):
+        with connection.run_pipelined_transaction(conn):
             if instead_of is not None:
                 name = to_pg_text(instead_of)
                 conn.execute(_LOCK_ALL, (name,))
@@ -384,7 +384,7 @@ class PostgresStore(Store):
         if place not in self._held and place not in self._wrote:
             return  # nothing was written, so there is nothing to say
         try:
-            for attempt in connection.retries(once=self._away):
+            for attempt in connection.iterate_attempts(once=self._away):
                 with attempt, self._writes.borrow_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
@@ -413,9 +413,9 @@ class PostgresStore(Store):
             for at, text in enumerate(texts):
                 conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg_value(text)))
 
-    def delete_interactions(self, ids: Collection[int]) -> Deleted:
+    def delete_interactions(self, ids: Collection[int]) -> DeletionCounts:
         with self._changing_connection() as conn:
-            return Deleted(
+            return DeletionCounts(
                 schema_and_leases.delete_interactions(conn, list(ids)), schema_and_leases.collect_bodies(conn), None
             )
 
@@ -477,11 +477,11 @@ def _read_inserted_id(answer: Answer) -> int:
     return int(answer.fetchall()[0][0])
 
 
-def _build_body_to_store(sha: bytes, content: bytes, made: EncodedBody, base: bytes | None = None) -> Body:
+def _build_body_to_store(sha: bytes, content: bytes, made: DeltaEncodedBody, base: bytes | None = None) -> Body:
     return Body(sha, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
 
-def _to_server_body(local: sqlite3.Connection, prepared: PreparedBody, made: EncodedBody) -> Body:
+def _to_server_body(local: sqlite3.Connection, prepared: BodyToStore, made: DeltaEncodedBody) -> Body:
     """Return a body as a server's row; it names what it builds on by digest, the copy by number."""
     sha, content = prepared.sha256, prepared.content
     if made.base_id is None:

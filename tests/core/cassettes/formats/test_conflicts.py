@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Source, review_yaml
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import FileStore

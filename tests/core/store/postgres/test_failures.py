@@ -19,16 +19,16 @@ from hypothesis import given, strategies
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.postgres import connection, local_copy
 from llmproxy.core.store.postgres.connection import (
-    PostgresConnection,
+    CassettePostgresConnection,
     ServerLost,
     _build_lost_error,
     from_pg,
     to_pg_text,
 )
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
-from llmproxy.core.store.postgres.store import PostgresStore
+from llmproxy.core.store.postgres.store import PostgresCassetteStore
 from llmproxy.core.store.reader import RequestKeyChange
-from llmproxy.core.store.rows import decode_sql_text, to_sql
+from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import (
@@ -121,7 +121,7 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
 
 def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_path: Path) -> None:
     """Two who waited for the server are both answered: one looks whether it is there while the other asks it."""
-    link, used = PostgresConnection(ServerStoreAddress(team_url, team_url, tmp_path)), threading.Event()
+    link, used = CassettePostgresConnection(ServerStoreAddress(team_url, team_url, tmp_path)), threading.Event()
 
     def use() -> None:
         with link.borrow_connection(writing=False) as conn:
@@ -453,7 +453,7 @@ def test_a_statement_without_an_answer_ends_its_connection(
         conn.execute("SELECT pg_sleep(3)")
 
     with opened(team_url, tmp_path) as store:
-        assert isinstance(store, PostgresStore)
+        assert isinstance(store, PostgresCassetteStore)
         monkeypatch.setattr(local_copy, "update_copied_cassettes", hang)
         store.add_interaction(interaction(1), supersede=False)
         assert not store._writes.is_usable

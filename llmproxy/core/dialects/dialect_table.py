@@ -207,19 +207,19 @@ def _load_dialect(module: str) -> Dialect:
     return cast("Dialect", importlib.import_module(f"llmproxy.core.dialects.{module}").DIALECT)
 
 
-def find_operation_codec(operation: str) -> Codec | None:
+def find_dialect_codec(operation: str) -> Codec | None:
     row = _BY_OPERATION.get(operation)
     return None if row is None else _load_dialect(row.module).codecs[operation]
 
 
 def find_stream_end_codec(operation: str) -> Codec | None:
-    above = None if (found := find_operation_codec(operation)) else find_operation_codec(operation.partition("/")[0])
+    above = None if (found := find_dialect_codec(operation)) else find_dialect_codec(operation.partition("/")[0])
     return found or (above if above and above.below else None)
 
 
-def get_codec_or_default(operation: str) -> Codec:
+def get_dialect_codec(operation: str) -> Codec:
     """Return the codec of an operation; if the operation contains ids, the codec of the part before them."""
-    found = find_operation_codec(operation) or find_operation_codec(operation.partition("/")[0])
+    found = find_dialect_codec(operation) or find_dialect_codec(operation.partition("/")[0])
     return found or _load_dialect(ROWS[0].module).codecs[ROWS[0].operations[0]]
 
 
@@ -233,7 +233,7 @@ def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) 
     return next(own, (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status)
 
 
-def find_client_that_drops_options(headers: Headers) -> str | None:
+def find_client_degrading_retry(headers: Headers) -> str | None:
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+from llmproxy.calls_and_totals import UnusedRecording
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_call_channel, parse_user_agent_client
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import ChunkedBody, Ending, Headers, Interaction, Key, Request, Response, Usage
-from llmproxy.core.traffic.websocket_frames import convert_websocket_to_http_bodies, is_websocket_body
+from llmproxy.core.traffic.websocket_frames import extract_websocket_requests, is_websocket_body
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
-from llmproxy.proxy_calls import UnusedRecording
 
 log = logging.getLogger(__name__)
 
@@ -155,19 +155,17 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
     try:
         operation, answer = interaction.operation, interaction.response
         if operation.startswith(MCP_PREFIX):
-            from llmproxy.core.mcp_answer_replay import read_call
+            from llmproxy.core.mcp_answer_replay import read_mcp_tool_call
 
-            if (call := read_call(interaction)) is None:
+            if (call := read_mcp_tool_call(interaction)) is None:
                 return None, None, None
             return clip_text(call.arguments, LAST_USER_CHARACTERS), clip_text(call.result, ANSWER_CHARACTERS), None
         from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
-        from llmproxy.core.dialects.streams import keep_first_megabyte
+        from llmproxy.core.dialects.stream_events import keep_first_megabyte
         from llmproxy.core.dialects.usage_and_cost import compute_cost
 
         bodies = (
-            convert_websocket_to_http_bodies(answer.body)
-            if is_websocket_body(answer.headers)
-            else [interaction.request.body]
+            extract_websocket_requests(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
         )
         last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)
         said = None if last is None else clip_text(last, LAST_USER_CHARACTERS)
@@ -206,7 +204,7 @@ def to_row(interaction: Interaction, described: Described | None = None) -> tupl
     )  # fmt: skip
 
 
-def insert_made_ids_and_run_variables(
+def insert_id_and_variable_rows(
     conn: sqlite3.Connection, id_: int, name: str | bytes, sample: int, made_ids: Sequence[str], said: Sql
 ) -> None:
     made = [(id_, n, name, sample, to_sql(each)) for n, each in enumerate(made_ids)]
@@ -250,7 +248,7 @@ _DATE = re.compile(r'\["date", ?"\w+, (\d\d?) (\w+) (\d{4}) (\d\d):(\d\d):(\d\d)
 _MONTHS = {name: n for n, name in enumerate(re.findall("...", "JanFebMarAprMayJunJulAugSepOctNovDec"), 1)}
 
 
-def get_answer_unix_time(started_at: float, headers: Headers) -> float:
+def get_answer_date_or_start(started_at: float, headers: Headers) -> float:
     """Return the Unix time of an answer (`StoredCallSummary.recorded_at`)."""
     return _parse_answer_date(started_at, _dump_headers(headers))
 

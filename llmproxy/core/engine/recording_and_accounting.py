@@ -10,6 +10,7 @@ from decimal import Decimal
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from llmproxy.calls_and_totals import Call, RefusalBeforeSession
 from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_in_body, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
@@ -20,7 +21,7 @@ from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import is_complete_replayable_response
-from llmproxy.core.store.rows import Described, decode_sql_text, extract_texts_and_cost
+from llmproxy.core.store.row_conversion import Described, decode_sql_text, extract_texts_and_cost
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import (
     Interaction,
@@ -40,7 +41,6 @@ from llmproxy.errors import (
     remove_program_prefix,
 )
 from llmproxy.protocol import AFTER_HEADER, Channel, Decision, ReplayScope
-from llmproxy.proxy_calls import Call, SessionlessRefusal
 
 STALE = (
     "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
@@ -226,7 +226,7 @@ def _read_stored_usage_and_cost(store: Store, interaction: int) -> CallUsageAndC
     return CallUsageAndCost(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
 
 
-def build_call(
+def build_call_record(
     exchange: Exchange,
     status: int,
     *,
@@ -273,12 +273,12 @@ class CallAccounting:
         self._state = state
         self.prices = RecordedCostCache()
         self._targets: dict[str, tuple[str, int, bool]] = {}
-        self.strays: deque[SessionlessRefusal] = deque(maxlen=STRAYS)
+        self.strays: deque[RefusalBeforeSession] = deque(maxlen=STRAYS)
         """The last requests that were refused before a session was found."""
 
     def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
         replayed = exchange.decision is Decision.REPLAY and exchange.kept.interaction is not None
-        call = build_call(
+        call = build_call_record(
             exchange, status, target=self.redact_target(exchange.route.target),
             seconds=self._state.clock() - exchange.progress.arrived,
             priced=self.prices.find(self._state.stores.opened, exchange.kept.interaction or 0) if replayed else None,
@@ -319,5 +319,5 @@ class CallAccounting:
         self._state.journal.record_call(call)
         text = remove_program_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
         asked = method[:LONGEST_STRAY], call.target[:LONGEST_STRAY]
-        self.strays.append(SessionlessRefusal(call.at, *asked, status, text[: 2 * LONGEST_STRAY]))
+        self.strays.append(RefusalBeforeSession(call.at, *asked, status, text[: 2 * LONGEST_STRAY]))
         return call

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.amount_formatting import dollars, duration, format_count, name_some
+from llmproxy.amount_formatting import dollars, format_count, format_milliseconds, name_some
 from llmproxy.core.changes.accepted_changes import build_change_for_removed_call, digest_lookup_key
-from llmproxy.core.changes.change import Author, Change, ChangeAuthor, RefusalReason, UnrecordedTrialCall, shorten
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.changes.change import Author, CarriedOrRefusedCall, Change, ChangeOrigin, RefusalReason, shorten
+from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.sessions.journal import TrialSessionResult, read_trials
+from llmproxy.core.sessions.journal import ChangeTrialResult, read_trial_session_results
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
-from llmproxy.core.store.rows import StoredCallSummary
+from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import format_shown_path
 
@@ -75,7 +75,7 @@ class RerecordCost(NamedTuple):
         price = low if low == high else f"{low} to {high}"
         price += f" and {format_count(unknown, 'call')} of unknown price" if unknown else ""
         price = "at an unknown price" if unknown == calls + more else price
-        took = f", about {duration(self.seconds * 1000)}" if self.seconds else ""
+        took = f", about {format_milliseconds(self.seconds * 1000)}" if self.seconds else ""
         return f"to record anew: {format_count(calls, 'call')}{follows}: {price}{took}"
 
     def to_json(self) -> dict[str, Any]:
@@ -157,9 +157,9 @@ class ChangeSummary:
             yield from ("", *(self._format_effects() if self.counts["calls"] else ()))
 
 
-def summarize_recent_trials(store: Path, since: float = 0.0, command: str = "") -> ChangeSummary:
+def summarize_change_trials(store: Path, since: float = 0.0, command: str = "") -> ChangeSummary:
     """Return the results of a store's trials that ended since then (Unix time); `command`: the cassette of one."""
-    trials = read_trials(store, since)
+    trials = read_trial_session_results(store, since)
     rows: dict[tuple[str, int], dict[int, StoredCallSummary]] = {}
     if trials and store_exists(store):
         with open_store(store, writable=False, now=time.time) as database:
@@ -168,11 +168,11 @@ def summarize_recent_trials(store: Path, since: float = 0.0, command: str = "") 
                 found = sorted(database.list_summaries(*trial.cassette_and_sample), key=lambda row: row.started_at)
                 kept = {row.id: row for row in found if digest_lookup_key(row.key) not in gone}
                 rows[trial.cassette_and_sample] = kept
-    summary = group_trial_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
+    summary = group_request_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
     return replace(summary, is_of_command=all(trial.cassette == command for trial in trials))
 
 
-Recordings = Callable[[TrialSessionResult], Mapping[int, StoredCallSummary]]
+Recordings = Callable[[ChangeTrialResult], Mapping[int, StoredCallSummary]]
 """Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
@@ -193,7 +193,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def group_trial_changes(trials: Iterable[TrialSessionResult], recordings: Recordings) -> ChangeSummary:
+def group_request_changes(trials: Iterable[ChangeTrialResult], recordings: Recordings) -> ChangeSummary:
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
     bills = []
@@ -233,7 +233,7 @@ _MISSING = frozenset({RefusalReason.NO_PLACE, RefusalReason.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed_calls(trial: TrialSessionResult, recordings: Recordings) -> Iterator[Change]:
+def _find_removed_calls(trial: ChangeTrialResult, recordings: Recordings) -> Iterator[Change]:
     """Yield recorded calls that are no longer made, if a trial followed the recording to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
@@ -245,11 +245,11 @@ def _find_removed_calls(trial: TrialSessionResult, recordings: Recordings) -> It
             own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
             said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
             what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
-            yield build_change_for_removed_call(what, row.key, next(own, ChangeAuthor(Author.PROMPT)))
+            yield build_change_for_removed_call(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
 
 
 def _estimate_rerecord_cost(
-    changed: Sequence[UnrecordedTrialCall], rows: Mapping[int, StoredCallSummary]
+    changed: Sequence[CarriedOrRefusedCall], rows: Mapping[int, StoredCallSummary]
 ) -> RerecordCost:
     seen, before = {call.recording for call in changed}, 0
     after, follows = list[float | None](), 0.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from llmproxy.core.bindings.text_alignment import LISTED, ROW, build_padding_pattern
+from llmproxy.core.bindings.text_alignment import LISTED, ROW, build_any_spacing_pattern
 from llmproxy.core.bindings.value_forms import is_letter_or_digit
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
@@ -165,7 +165,7 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
     known = dict(names)
     parts: list[str] = []
     last = 0
-    literally = build_padding_pattern if LISTED.match(field.before) else re.escape
+    literally = build_any_spacing_pattern if LISTED.match(field.before) else re.escape
     gave_back = False
     for wild in _WILD.finditer(field.before):
         parts.append(literally(field.before[last : wild.start()]))
@@ -207,7 +207,7 @@ Names = tuple[tuple[str, tuple[str, ...]], ...]
 """Possible values of each bound name in a searched text."""
 
 
-def find_field_values(field: VolatileField, text: str, names: Names) -> Iterator[VolatileMatch]:
+def find_volatile_field_values(field: VolatileField, text: str, names: Names) -> Iterator[VolatileMatch]:
     """Yield a volatile field's values in a text, in order; only for fields at `LINE` and `TEXT`."""
     for found in _compile_anchor(field, names).finditer(text):
         start, end = found.span("value")

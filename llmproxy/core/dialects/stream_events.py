@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from llmproxy.core.dialects.codecs import find_stream_end_codec
+from llmproxy.core.dialects.dialect_table import find_stream_end_codec
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Ending
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
@@ -446,7 +446,7 @@ def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: 
     return Ending.COMPLETE if finished else Ending.UNTERMINATED
 
 
-def decide_response_ending(
+def classify_response_ending(
     operation: str, stream: bool, status: int, content_type: str, body: bytes, http_ended: bool
 ) -> Ending:
     """Decide how a response ended: from its content if the dialect has a terminator, else from HTTP's framing."""

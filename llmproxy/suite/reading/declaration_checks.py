@@ -41,7 +41,7 @@ def filter_mappings_in_list(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
-class ScenarioNameChecker:
+class ScenarioVariableChecker:
     def __init__(self, problems: Problems, doubts: Problems) -> None:
         self.problems, self.doubts = problems, doubts
         self.values: dict[str, object] = {}

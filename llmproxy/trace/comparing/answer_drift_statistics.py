@@ -18,7 +18,7 @@ from itertools import combinations, islice
 from math import comb, log2, prod, sqrt
 from statistics import fmean
 
-from llmproxy.core.dialects.streams import detect_framing, list_stream_events
+from llmproxy.core.dialects.stream_events import detect_framing, list_stream_events
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
 
@@ -106,7 +106,7 @@ def extract_answer_properties(interaction: Interaction) -> AnswerProperties:
         ),
         legible=any(kinds) and not (said and said.unknown),
         kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
-        finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_language(text),
+        finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_natural_language(text),
         model=opened.answer_model,
     )  # fmt: skip
 
@@ -126,7 +126,7 @@ def _walk_member_types(value: object, path: str = "") -> Iterator[tuple[str, str
         yield path, "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
 
 
-def detect_language(text: str) -> str:
+def detect_natural_language(text: str) -> str:
     """Return the language of a text by its script and function words: ``en``; empty if unclear."""
     for name, script in _SCRIPTS:
         if len(script.findall(text)) * 3 > len(text):
@@ -137,7 +137,7 @@ def detect_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def list_new_refusals(new: Sequence[AnswerProperties]) -> list[str]:
+def list_distinct_refusals(new: Sequence[AnswerProperties]) -> list[str]:
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
 
@@ -213,7 +213,7 @@ def compute_statistic[Answer](
     return StatisticWithPermutations(means[0] - middle, tuple(mean - middle for mean in means))
 
 
-def compute_p_value(
+def compute_permutation_p_value(
     calls: Sequence[StatisticWithPermutations], *, both: bool = False, seed: int = 0, drawn: int = DRAWN
 ) -> float:
     """Return the probability of a sum at least as large as the observed one if nothing has changed.
@@ -265,5 +265,5 @@ def estimate_power(sizes: Sequence[tuple[int, int]], share: float) -> float:
                     answers[:old], answers[old:], lambda one, two: float(one != two)
                 )
             calls.append(known[answers, old])
-        found += compute_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= ALPHA
+        found += compute_permutation_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= ALPHA
     return found / _SIMULATED

@@ -22,7 +22,7 @@ from pathlib import Path
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.cassettes import anonymized_export
-from llmproxy.core.cassettes.anonymized_export import anonymize, anonymize_interaction, read_cassette_head_notes
+from llmproxy.core.cassettes.anonymized_export import anonymize, anonymize_interaction, read_cassette_header_notes
 from llmproxy.core.cassettes.formats import (
     Source,
     find_matching_format,
@@ -36,8 +36,8 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_notes, write_cassette_notes
-from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Readable, was_abandoned_twice
-from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.reader import KeyedRecording, LastFileSync, StoreReader, was_abandoned_twice
+from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
@@ -100,7 +100,7 @@ class CassetteDir:
     def _read_cassette_name(self, path: Path) -> str:
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
-        inside = review_yaml.read_name(head) if review_yaml.recognises(head) else ""
+        inside = review_yaml.read_cassette_name(head) if review_yaml.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
@@ -196,7 +196,7 @@ class CassetteDir:
 
     def save_cassette(
         self,
-        store: Readable,
+        store: StoreReader,
         cassette: str,
         *,
         force: bool = False,
@@ -273,7 +273,7 @@ def build_slug(name: str, *, unique: bool = False) -> str:
     return f"{_DEVICE.sub(r'\1-\2', plain)[: _NAME - 9]}-{digest}"
 
 
-def _format_cassette(store: Readable, cassette: str) -> bytes | None:
+def _format_cassette(store: StoreReader, cassette: str) -> bytes | None:
     recorded = anonymized_export.to_anonymized_records(
         store.iter_interactions(cassette), read_cassette_notes(store, cassette)
     )
@@ -283,7 +283,7 @@ def _format_cassette(store: Readable, cassette: str) -> bytes | None:
     return review_yaml.dumps(recorded, cassette, fork, unfinished=unfinished).encode()
 
 
-def _has_unfinished_recording(store: Readable, cassette: str) -> bool:
+def _has_unfinished_recording(store: StoreReader, cassette: str) -> bool:
     return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
 
 
@@ -309,7 +309,7 @@ def _read_file_interactions(
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return strip_store_data_of_interactions(found), skipped, read_cassette_head_notes(recorded, source.name)
+    return strip_store_data_of_interactions(found), skipped, read_cassette_header_notes(recorded, source.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +370,7 @@ def _begin_writing_when_free(store: Store, name: str, sample: int, wait: Callabl
             return
 
 
-def _check_recordings_in_store(path: Path, store: Readable, cassette: str) -> None:
+def _check_recordings_in_store(path: Path, store: StoreReader, cassette: str) -> None:
     """Raise unless all recordings of a file are, or once were, in the store (superseded ones count)."""
     kept = format_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."

@@ -356,7 +356,7 @@ class Miss:
     """Whether the model got the miss as a tool result, so that the run continued."""
 
 
-class SessionlessRefusal(NamedTuple):
+class RefusalBeforeSession(NamedTuple):
     """A request that was refused before a session was found."""
 
     at: float
@@ -415,7 +415,7 @@ def find_strict_violations(
     return tuple(filter(None, doubts))
 
 
-def find_carried_or_stale_exit(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
+def find_fail_on_exit_code(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
     """Return exit code and reason of an option that a run violated; `carried`, `stale`: options set."""
     if carried and totals.carried:
         return Exit.CARRIED, explain_exit(Exit.CARRIED, "--fail-on-carried", describe_replay_hits(totals))

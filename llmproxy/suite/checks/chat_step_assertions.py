@@ -30,7 +30,7 @@ from llmproxy.suite.checks.tools import (
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    build_unclear,
+    build_unclear_assertion,
     check_number,
     check_value,
     check_values_at_paths,
@@ -156,7 +156,7 @@ def _compare_with_snapshot(context: StepCheckContext, step: StepBase, what: str,
     return made if known == seen else replace(made, status=Status.FAILED, message=message)
 
 
-def check_response(context: StepCheckContext, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
+def check_answer_assertions(context: StepCheckContext, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
     made = check_text(wanted, answer, context.scope)
     if wanted.snapshot:
         seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
@@ -251,7 +251,7 @@ def _decimal_to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def read_declared_history_edits(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
+def read_agent_declared_edits(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
     """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
     found: dict[str, HistoryEditFinding] = {}
     for answer in answers:
@@ -282,7 +282,7 @@ def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
     )
 
 
-def merge_history_edit_findings(
+def add_declared_history_edits(
     seen: HistoryEditFindings, said: Mapping[str, HistoryEditFinding]
 ) -> HistoryEditFindings:
     return HistoryEditFindings(
@@ -349,10 +349,10 @@ class _MessageProcessingCheck:
         name, about = f"{self.path}.activated", dict[str, Any](expected=wanted, actual=finding.activated)
         about |= {"where": finding.where, "evidence": finding.evidence}
         if finding.activated is None:
-            return build_unclear(name, finding.reason, **about)
+            return build_unclear_assertion(name, finding.reason, **about)
         if finding.activated and EVIDENCE.index(finding.evidence) < EVIDENCE.index(self.least):
             hint = f"it is only {finding.evidence}, and minEvidence is {self.least}"
-            return build_unclear(name, f"{finding.reason}; {hint}", **about)
+            return build_unclear_assertion(name, f"{finding.reason}; {hint}", **about)
         was = "was not at work" if wanted else "was at work"
         message = f"the {self.name} {was} in this step: {finding.reason}"
         return assertion(name, message, holds=finding.activated is wanted, **about)
@@ -377,13 +377,13 @@ class _MessageProcessingCheck:
         if not finding.summaries:
             unread = finding.summaries is None
             reason = "the summary is encrypted, nobody can read it" if unread else "no summary was seen"
-            return build_unclear(name, f"{reason}: {finding.reason}", **about | {"evidence": "unobservable"})
+            return build_unclear_assertion(name, f"{reason}: {finding.reason}", **about | {"evidence": "unobservable"})
         if not word:
-            return build_unclear(name, "an empty text is in every text", **about)
+            return build_unclear_assertion(name, "an empty text is in every text", **about)
         text = "\n".join(finding.summaries)
         holds = (word.casefold() in text.casefold()) is wanted
         if holds and not wanted and (hidden := explain_replaced_secret(text)):
-            return build_unclear(name, hidden, **about)
+            return build_unclear_assertion(name, hidden, **about)
         message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {quote(text, 300)}"
         return assertion(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
 
@@ -410,8 +410,8 @@ def evaluate_step_traffic_assertions(
         names = [f"tools.{name}" for name in step.tools or ()]
         names += [f"serverTools.{name}" for name in step.server_tools or ()]
         names += [key for key in step.traffic_assertion_keys if key not in ("tools", "serverTools")]
-        return [build_unclear(name, reason) for name in names], measured
-    made = find_unclear_tool_checks(step, measured)
+        return [build_unclear_assertion(name, reason) for name in names], measured
+    made = find_undecidable_tool_checks(step, measured)
     if not made:
         tools = check_expected_tool_calls(
             step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted
@@ -435,12 +435,12 @@ def evaluate_step_traffic_assertions(
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
-        said = read_declared_history_edits(answer for index, answer in context.declared if index == window.index)
-        made += check_history_edits(step.message_processing, merge_history_edit_findings(found, said), context.scope)
+        said = read_agent_declared_edits(answer for index, answer in context.declared if index == window.index)
+        made += check_history_edits(step.message_processing, add_declared_history_edits(found, said), context.scope)
     return made, measured
 
 
-def find_unclear_tool_checks(step: Talk, measured: AgentActivity) -> list[Assertion]:
+def find_undecidable_tool_checks(step: Talk, measured: AgentActivity) -> list[Assertion]:
     about_all = [  # a flag may be off
         ("onlyTools", bool(step.only_tools)), ("toolOrder", step.tool_order is not None),
         ("totalToolCalls", step.total_tool_calls is not None), ("toolsSnapshot", bool(step.tools_snapshot)),
@@ -449,10 +449,10 @@ def find_unclear_tool_checks(step: Talk, measured: AgentActivity) -> list[Assert
     reason, where = explain_toolless_api(measured), ""
     if not reason and measured.unreadable:
         reason, where = explain_unreadable_answers(measured), measured.unreadable[0].label
-    return [build_unclear(name, reason, where=where) for name in names] if reason else []
+    return [build_unclear_assertion(name, reason, where=where) for name in names] if reason else []
 
 
-def find_uncounted_hosted_tools(step: Talk, measured: AgentActivity) -> list[str]:
+def find_hosted_tools_left_out(step: Talk, measured: AgentActivity) -> list[str]:
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
         return []

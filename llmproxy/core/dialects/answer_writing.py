@@ -11,12 +11,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.dialect_table import (
     Json,
     RequestedAnswerFormat,
     SpokenTurn,
-    find_operation_codec,
-    get_codec_or_default,
+    find_dialect_codec,
+    get_dialect_codec,
 )
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -30,22 +30,22 @@ _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 def can_build_provider_answer(operation: str) -> bool:
-    codec = find_operation_codec(operation)
+    codec = find_dialect_codec(operation)
     return codec is not None and codec.write is not None
 
 
 def has_tool_arguments_as_text(operation: str, *, stream: bool) -> bool:
     """Return whether an answer's tool arguments are text, which may be incomplete, and not an object."""
-    codec = get_codec_or_default(operation)
+    codec = get_dialect_codec(operation)
     return codec.text_streamed if stream else codec.text_whole
 
 
-def write_answer(
+def build_provider_answer(
     operation: str, body: bytes, target: str, model: str | None, said: Message, *, stream: bool, call: int,
     finish: str = "", usage: Mapping[str, int] | None = None,
 ) -> Response:  # fmt: skip
     """Return the answer for the agent's `call`-th call of a model. Raises LookupError: this cannot be built."""
-    if (writer := get_codec_or_default(operation).write) is None:
+    if (writer := get_dialect_codec(operation).write) is None:
         raise LookupError(operation)
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
     calls = tuple(
