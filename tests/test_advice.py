@@ -175,8 +175,6 @@ def test_changes_are_listed_of_the_command_that_was_typed(started_by: str, typed
     assert again.format_changes_command("c", "llmproxy.db") == typed
 
 
-# -- typed as printed
-
 FLAGS: dict[str, object] = {
     "mode": "replay",
     "host": "0.0.0.0",
@@ -342,8 +340,6 @@ def test_a_command_is_whole_or_says_that_it_is_not() -> None:
     assert format_store_option("llmproxy.db") == ""
     assert format_store_option("a b.db") == " --store 'a b.db'"
 
-
-# -- this package
 
 GIT = {"url": "https://example.com/llmproxy.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
 

@@ -168,8 +168,6 @@ class World:
         asked = dialect.request([("user", "judge")], TOOLS, stream=False)
         yield Exchange(dialect, asked, pieces=(dialect.whole(said),), party="judge")
 
-    # -- a conversation
-
     def say(self, talk: Talk, step: Step, words: str) -> Generator[Exchange]:
         """Say something to the agent; it goes on until its model calls no more tools."""
         talk.turns.append(("user", words))

@@ -122,8 +122,6 @@ class Life:
         pieces = tuple(self.dialect.stream(said)) if self.stream else (self.dialect.whole(said),)
         return Exchange(self.dialect, request, kind=self.dialect.kind if self.stream else JSON_TYPE, pieces=pieces)
 
-    # -- what becomes of old messages
-
     def tidy(self, step: Chapter) -> Generator[Exchange]:
         starts = [n for n, (kind, _) in enumerate(self.turns) if kind == "user" and count_of(self.turns[:n]) > 1]
         at = self.random.choice([*starts, len(self.turns)] if self.policy == "condense" else starts or [0])
@@ -177,9 +175,6 @@ class Life:
             step.done.setdefault("pruner", []).append({"partsRemoved": removed})
             step.clear = step.clear and not self.repeats
             self.turns = [*old, *self.turns[at:]]
-
-
-# -- what suites say, and whether it is true --------------------------------------------------------------------------------
 
 
 def claim(random: Random, step: Chapter) -> Json:

@@ -129,9 +129,6 @@ class Clerk:
         self.same = self.same or self.gone.get(key) == self.rows[key]
 
 
-# -- what suites say, and whether it is true --------------------------------------------------------------------------------
-
-
 def claim_created(random: Random) -> Json:
     """Think of something that a suite may say about new rows."""
     said: Json = {"entity": "tasks"}

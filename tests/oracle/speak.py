@@ -100,9 +100,6 @@ def told(turns: Sequence[Turn]) -> tuple[str, Sequence[Turn]]:
     return (turns[0][1], turns[1:]) if turns and turns[0][0] == "system" else ("You keep tasks.", turns)
 
 
-# -- OpenAI's chat completions ---------------------------------------------------------------------------------------------
-
-
 def _chat_calls(said: Said) -> list[Json]:
     return [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
@@ -159,9 +156,6 @@ def _chat_pieces(said: Said) -> Iterable[tuple[str, Json]]:
         for text in rest:
             yield delta({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
     yield delta({}, "stop")
-
-
-# -- OpenAI's responses ----------------------------------------------------------------------------------------------------
 
 
 def _items(said: Said) -> list[Json]:
@@ -221,9 +215,6 @@ def _responses_pieces(said: Said) -> Iterable[tuple[str, Json]]:
     yield event("response.completed", response=_responses_answer(said))
 
 
-# -- Anthropic's messages --------------------------------------------------------------------------------------------------
-
-
 def _blocks(said: Said) -> list[Json]:
     blocks: list[Json] = [{"type": "text", "text": said.text}] if said.text else []
     for call in said.calls:
@@ -279,9 +270,6 @@ def _messages_pieces(said: Said) -> Iterable[tuple[str, Json]]:
     yield "message_stop", {"type": "message_stop"}
 
 
-# -- Gemini ----------------------------------------------------------------------------------------------------------------
-
-
 def _parts(said: Said) -> list[Json]:
     parts: list[Json] = [{"text": said.text}] if said.text else []
     for call in said.calls:
@@ -318,9 +306,6 @@ def _gemini_pieces(said: Said) -> Iterable[tuple[str, Json]]:
     yield "", _candidates([], "STOP")
 
 
-# -- Ollama ----------------------------------------------------------------------------------------------------------------
-
-
 def _ollama_message(said: Said) -> Json:
     calls: list[Json] = [
         {"function": {"name": call.name, "arguments": call.arguments}} for call in said.calls if not call.hosted
@@ -348,9 +333,6 @@ def _ollama_pieces(said: Said) -> Iterable[tuple[str, Json]]:
         yield "", {"model": "m", "message": {"role": "assistant", "content": text}, "done": False}
     yield "", {"model": "m", "message": _ollama_message(replace(said, text="")), "done": False}
     yield "", {"model": "m", "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}
-
-
-# -- Bedrock's converse ----------------------------------------------------------------------------------------------------
 
 
 def _converse_blocks(said: Said) -> list[Json]:

@@ -282,9 +282,6 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
     assert [each["scenario"] for each in ended.scenarios] == ["weather [1: t::a]", "weather [2: t::b]"]
 
 
-# -- files
-
-
 def test_what_is_no_part_is_named(tmp_path: Path) -> None:
     """A whole test, a test that ended before it began, another version, another program's file: each is said, with its name."""
     whole = write(tmp_path, "whole", made.whole_test(made.NAMES))

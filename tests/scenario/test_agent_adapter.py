@@ -62,9 +62,6 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
     assert AdapterAttributes.of_adapter(agent).who == "the echo y"
 
 
-# -- What an adapter finds around it: in a run, and without one
-
-
 def around(given: AgentInput) -> tuple[Any, ...]:
     told = (is_conversation_unscripted(given), get_scenario_description(given))
     return *told, find_scenario_session(given), get_wire_tool_calls(given)

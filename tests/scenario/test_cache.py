@@ -77,9 +77,6 @@ def talk(agent: AgentAdapter, **given: Any) -> ScenarioResult:
     return play(agent, script=script, proxy=False, **given)
 
 
-# -- the rows of section 2
-
-
 def test_row_1_a_second_run_calls_nothing() -> None:
     """A function of the messages, a method that takes the whole input: ids are in no key, and the run says so."""
     agents = Asks(), Asks()
@@ -329,9 +326,6 @@ def test_row_10_strict_replay_statistics_and_single_flight(monkeypatch: pytest.M
     assert calls == [1, 1]
 
 
-# -- beyond them
-
-
 class Holder:
     @cache
     @staticmethod
@@ -471,8 +465,6 @@ def test_the_names_of_the_original_are_there(folder: Path) -> None:
     memory.clear()
     assert entries() == 0
 
-
-# -- the documented examples, in two processes
 
 EXAMPLES = """
 import asyncio, datetime, json, os

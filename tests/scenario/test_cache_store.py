@@ -54,9 +54,6 @@ def place(store: CacheStore, key: str = "k", cache_key: str = "v1") -> CacheSlot
     return CacheSlot(store, key, "m.f", cache_key, 1)
 
 
-# -- the file
-
-
 def test_the_environment_says_where(tmp_path: Path) -> None:
     """A folder, the home where nothing is said; empty is off, and so is the mode; ~ is the home."""
 
@@ -198,9 +195,6 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         put(CacheStore(tmp_path / "taken" / "cache.db"), "a")
 
 
-# -- looking after it
-
-
 def test_listing_counts_hits(store: CacheStore) -> None:
     """Bytes and hits of all processes; newest first, by name."""
     store.put("a", "12345", name="m.f", cache_key="v1", sample=2, now=1000.0)
@@ -224,9 +218,6 @@ def test_clearing_forgets_what_is_named(store: CacheStore) -> None:
     assert store.clear("g") == 1
     assert store.clear() == 2
     assert store.list() == []
-
-
-# -- who makes a value
 
 
 class Maker:

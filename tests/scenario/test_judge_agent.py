@@ -66,9 +66,6 @@ def judged(*steps: Step, forced: bool = True, given: AgentInput | None = None, *
         return said, bodies(provider)
 
 
-# -- verdicts
-
-
 def test_all_passed_is_success() -> None:
     """Every criterion with its finding, and the judge's own words."""
     result, _ = judged(finish("passed", "passed", evidence=["On its way"]))
@@ -130,9 +127,6 @@ def test_an_empty_criterion_is_refused() -> None:
         JudgeAgent(model=MODEL, criteria="polite")
 
 
-# -- without criteria
-
-
 def test_without_criteria_a_demanded_verdict_fails_without_a_call() -> None:
     """There is nothing to judge against, and nobody is asked; a run ends without conclusion (row 14)."""
     result, asked = judged(criteria=None)
@@ -140,9 +134,6 @@ def test_without_criteria_a_demanded_verdict_fails_without_a_call() -> None:
     assert result.reasoning == "TestingAgent was called as a judge, but it has no criteria to judge against"
     result = play(Agent(), User(), JudgeAgent(model=MODEL), max_turns=2)
     assert (result.success, result.reasoning) == (False, "Reached maximum turns (2) without conclusion")
-
-
-# -- what it sees
 
 
 def test_it_sees_a_transcript_and_ends_on_the_user() -> None:
@@ -186,9 +177,6 @@ def test_an_empty_conversation_can_be_judged() -> None:
     assert "(nothing was said)" in words(judged(finish("failed", "failed"), given=given)[1][0])
 
 
-# -- when it decides
-
-
 def test_it_knows_its_last_turn() -> None:
     """Row 14: in the last turn the same call demands the verdict; there is no extra one."""
     with model(go_on(), go_on(), finish("passed")) as (config, provider):
@@ -230,9 +218,6 @@ def test_min_turns_spares_the_calls() -> None:
     assert judged(finish("passed", "passed"), min_turns=9)[0].success
 
 
-# -- which model
-
-
 @pytest.mark.parametrize("kind", [JudgeAgent, UserSimulatorAgent])
 def test_no_model_is_refused_with_what_to_write(kind: type[Any]) -> None:
     """The error comes when the judge or the user is made, not in the middle of a run, and says TestingAgent."""
@@ -271,9 +256,6 @@ def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple
         ruling = asyncio.run(question(*texts, forced=forced).ask_judge(config, "judge", None))
         provider.finish()
         return ruling, provider
-
-
-# -- on the wire
 
 
 async def ask_all(url: str, cassette: str, key: str | None, forced: bool) -> list[Any]:
@@ -399,9 +381,6 @@ def test_a_miss_is_told_in_our_words_by_each_provider(wire: Any) -> None:
         assert "What to do:\n  1. " in str(error)
 
 
-# -- the way down
-
-
 def test_a_refused_choice_is_asked_as_required() -> None:
     """Row 37: some models take tools, but none by name."""
     ruling, provider = put(refusal(NO_CHOICE), finish("passed"))
@@ -437,8 +416,6 @@ def test_who_refuses_everything_is_an_error() -> None:
             asyncio.run(question().ask_judge(config, "judge", None))
         assert len(provider.requests) == 4
 
-
-# -- answers that are none
 
 ODD = {
     "prose": (step(say="I think it is fine."), r"Invalid response from judge agent, tool calls not found: 'I think"),
@@ -591,8 +568,6 @@ def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
     assert estimate_tokens("abcd" * 10) == 10
     assert len(lookup.format_outline().splitlines()) == 40
 
-
-# -- What votes come to
 
 WORDS = {"p": CriterionStatus.PASSED, "f": CriterionStatus.FAILED, "i": CriterionStatus.INCONCLUSIVE}
 

@@ -72,9 +72,6 @@ def test_a_number_of_judges_that_there_is_not_is_refused(judges: Any) -> None:
         JudgeAgent(judges=judges, model=MODEL)
 
 
-# -- through the proxy
-
-
 class Looking(scenario.AgentAdapter):
     """An agent that calls a model with a tool by the run's session, and tells nobody about the tool."""
 

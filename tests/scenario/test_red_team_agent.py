@@ -141,9 +141,6 @@ def test_what_cannot_be_meant_is_refused() -> None:
         play(attack(config, 1), Parrot("x"))
 
 
-# -- No disguise is put on twice
-
-
 def test_what_is_code_already_is_seen() -> None:
     """A sentence and a short word are none; what each technique makes of a message is compared in test_today."""
     assert is_probably_encoded(base64.b64encode(b"x" * 40).decode())

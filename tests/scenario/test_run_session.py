@@ -64,8 +64,6 @@ class Calls(AgentAdapter):
         return "done"
 
 
-# -- eight ways to ask a model -----------------------------------------------------------------------------------------
-
 MESSAGE: Callable[[str], list[dict[str, str]]] = lambda text: [{"role": "user", "content": text}]  # noqa: E731
 
 
@@ -408,9 +406,6 @@ def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
         _OWN.end_proxy()
     with pytest.raises(MachineError):
         asyncio.run(run(url))
-
-
-# -- Work that an interruption does not leave half done
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -42,9 +42,6 @@ def spoke(*steps: Step, talk: list[Message] | None = None, **how: Any) -> tuple[
         return answer, bodies(provider)
 
 
-# -- what it is and sees
-
-
 def test_the_default_model_is_used() -> None:
     """A name or a ModelConfig, which also gives key, temperature and limit."""
     ScenarioConfig.configure(default_model=MODEL)
@@ -118,9 +115,6 @@ def test_a_persona_is_part_of_the_prompt() -> None:
         UserSimulatorAgent(model=MODEL, persona="nobody")
 
 
-# -- what it says
-
-
 def test_an_empty_answer_is_asked_for_again() -> None:
     """Row 32: twice, with the same request; reasoning alone is empty too, and no run goes on with an empty message."""
     answer, requests = spoke(step(say=""), raw({"content": "<think>hm</think>"}), step(say="hi"))
@@ -129,9 +123,6 @@ def test_an_empty_answer_is_asked_for_again() -> None:
     with pytest.raises(ModelError, match=r"No response from LLM: .* answered nothing in 3 attempts"):
         spoke(step(say=""), step(say=""), step(say=""))
     assert spoke(step(say="<think>pretend</think>where is it?"))[0]["content"] == "where is it?"
-
-
-# -- when it leaves
 
 
 def alone(*steps: Step, **how: Any) -> tuple[Any, list[dict[str, Any]]]:
@@ -177,9 +168,6 @@ def test_in_a_script_nobody_leaves() -> None:
         assert not any("tools" in request for request in bodies(provider))
 
 
-# -- lines
-
-
 def test_lines_need_no_model() -> None:
     """They are said in order; then the user leaves, and the judge decides, or a model goes on."""
     judge = Judge()
@@ -210,9 +198,6 @@ def test_a_script_that_wants_more_lines_is_told() -> None:
     with pytest.raises(TypeError, match=r"lines=\['one'\]"):
         UserSimulatorAgent(lines="one")
     assert isinstance(ClosingMessages(), list)
-
-
-# -- through the proxy
 
 
 def test_a_run_is_recorded_and_replayed(tmp_path: Path) -> None:
@@ -254,9 +239,6 @@ def test_several_users_of_one_run_have_one_party(tmp_path: Path) -> None:
     with near("replay", tmp_path / "x.db") as px:
         second = play(*users, Agent(), proxy=px.url, name="two", script=script)
     assert said(first) == said(second) == ["a", "b"]
-
-
-# -- Personas are data: by name, file, text or value
 
 
 def test_those_that_come_along_say_something() -> None:

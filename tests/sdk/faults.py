@@ -180,8 +180,6 @@ def _conductor(px: Proxy) -> Iterator[Conductor]:
         yield conductor
 
 
-# -- what is said of it --------------------------------------------------------------------------------------------------------------
-
 NOTHING, RETRIES, RAISES, WAITS, QUIET = "", "retries", "raises", "waits", "quiet"
 MISSED = "no recorded response"
 """Stands in the message of who went on with what came, and asked what nobody recorded."""

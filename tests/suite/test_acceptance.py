@@ -76,9 +76,6 @@ def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytes
             assert bool(p.requests) is (mode == "record")
 
 
-# -- broken --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Rig:
     """A proxy that records, a provider that plays the model, the suite."""
@@ -159,9 +156,6 @@ def test_an_agent_that_goes_past_the_proxy_passes_nothing(running: Rig) -> None:
         wrong = found.told.assertion(name)
         assert (wrong.status, "did not pass the proxy" in wrong.message) == (Status.ENVIRONMENT_ERROR, True)
     assert found.tested.exit_code == 3
-
-
-# -- from a session ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -222,8 +222,6 @@ def make_world(rng: random.Random, made: Sequence[str]) -> World:
     return World(values, rng.randint(0, 10**6))
 
 
-# -- requests and answers ------------------------------------------------------------------------------------------------------------------
-
 SPOKEN = {each.operation: each for each in DIALECTS if each.name != "ollama"}
 
 

@@ -58,9 +58,6 @@ def tools(*calls: str | tuple[str, Any] | tuple[str, Any, Any], **changes: Json)
     return cassette
 
 
-# -- recordings
-
-
 SYSTEM = {"role": "system", "content": "Be brief."}
 USAGE = Usage(input=100, output=20, cached=30, cache_written=None, reasoning=5)
 

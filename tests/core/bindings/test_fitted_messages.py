@@ -145,9 +145,6 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
 
 
-# -- a recorded request in this run's words
-
-
 @pytest.mark.parametrize("operation", REQUESTS)
 def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
     """Who speaks, and what a tool was asked and answered, stands in the message itself."""

@@ -272,9 +272,6 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
     assert isinstance(learn_volatile_fields(bindings, old, new), Mismatch)
 
 
-# -- names of volatile fields say to a person what varies
-
-
 @pytest.mark.parametrize(("before", "called", "kind", "name"), [
     ("-rw-r--r-- 1 ann ann 9 ", "", "time", "file_time"),
     ("drwxr-xr-x ", "", "integer", "file_links"),
@@ -313,9 +310,6 @@ def test_a_bare_id_is_that_of_the_thing_that_the_tool_makes(tool: str, name: str
 def test_two_slots_have_two_names() -> None:
     """Numbered, in the order in which they were learned."""
     assert name_volatile_field("made ", "", "hex", "t", {"made", "made_2"}) == "made_3"
-
-
-# -- whether a tool's result came from the agent's machine
 
 
 @pytest.mark.parametrize(("tool", "arguments", "foreign"), [

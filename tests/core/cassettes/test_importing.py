@@ -381,9 +381,6 @@ def test_stores_of_different_versions_are_refused(
     assert not (tmp_path / "all.db").exists()
 
 
-# -- folders
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
     def make(name: str, many: Sequence[Interaction]) -> Path:

@@ -136,9 +136,6 @@ def _edit_results(thread: Thread, tool: str, edit: Callable[[str], str], *, last
     return first
 
 
-# -- edits that may be carried -----------------------------------------------------------------------------------------
-
-
 def _reword_system(rng: random.Random, now: Thread, right: Expected, dialect: Dialect) -> None:
     now.system[now.system.index(rng.choice(["Be brief.", "Never guess."]))] += " And be kind."
     right.always.add("system prompt")
@@ -203,9 +200,6 @@ def _add_default(rng: random.Random, now: Thread, right: Expected, dialect: Dial
 
 GOOD = (_reword_system, _add_system, _widen_tool, _add_tool, _drop_tool, _warm, _set_beta, _reword_result, _lose_tool,
         _add_default)  # fmt: skip
-
-
-# -- lies --------------------------------------------------------------------------------------------------------------
 
 
 def _next_call(now: Thread, turn: int) -> int:
@@ -352,9 +346,6 @@ LIES: dict[str, Callable[..., None]] = {
     "no tools": _forbid_tools, "two answers": _ask_for_two, "limit": _limit, "arguments": _other_arguments,
     "tool": _other_tool, "half an answer": _lose_a_call, "history": _other_history, "cut": _cut,
 }  # fmt: skip
-
-
-# -- cases -------------------------------------------------------------------------------------------------------------
 
 
 def case(seed: int, lie: str | None = None) -> Case:

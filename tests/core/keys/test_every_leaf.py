@@ -42,9 +42,6 @@ def key(method: str, target: str, headers: Headers = (), body: bytes = b"") -> K
     return build_key(canonicalize(request, where, Rules(), lambda _: None))
 
 
-# -- bodies ----------------------------------------------------------------------------------------------------------------
-
-
 class Maker:
     """Makes the body that has everything a shape has rules for, and notes where each rule stands."""
 
@@ -195,8 +192,6 @@ def test_a_stream_flag_counts_as_it_is_unless_it_says_what_it_should(value: obje
     assert len(keys) == 3
     assert key("POST", "/v1/chat/completions", (), json.dumps({**body, "stream": False}).encode()) in keys
 
-
-# -- heads -----------------------------------------------------------------------------------------------------------------
 
 KNOWN = [
     ("POST", "/v1/chat/completions", b'{"model":"m","messages":[]}'),
@@ -356,8 +351,6 @@ def test_a_method_counts_as_it_is_written(target: str) -> None:
     keys = {key(method, target, (("content-type", "application/json"),), b"{}") for method in METHODS}
     assert len(keys) == len(METHODS)
 
-
-# -- URLs ------------------------------------------------------------------------------------------------------------------
 
 DIFFERENT = [
     *(f"/openai/v1/x?{name}={value}" for name in ("key", "token", "signature", "sig", "code", "password", "page")

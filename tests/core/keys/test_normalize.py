@@ -227,8 +227,6 @@ def test_canonicalising_twice_is_canonicalising_once() -> None:
     assert canonical(CHAT, once.body).body == once.body
 
 
-# -- properties over real traffic ------------------------------------------------------------------------------------------
-
 Case = tuple[Request, Route, dict[str, Any]]
 
 

@@ -170,9 +170,6 @@ def test_another_question_is_told_from_an_edit(recorded: Canonical, asked: Canon
     assert known(find_nearest_recording(asked, [(1, recorded)])).is_other_question is question
 
 
-# -- places: as much of both values as a person reads
-
-
 def test_a_text_keeps_what_surrounds_its_difference() -> None:
     """The rest is counted, not kept, however long it is."""
     old, new = (f"{'a' * 1_000_000}{word}{'b' * 500_000}" for word in ("one", "two"))
@@ -205,9 +202,6 @@ def test_places_begin_with_what_people_edit_and_are_bounded() -> None:
         "parameter temperature", "message 1 (user)", "message 2 (user)",
     ]  # fmt: skip
     assert [each.place for each in found.differences] == [each["where"] for each in found.places]
-
-
-# -- rules that are proved before they are suggested
 
 
 def chat(system: str, user: str = "hi", **more: object) -> dict[str, object]:

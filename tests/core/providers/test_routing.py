@@ -318,9 +318,6 @@ def test_real_traffic_is_known(traffic: Path) -> None:
     assert seen["openai"] >= 400, seen
 
 
-# -- base-URL variables become upstreams
-
-
 @pytest.mark.parametrize(("typed", "env", "upstreams"), [
     ({}, {"OPENAI_BASE_URL": "https://gw.example/openai/v1"},
      (("openai", "https://gw.example/openai/v1", SettingSource(SettingLayer.ENVIRONMENT, "OPENAI_BASE_URL")),)),

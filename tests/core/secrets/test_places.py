@@ -169,8 +169,6 @@ def test_real_answers_are_changed_only_where_a_link_is_signed(traffic: Path) -> 
     assert seen > 700
 
 
-# -- disguises ---------------------------------------------------------------------------------------------------------
-
 KEYS = {
     "openai": "sk-proj-" + "aB3dE5fG7hJ9kL1mN0pQ2rS4tU6vW8xY" * 5,
     "long": "sk-ant-api03-" + "Qw7eRt5yUi3oPa1sDf9gHj0kLz8xCv6b" * 8,

@@ -102,9 +102,6 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
     assert [replayed in each.notes for each in (again, live)] == [True, False]
 
 
-# -- A recorded user's lines, the agent of today
-
-
 def message(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 

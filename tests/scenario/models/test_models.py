@@ -32,9 +32,6 @@ def ask(config: ModelConfig, session: RunSession | None = None, **more: Any) -> 
     return asyncio.run(complete(**{"model": config, "messages": HI, "party": "judge", "session": session, **more}))
 
 
-# -- what is sent
-
-
 def test_no_tools_key_without_tools() -> None:
     """Some models refuse an empty list of tools; what was not chosen is not sent, the user's key is (row 19)."""
     with model(step(user="hi", say="hello")) as (config, provider):
@@ -63,9 +60,6 @@ def test_a_chosen_temperature_is_never_dropped() -> None:
         with pytest.raises(SettingsError, match="refuses temperature=0:"):
             ask(served(provider, temperature=0.0))
         assert len(provider.requests) == 1
-
-
-# -- when it is asked again
 
 
 def test_a_bad_moment_is_waited_out() -> None:
@@ -109,9 +103,6 @@ def test_a_call_can_be_cancelled() -> None:
         asyncio.run(impatient(config))
 
 
-# -- which model
-
-
 def test_what_an_agent_says_itself_wins() -> None:
     """Row 18: an explicit 0.0 is a choice, and not overridden by the default model's temperature."""
     default = ModelConfig(model=MODEL, temperature=0.7, max_tokens=9, api_key="k")
@@ -141,9 +132,6 @@ def test_no_model_anywhere() -> None:
         choose_model("X", 3, None, 0.0, None)  # type: ignore[arg-type]
 
 
-# -- what is kept
-
-
 def test_without_a_proxy_answers_are_kept_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a cache key in effect the second run makes no call; another key, party, attempt or request makes one."""
     monkeypatch.setenv("SCENARIO_CACHE_DIR", str(tmp_path))
@@ -166,9 +154,6 @@ def test_without_a_proxy_answers_are_kept_in_the_cache(tmp_path: Path, monkeypat
         monkeypatch.setenv("SCENARIO_CACHE_DIR", "")
         assert within("k1", config) == "6"
     assert b"Bearer" not in (tmp_path / "cache.db").read_bytes()
-
-
-# -- through the proxy
 
 
 def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_path: Path) -> None:

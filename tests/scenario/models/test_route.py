@@ -111,8 +111,6 @@ def test_a_dialect_of_its_own_keeps_its_name() -> None:
     assert upstreams_of_models([ModelConfig(model="openai/x")]) == {}
 
 
-# -- clients of the user's own
-
 KEPT: dict[str, Any] = {
     "api_key": "sk-of-a-gateway-1234567890",
     "default_headers": {"api_key": "a-secret-of-ours", "connection": "close"},

@@ -259,8 +259,6 @@ def test_litellm_as_it_is_imported_changes_nothing() -> None:
     assert direct(given(), litellm=import_litellm()) is not None
 
 
-# -- answers, and what fails
-
 THROUGH_LITELLM = {"num_retries": 0}
 """In `ModelConfig.extra_parameters`: a keyword that changes nothing, and that only litellm knows."""
 PAGE = Sent(502, (("content-type", "text/html"),), (Piece(b"<html><title>Bad Gateway</title></html>"),))
@@ -382,8 +380,6 @@ def test_no_litellm_is_imported(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
 
 
-# -- through the proxy
-
 ASKED: list[dict[str, Any]] = [
     {},
     {"messages": [{"role": "user", "content": "订单在哪里? 😀"}]},
@@ -419,9 +415,6 @@ def test_a_recording_does_not_know_who_asked(
     assert [each.text for each in recorded] == [f"answer {number}" for number in range(len(ASKED) + 1)]
     with near("replay", tmp_path / "x.db") as px:
         assert asyncio.run(played(px, second)) == recorded
-
-
-# -- the loop of model calls
 
 
 async def where() -> tuple[str, int]:
@@ -518,9 +511,6 @@ def test_reasoning_is_stripped(said: object, heard: str) -> None:
 def test_an_answer_is_read(body: bytes, answer: ModelAnswer) -> None:
     """What was said aloud, and what was called."""
     assert parse_openai_chat_response(200, {}, body) == answer
-
-
-# -- what is no answer
 
 
 @pytest.mark.parametrize(

@@ -288,9 +288,6 @@ def test_a_summary_that_is_much_like_the_one_before_is_no_edit_of_it(once: str, 
     assert found.condenser.values == {"condensedMessages": 3, "recentMessages": 2, "totalMessages": 6}
 
 
-# -- what providers say themselves about a history
-
-
 def test_a_streamed_edit_is_found() -> None:
     """Anthropic tells it in the last events of a stream."""
     _, made = Chats().add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, {})

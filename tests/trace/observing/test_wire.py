@@ -124,9 +124,6 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
     assert [use.executed for use in chats.wire.build_step(0).tools] == [True]
 
 
-# -- results of tools in requests in every dialect
-
-
 def exchange(*pair: Any) -> DecodedExchange:
     assert pair[1] is not None
     return decode_exchange(pair[1], RequestMessageCache())
@@ -159,9 +156,6 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
     answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}
     found = read_tool_result_per_message(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
     assert [each.errored for each in found if each] == [True, False]
-
-
-# -- what cannot be read is known to be unknown, with the reason
 
 
 def why(*pairs: Pair) -> list[str]:

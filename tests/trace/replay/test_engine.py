@@ -32,9 +32,6 @@ def path(tmp_path: Path) -> str:
     return str(weather().save(tmp_path / "weather.json"))
 
 
-# -- the documents' own constructs
-
-
 def test_quick_replay(path: str) -> None:
     """`replay` gives a run with what was recorded, whatever is overridden; overrides by name replace result and output."""
     run = replay(path)
@@ -110,9 +107,6 @@ def test_regression_patterns(path: str, result: dict[str, Any]) -> None:
     run = ReplayEngine(path).override_tool_result("get_weather", result).run()
     assert run.cassette.fingerprint != weather().fingerprint
     assert run.cassette.output_text == weather().output_text
-
-
-# -- the table of part A3
 
 
 def test_the_last_override_wins_for_every_call_of_the_tool() -> None:
@@ -227,9 +221,6 @@ def test_errors_are_both_kinds(
     for kind in (ours, theirs):
         with pytest.raises(kind, match=r"bad\.json"):
             replay(path)
-
-
-# -- where we are better
 
 
 def test_an_override_that_matches_nothing_warns(path: str) -> None:

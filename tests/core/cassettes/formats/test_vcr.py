@@ -62,9 +62,6 @@ def recorded(**changes: object) -> Recorded:
     return Recorded(**(values | changes))  # type: ignore[arg-type]
 
 
-# -- reading
-
-
 @pytest.mark.parametrize(("members", "body"), [
     ("{status: {code: 200, message: OK}, headers: {}, body: {string: 'é'}}", "é".encode()),
     ("{status: {code: 200, message: OK}, headers: {}, body: {string: !!binary /wA=}}", b"\xff\x00"),
@@ -175,8 +172,6 @@ def test_empty_list_is_a_cassette() -> None:
     """A cassette without interactions is one, unlike an empty file."""
     assert parse("version: 1\ninteractions: []\n") == []
 
-
-# -- writing
 
 BODIES = st.binary(max_size=60) | st.text(max_size=60).map(str.encode)
 
