@@ -43,12 +43,12 @@ from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, 
 from llmproxy.client.child_env import gather_run_variables
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_env_proxy_url, run_child
-from llmproxy.client.session_reports import Report, format_session_counts
+from llmproxy.client.session_reports import Report, format_session_counts, list_miss_lines
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
-from llmproxy.protocol import VCR_MODES, Mode
+from llmproxy.protocol import AUTHENTICATION, VCR_MODES, Channel, Decision, Mode
 from llmproxy.server_store_copies import require_store_in_file, store_exists
 from llmproxy.settings import Loaded, format_shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
@@ -227,6 +227,8 @@ class ReplayCommandReporter:
         said = report.overrides
         long = format_milliseconds(seconds * 1000)
         write_stderr_lines(f"llmproxy: {format_session_counts(report)}  (replay of {said['parent']}, {long})")
+        refused = [each.note for each in self.calls if each.decision is Decision.REFUSE and not each.miss]
+        write_stderr_lines(*list_miss_lines(refused, prefix="  refused: "))
         write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_overrides(said)))
         write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unused_overrides(said))
@@ -256,7 +258,8 @@ class ReplayCommandReporter:
     def describe_fork(self, said: Mapping[str, Any], report: Report) -> list[str]:
         fork = said["fork"]
         if fork is None:
-            return [f"no fork: every request is in {said['parent']}, so nothing was recorded"] if self.live else []
+            none = self.live and not report.refused
+            return [f"no fork: every request is in {said['parent']}, so nothing was recorded"] if none else []
         if fork["cassette"] is None:
             return []  # the miss says it
         path = f", first at {fork['path']}" if fork["path"] else ""
@@ -265,9 +268,12 @@ class ReplayCommandReporter:
         again = ProxyStartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
         compared = format_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         begun = f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}"
-        if report.refused and not report.recorded:
+        recorded = (each for each in self.calls if each.decision is Decision.RECORD and each.channel is Channel.LLM)
+        denied = next((each.status for each in recorded if each.status in AUTHENTICATION), 0)
+        if denied or (report.refused and not report.recorded):
             rm = format_command(f"rm {shlex.quote(fork['cassette'])}", store)
-            return [begun, f"its request got no answer (see above), so this fork cannot be replayed; remove it: {rm}"]
+            got = f"was answered {denied} (check the key)" if denied else "got no answer (see above)"
+            return [begun, f"its request {got}, so this fork cannot be replayed; remove it: {rm}"]
         return [
             begun,
             f"recorded {report.recorded} new; replay it: {again.command('', fork['cassette'], store=store)}",

@@ -28,6 +28,7 @@ AGENT = """
 import json, os, urllib.request
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 head = {"content-type": "application/json", "user-agent": "shop/" + os.environ.get("SHOP", "1.0")}
+head["authorization"] = "Bearer " + os.environ["OPENAI_API_KEY"]
 if "BETA" in os.environ:
     head["openai-beta"] = "assistants=v2"
 tool = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
@@ -49,9 +50,9 @@ KIND: dict[str, Any] = {"PROMPT": "Be brief and kind."}
 
 
 def llmproxy(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command; a provider is there only where one is named."""
+    """Run the command; a provider is there only where one is named. An empty value leaves a variable out."""
     given = {"OPENAI_BASE_URL": f"{up.url}/v1" if up else "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "sk-x", **env}
-    return process.llmproxy(*words, cwd=cwd, env=given)
+    return process.llmproxy(*words, cwd=cwd, env={name: value for name, value in given.items() if value})
 
 
 def run(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -253,6 +254,15 @@ def test_a_budget_and_a_bad_answer_leave_the_old_recording(folder: Path) -> None
         assert (done.returncode, "stays as it was" in done.stderr) == (1, True), done.stderr
     assert (folder / "tapes" / "default.yaml").read_bytes() == before
     assert run("run", "--strict", "--cassette-dir", "tapes", cwd=folder).returncode == 0
+
+
+def test_without_a_key_nothing_is_asked_again(folder: Path) -> None:
+    """The variable is named; the placeholder that stands for it in a replay reaches no provider, and the recording stays."""
+    with Provider([step(status=401, times=None)], check=False) as up:
+        done = run("rerecord", "--changed", cwd=folder, up=up, OPENAI_API_KEY="", **KIND)
+        assert (done.returncode, up.requests) == (1, []), done.stderr
+    assert "refused: openai wants a key: set OPENAI_API_KEY." in done.stderr
+    assert run("run", "--strict", cwd=folder).returncode == 0
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])

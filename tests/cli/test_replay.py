@@ -155,6 +155,22 @@ def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here
     assert mine("diff", "weather", "weather@fork-1", "--fail-on", "contract").returncode == 0
 
 
+@pytest.mark.parametrize(("key", "asked", "said"), [
+    ("", 0, "  refused: openai wants a key: set OPENAI_API_KEY.\n"),
+    ("sk-wrong", 1, "its request was answered 401 (check the key), so this fork cannot be replayed; remove it: llmproxy rm weather@fork-1"),
+])  # fmt: skip
+def test_no_fork_is_offered_that_a_key_was_missing_for(mine: Here, key: str, asked: int, said: str) -> None:
+    """Without a key the placeholder of replay is sent to nobody, and no fork begins; with a wrong one it is to be removed."""
+    with Provider([step(tool_result="temp", status=401, times=None)], check=False) as provider:
+        env = {name: value for name, value in (mine.env(provider.url) | {"OPENAI_API_KEY": key}).items() if value}
+        words = ("replay", "--cassette", "weather", *COLD, "--live", "--", *mine.agent, "Oslo?")
+        done = process.llmproxy(*words, env=env, cwd=mine.folder)
+        assert (done.returncode != 0, len(provider.requests)) == (True, asked), done.stderr
+    assert said in done.stderr
+    assert "replay it" not in done.stderr
+    assert "no fork" not in done.stderr
+
+
 @pytest.mark.slow
 def test_an_overridden_answer_is_part_of_the_fork(mine: Here) -> None:
     """Sent, not bought; the agent goes on from it live; the child has it recorded and needs no override to replay."""

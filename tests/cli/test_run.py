@@ -60,6 +60,7 @@ def test_a_command_is_recorded_and_replayed_without_its_knowledge(tmp_path: Path
     ({"say": "hello"}, "raise SystemExit(3)", "the command ended with 3"),
     ({"say": "hello"}, "import signal; os.kill(os.getpid(), signal.SIGINT)", "the command was interrupted"),
     ({"status": 500, "json": {"error": {"message": "no"}}}, "", "an answer failed or was cut off"),
+    ({"status": 401, "json": {"error": {"message": "no"}}}, "raise SystemExit(1)", "openai answered 401 (check the key)"),
 ])  # fmt: skip
 def test_an_incomplete_recording_is_said(tmp_path: Path, given: dict[str, Any], ending: str, said: str) -> None:
     """With the reason, wherever `ls` calls it incomplete."""

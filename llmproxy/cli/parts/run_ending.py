@@ -27,7 +27,7 @@ from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_session_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, MachineError
-from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownToolPolicy
+from llmproxy.protocol import AUTHENTICATION, OFFLINE, PROXIES, Channel, Decision, UnknownToolPolicy
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded, format_shown_path
@@ -223,6 +223,10 @@ class RunFinisher:
         if report.recorded and not (report.live or report.replacement) and self.proxy.process is not None:
             with suppress(LLMProxyError), open_given_store(self.loaded.settings.store) as store:
                 if not store.last_session_ended_cleanly(report.cassette, report.sample):
+                    rows = store.list_summaries(report.cassette, report.sample)
+                    recent = (row for row in rows if row.started_at >= self.since and row.channel is Channel.LLM)
+                    denied = next((row for row in recent if row.status in AUTHENTICATION), None)
+                    why = f"{denied.provider} answered {denied.status} (check the key)" if denied else why
                     return "the command was interrupted" if code in ENDED_BY_USER else why
         return ""
 

@@ -17,6 +17,7 @@ from llmproxy.core.dialects.answer_writing import build_provider_answer, can_bui
 from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.engine.request_stages import count_arrival
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NumberedToolCall, Overrides, replace_tool_results
@@ -280,6 +281,10 @@ class ForkInterceptor(Interceptor[Exchange]):
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         forking, recording = self.forking, decided.recording
         if _is_agent_question(call) and forking.should_fork_at(_get_numbered_request(call), hit=recording is not None):
+            call.decision = Decision.RECORD
+            refuse_if_unsendable(call)
+            if call.error is not None:
+                return Decided(Decision.REFUSE)
             self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:

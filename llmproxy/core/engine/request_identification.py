@@ -83,7 +83,15 @@ from llmproxy.core.traffic.interaction import (
 from llmproxy.core.traffic.response_plan import find_client_path_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.parsers import host_matches
-from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
+from llmproxy.protocol import (
+    OFFLINE,
+    OUR_HEADERS_PREFIX,
+    PARTY_HEADER,
+    PLACEHOLDER_KEY,
+    SESSION_HEADER,
+    Decision,
+    Mode,
+)
 
 NO_UPSTREAMS: Mapping[str, str] = {}
 CALLER_HEADER = "x-llmproxy-caller"
@@ -227,9 +235,14 @@ _PLACEHOLDER_HINT = (
 )
 
 
+def has_placeholder_key(exchange: Exchange) -> bool:
+    """Return whether the client's key is the one that it was given in replay, in a header field or in the query."""
+    return any(PLACEHOLDER_KEY in each for each in (exchange.route.target, *chain(*exchange.request.headers)))
+
+
 def refuse_if_unsendable(exchange: Exchange) -> None:
     """Refuse a request whose upstream is unknown (Azure without an endpoint), or that is signed for our own address, or
-    that has a recording's placeholder in place of a credential: the provider's 401 would be recorded.
+    that has a recording's or a replay's placeholder for a credential: the provider's 401 would be recorded.
     """
     if exchange.decision not in (Decision.RECORD, Decision.PASS):
         return
@@ -246,6 +259,10 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
                 f"so this request is not sent to {name}."
             )
             raise RefusedError(msg, hint=_PLACEHOLDER_HINT)
+        if exchange.place.in_scope and has_placeholder_key(exchange):
+            names = " or ".join(field for key in exchange.route.provider.keys for field in key.list_header_fields())
+            msg = f"llmproxy: {name} wants a key: set {names or 'its variable'}."
+            raise RefusedError(msg, hint="The placeholder that a replay sets for a missing key is never sent.")
     except LLMProxyError as error:  # not raised: sent in the provider's envelope after the body was read
         exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from llmproxy.core.dialects.conversation import read_last_user_text
 from llmproxy.core.dialects.dialect_table import find_client_degrading_retry
 from llmproxy.core.engine.engine_state import TEXT, EngineState
-from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
+from llmproxy.core.engine.request_identification import KeyDeriver, has_placeholder_key, refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.keys.normalize import Canonical
@@ -42,7 +42,7 @@ from llmproxy.core.traffic.response_plan import (
     plan_stream_head,
 )
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import PLACEHOLDER_KEY, THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
+from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
 
 
 def decide_from_request_head(place: RoutedRequestHead, session: Session) -> Decision | None:
@@ -236,7 +236,7 @@ class MissExplainer:
             elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,
             toolless=bool(store and channel is Channel.MCP and not store.count_interactions(*place, channel=channel)),
             client=parse_user_agent_client(exchange.request.headers),
-            is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
+            is_placeholder=has_placeholder_key(exchange),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
         )  # fmt: skip
         for each in exchange.interceptors:

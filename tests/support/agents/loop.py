@@ -22,7 +22,7 @@ def ask(messages: list[Json], *, stream: bool) -> Json:
     sent = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
         json.dumps(body).encode(),
-        {"content-type": "application/json"},
+        {"content-type": "application/json", "authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"},
     )
     with urllib.request.urlopen(sent, timeout=30) as answer:
         data = answer.read().decode()
