@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.dialects.dialect_table import find_stream_end_codec
+from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Ending
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
@@ -446,6 +447,17 @@ def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: 
     return Ending.COMPLETE if finished else Ending.UNTERMINATED
 
 
+_NO_ANSWER = late(rf"{MCP_PREFIX}(?:answer|end|stream|notifications/.*)$")
+"""MCP operations whose stream need not contain an answer."""
+_EVENT_ID = late(rb"(?:^|[\r\n])id: ?[^\r\n]")
+"""A stream whose events have ids may end before its answer: its client then asks for the rest (``Last-Event-ID``)."""
+
+
+def _has_rpc_answer(content_type: str, body: bytes) -> bool:
+    values = (each if isinstance(each, list) else [each] for each in iter_stream_events(content_type, body))
+    return any(isinstance(each, dict) and ("result" in each or "error" in each) for batch in values for each in batch)
+
+
 def classify_response_ending(
     operation: str, stream: bool, status: int, content_type: str, body: bytes, http_ended: bool
 ) -> Ending:
@@ -454,6 +466,9 @@ def classify_response_ending(
     kind = detect_framing(content_type, body)
     if not 200 <= status < 300 or kind in ("json", "other"):
         return by_http
+    if operation.startswith(MCP_PREFIX):
+        awaited = http_ended and kind == "sse" and not (_NO_ANSWER.match(operation) or _EVENT_ID.search(body))
+        return Ending.UNTERMINATED if awaited and not _has_rpc_answer(content_type, body) else by_http
     if (codec := find_stream_end_codec(operation)) is None:
         return by_http
     if codec.finishes is not None:

@@ -223,6 +223,7 @@ def test_events_of_never_raises(body: bytes, content_type: str) -> None:
 C, U, X = Ending.COMPLETE, Ending.UNTERMINATED, Ending.CUT
 CHAT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 BEFORE = (b'data: {"n": 1}\n\n', b": nothing\n\n\n", b'event: x\ndata: {"n":\ndata: 1}\n\n\n\n')
+PROGRESS = b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"error":1}}\n\n'
 # family, operation, content type, body -> ending if HTTP ended properly, ending if not
 STREAMS: list[tuple[Family, str, str, bytes, Ending, Ending]] = [
     ("openai", "chat.completions", SSE, CHAT + b"data: [DONE]\n\n", C, C),
@@ -263,6 +264,15 @@ STREAMS: list[tuple[Family, str, str, bytes, Ending, Ending]] = [
     ("gemini", "generateContent", JSON, b'[{"candidates":[{"finishReason":"STOP"}]}]', C, X),
     ("gemini", "generateContent", JSON, b'[{"candidates":[{"content":{}}]}', U, X),
     ("gemini", "generateContent", JSON, b'{"error":{"code":400}}', C, X),
+    ("openai", "mcp:tools/call echo", SSE, PROGRESS + b'data: {"jsonrpc":"2.0","id":1,"result":{}}\n\n', C, X),
+    ("openai", "mcp:tools/call echo", SSE, b'data: {"jsonrpc":"2.0","id":1,"error":{"code":-1}}\n\n', C, X),
+    ("openai", "mcp:tools/call echo", SSE, b'data: [{"jsonrpc":"2.0","id":1,"result":{}}]\n\n', C, X),
+    ("openai", "mcp:tools/call echo", SSE, PROGRESS, U, X),
+    ("openai", "mcp:tools/call echo", SSE, b'data: {"jsonrpc":"2.0","id":1,"result":{"conte', U, X),
+    ("openai", "mcp:tools/list", SSE, b"", U, X),
+    ("openai", "mcp:tools/call echo", SSE, b"id: 7\nretry: 500\ndata:\n\n", C, X),
+    ("openai", "mcp:stream", SSE, PROGRESS, C, X),
+    ("openai", "mcp:notifications/initialized", SSE, b"", C, X),
 ]  # fmt: skip
 
 
