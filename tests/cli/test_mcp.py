@@ -32,7 +32,7 @@ def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> 
     """Every answer comes from the store, in this run's folder, and no tool runs; consent declined, another argument, and secrets are seen to."""
     one, other = folders(tmp_path)
     log, store = tmp_path / "log", tmp_path / "x.db"
-    env = {"DEPLOY_TOKEN": SECRET, "XDG_DATA_HOME": str(tmp_path)}
+    env = {"DEPLOY_TOKEN": SECRET, "CREDENTIAL_STORE": "everything", "XDG_DATA_HOME": str(tmp_path)}
 
     def shim(mode: str) -> list[str]:
         return [

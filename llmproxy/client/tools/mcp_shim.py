@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from llmproxy.settings import Settings
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
+_NO_SECRET = re.compile(
+    r"[/~].*|[a-z][a-z0-9+.-]*://.*|[\d.,_]*|(?:(?:[A-Z]?[a-z]{1,18}|[A-Z]{1,18})(?:[-_. ](?!$)|$))+", re.DOTALL
+)
+"""A path, a URL (whose password is found by its place), a number, or words: ``CREDENTIAL_STORE=keychain``."""
 _SECRET_ARGUMENT = re.compile(
     r"(token|secret|passw(or)?d|passphrase|credentials?|(api|access|auth|private)_?key|_pat|authorization)$",
     re.IGNORECASE,
@@ -107,9 +111,13 @@ def split_secrets_from_command(command: Sequence[str]) -> tuple[list[str], list[
     return words, secrets
 
 
+def list_env_secrets(env: Mapping[str, str]) -> list[str]:
+    """Return the values of variables with a secret's name, without those that a text or a question may contain."""
+    return [value for name, value in env.items() if _SECRET.search(name) and not _NO_SECRET.fullmatch(value)]
+
+
 def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> ShimBackend:
-    found = [value for name, value in env.items() if _SECRET.search(name) and not value.startswith(("/", "~"))]
-    secrets = [value for value in (*found, *secrets) if len(value) >= SHORTEST_SECRET]
+    secrets = [value for value in (*list_env_secrets(env), *secrets) if len(value) >= SHORTEST_SECRET]
     given = {name: getattr(asked, name) for name in ("mode", "cassette", "store", "faults")}
     flags = {name: value for name, value in given.items() if value is not None}
     if url := asked.proxy or env.get(URL_VARIABLE, ""):

@@ -17,6 +17,7 @@ from llmproxy.client.tools.mcp_shim import (
     McpShimOptions,
     RunningProxyBackend,
     choose_mcp_server_name,
+    list_env_secrets,
     parse_mcp_shim_arguments,
     split_secrets_from_command,
 )
@@ -134,6 +135,20 @@ def test_a_secret_is_one_word() -> None:
     assert split_secrets_from_command(["sh", "-c", "A_TOKEN=abc exec x"]) == (["sh", "-c", "A_TOKEN= exec x"], ["abc"])
     assert split_secrets_from_command(["x", "--header", "Authorization: Bearer abcdefgh"])[1] == ["abcdefgh"]
     assert split_secrets_from_command(["x", "--token", "/run/key", "--secret", "--password", "~/p"])[1] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "is_secret"),
+    [
+        ("keychain", False), ("production", False), ("us-east.Primary", False), ("OS KEYRING", False),
+        ("1000000000", False), ("128,000.50", False), ("https://auth.example.com/oauth/token2", False),
+        ("/run/secrets/key", False), ("a-token-of-ours-4711", True), ("ghp_k3y0123456789", True),
+        ("kJhGfDsAqWeRtY", True), ("qwertzuiopasdfghjklyxcvbnm", True), ("hunter2!", True), ("keychain-", True),
+    ],
+)  # fmt: skip
+def test_what_a_name_alone_makes_a_secret(value: str, is_secret: bool) -> None:
+    """Words, numbers and URLs stand in questions too: two of them must not become one."""
+    assert list_env_secrets({"DEPLOY_TOKEN": value, "HOME": "x1y2z3x1y2z3"}) == [value] * is_secret
 
 
 def receive(client: socket.socket) -> None:
