@@ -170,7 +170,10 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
         kinds = "An address (http://127.0.0.1:8000/v1), a command (python agent.py), or module:function."
         typer.echo(f"How is your agent reached? {kinds}")
         agent = typer.prompt("agent")
-    found = rebase_agent_paths(parse_agent_or_store_spec(agent, "--agent"), Path.cwd(), target.parent)
+    reached = parse_agent_or_store_spec(agent, "--agent")
+    if isinstance(words := reached.get("command"), list):
+        reached = {"command": {"run": words, "lines": False}}
+    found = rebase_agent_paths(reached, Path.cwd(), target.parent)
     hint = f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
     _write_suite(target, format_starter_suite(found), hint=hint)
     typer.echo(f"wrote {target}")
@@ -342,6 +345,7 @@ def _format_yaml_key(name: str) -> str:
     return name if is_plain else _quote_text(name)
 
 
+_LINES = "# lines: false starts it for each message, with text in and text out; true keeps it, with lines of JSON"
 _STEPS = """\
 scenarios:
   - id: hello
@@ -380,4 +384,5 @@ def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Ma
 
 
 def format_starter_suite(agent: Mapping[str, Any]) -> str:
-    return f"{SCHEMA_COMMENT}\nname: My agent\nagent: {format_yaml_flow_value(agent)}\n{_STEPS}"
+    comment = f"{_LINES}\n" if "lines" in str(agent.get("command")) else ""
+    return f"{SCHEMA_COMMENT}\nname: My agent\n{comment}agent: {format_yaml_flow_value(agent)}\n{_STEPS}"

@@ -222,14 +222,15 @@ def test_a_first_suite_can_be_written(folder: Path, capsys: pytest.CaptureFixtur
     assert "nobody to ask" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_first_suite_finds_its_agent(tmp_path: Path) -> None:
-    """It lies in tests/, and the command was typed one folder above; a module of this folder is found, too."""
-    said = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'text': 'hello'}), flush=True)\n\ndef answer(message):\n    return 'hello'\n"
-    (tmp_path / "agent.py").write_text(said)
+    """It lies in tests/, and the command was typed one folder above; a module of this folder is found, too. An ordinary program, the
+    example of the question itself, prints its answer: the suite passes with it.
+    """
+    (tmp_path / "agent.py").write_text("print('hello')\n\ndef answer(message):\n    return 'hello'\n")
     for name, agent in (("one", f"{python()} agent.py"), ("two", "agent:answer")):
         target = tmp_path / "tests" / f"{name}.suite.yaml"
         assert run(tmp_path, "--init", f"tests/{name}.suite.yaml", "--agent", agent).returncode == 0
+        assert ("# lines: false starts it" in target.read_text()) is (name == "one")
         target.write_text(target.read_text().replace("usage: {callCount: {gte: 1}}", "observe: none"))
         done = run(tmp_path, f"tests/{name}.suite.yaml")
         assert done.returncode == 0, done.stdout + done.stderr

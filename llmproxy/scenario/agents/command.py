@@ -30,6 +30,7 @@ from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_cha
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, keep_text_end, read_agent_answer
 
+_PLAIN_PROGRAM = "A program that reads its input to the end and prints an answer: `command: {run: ..., lines: false}`."
 _LIVES = ("run", "conversation")
 _SHELL_NOT_FOUND = (126, 127)  # a shell's, or `env`'s, for a missing program
 _LAST_WORDS = 0.5  # seconds to wait for the exit code after the end of the output
@@ -226,10 +227,10 @@ class CommandAgent(AgentAdapter):
     def silence_hint(self) -> str:
         if self._heard or not self.lines:
             return ""
-        return (
-            "It was given a line of JSON and its input stays open; it answers with a line of JSON (docs/agents.md). "
-            "A program that reads its input to the end and prints an answer: `command: {run: ..., lines: false}`."
+        opened = (
+            "It was given a line of JSON and its input stays open; it answers with a line of JSON (docs/agents.md)."
         )
+        return f"{opened} {_PLAIN_PROGRAM}"
 
     @property
     def who(self) -> str:
@@ -352,7 +353,7 @@ class CommandAgent(AgentAdapter):
     def _build_output_error(self, child: AgentProcess, line: bytes, what: str) -> AgentError:
         said = f"{self.who} {what}: {keep_text_end(line.decode('utf-8', 'replace'), 500)}"
         hint = "Standard output is for one JSON object a message; print everything else on standard error."
-        return _build_error(AgentError, child, said, hint)
+        return _build_error(AgentError, child, said, hint if self._heard else f"{hint}\n{_PLAIN_PROGRAM}")
 
 
 def _build_error[E: LLMProxyError](kind: type[E], child: AgentProcess, said: str, hint: str = "") -> E:

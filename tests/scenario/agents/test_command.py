@@ -88,7 +88,7 @@ def test_messages_are_given_on_as_they_are() -> None:
 
 WRONG = {
     "crash": ["ended with exit code 1 without an answer", "RuntimeError: the database is gone"],
-    "garbage": ["no JSON: INFO starting up", "print everything else on standard error"],
+    "garbage": ["no JSON: INFO starting up", "print everything else on standard error", "lines: false"],
     "number": ["no object: 42"],
     "empty": ["gave an empty answer"],
     "nothing": ["answered {}, which has none of them"],
