@@ -461,13 +461,14 @@ class TestOptions:
                     continue
                 found: list[TrialFinding] = []
                 plain = replace(self, flags={**self.flags, "faults": None}).base_command
-                typed = f"{plain} --faults FAULT --id {shlex.quote(case.id)}"
+                typed, interrupted = f"{plain} --faults FAULT --id {shlex.quote(case.id)}", True
                 try:
                     asyncio.run(
                         run_or_raise_interrupt(sweep_faults_of_case(run_context, case, kinds, print_line, found))
                     )
+                    interrupted = False
                 finally:
-                    code = max(code, print_sweep_findings(found, typed))
+                    code = max(code, print_sweep_findings(found, typed, interrupted=interrupted))
                     every[case.id] = as_plain(found)
         if self.as_json is not None:
             write_json_result(self.as_json, every)

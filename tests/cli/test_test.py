@@ -16,11 +16,11 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.cli.parts.options import CASSETTES, STORE
-from tests.provider import Provider, load
+from tests.provider import Provider, load, step
 from tests.support import pytest_run
 from tests.support.asking import ASK
 from tests.support.forked import program
-from tests.support.process import ROOT, clean_env, llmproxy, python
+from tests.support.process import ROOT, clean_env, llmproxy, python, until
 
 ECHO = "def answer(message):\n    return 'you said ' + message\n"
 SUITE = """
@@ -210,6 +210,26 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
     assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_an_interrupted_agent_is_not_blamed_for_its_calls(tmp_path: Path) -> None:
+    """Its scenario had no end after which it could have gone on: Ctrl-C came while it was answering."""
+    (tmp_path / "agent.py").write_text(
+        f"{ASK}\nimport pathlib, time\nask('hi')\npathlib.Path('asked').touch()\ntime.sleep(60)\n"
+    )
+    suite = f"name: t\nagent: {{command: [{python()}, agent.py]}}\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n"
+    (tmp_path / "t.suite.yaml").write_text(suite)
+    with Provider([step(user="hi", say="Hello.")]) as provider:
+        env = clean_env({"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"})
+        command = [*program("llmproxy"), "test", "t.suite.yaml", "--mode", "record"]
+        running = subprocess.Popen(
+            command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        until((tmp_path / "asked").exists)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=120)
+    assert (running.returncode, "interrupted" in said) == (130, True), said
+    assert "further calls" not in said
 
 
 def test_a_first_suite_can_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
         try:
             sweep.run()
         except KeyboardInterrupt:
-            print_sweep_findings(sweep.findings, typed, asked.options.json)
+            print_sweep_findings(sweep.findings, typed, asked.options.json, interrupted=True)
             return Exit.INTERRUPTED
     return print_sweep_findings(sweep.findings, typed, asked.options.json)
 
@@ -246,11 +246,14 @@ def make_progress_printer() -> Callable[[str], None]:
     return print_progress
 
 
-def print_sweep_findings(findings: Sequence[judging.TrialFinding], typed: str, file: Path | None = None) -> int:
+def print_sweep_findings(
+    findings: Sequence[judging.TrialFinding], typed: str, file: Path | None = None, *, interrupted: bool = False
+) -> int:
     """Print the table and result, and write them to `file`; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
-    for line in [*judging.format_sweep_findings(findings), "", *judging.format_sweep_summary_lines(findings, typed)]:
+    summary = judging.format_sweep_summary_lines(findings, typed, interrupted=interrupted)
+    for line in [*judging.format_sweep_findings(findings), "", *summary]:
         typer.echo(line)
     if file is not None:
         write_json_result(file, judging.sweep_findings_to_json(findings))

@@ -381,7 +381,7 @@ class RunLifecycle[S, R]:
                 return [str(error)]
             raise
         strays = await session.unattributed_calls() if self.unattributed else []
-        if late or self.unattributed:
+        if not session.interrupted and (late or self.unattributed):
             self.late = name_late_calls(late, self.traffic.wire_observer, self.unattributed, strays)
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import pytest
 
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.support import near
-from tests.support.process import ROOT, llmproxy, python
+from tests.support.process import ROOT, clean_env, llmproxy, python, until
 
 AGENT = ROOT / "fixtures" / "agents" / "stumbling.py"
 WEAKNESSES = ("http-429", "http-500", "early-end", "length", "truncated-arguments", "duplicate-call")
@@ -87,12 +88,28 @@ def test_what_hangs_is_ended(replay: str, tmp_path: Path) -> None:
     assert (found["outcome"], found["weak"]) == ("hung", True)
 
 
+def test_a_sweep_that_is_interrupted_is_no_whole_one(replay: str, tmp_path: Path) -> None:
+    """Ctrl-C while the first faulty run hangs: what is printed says so, and none is said to have been borne."""
+    agent = tmp_path / "hangs.py"
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": ASKED}], "tools": OFFERED}
+    agent.write_text(HANGS.replace("BODY", repr(json.dumps(body))))
+    words = [sys.executable, "-m", "llmproxy", "run", "--faults", "sweep:reset", "--", python(), str(agent)]
+    env = clean_env({"LLMPROXY_URL": replay, "HANGING": str(tmp_path / "hanging"), "PYTHONPATH": str(ROOT)})
+    running = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    until((tmp_path / "hanging").exists)
+    running.send_signal(signal.SIGINT)
+    said, _ = running.communicate(timeout=120)
+    assert (running.returncode, said.splitlines()[-1]) == (130, "interrupted; so far 0 faults, one at a time: none")
+
+
 HANGS = """
-import os, subprocess, sys, urllib.request
+import os, pathlib, subprocess, sys, urllib.request
 sent = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", BODY.encode(), {"content-type": "application/json"})
 try:
     urllib.request.urlopen(sent).read()
 except OSError:
+    if "HANGING" in os.environ:
+        pathlib.Path(os.environ["HANGING"]).touch()
     subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
 """
 OFFERED = [{"type": "function", "function": {"name": "get_weather", "parameters": {
