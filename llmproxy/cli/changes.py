@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from typing import Any
 
 import typer
 
-from llmproxy.advice import format_command
+from llmproxy.advice import ProxyStartCommand, format_command
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
@@ -46,7 +47,7 @@ from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.report.request_change_summary import ChangeGroup, ChangeSummary, summarize_change_trials
 from llmproxy.server_store_copies import find_store_server_by_copy, store_exists
-from llmproxy.settings import Loaded
+from llmproxy.settings import Loaded, format_shown_path
 
 
 class _ChangesArgumentParser(CommandWithoutLiveOptions):
@@ -89,7 +90,12 @@ def changes(
         if code not in (Exit.OK, Exit.MISS):
             forget_interrupted_trials_served_recordings(store, since)
         folder, found = loaded.settings.cassette_dir, summarize_change_trials(store, since, loaded.settings.cassette)
-        final = print_changes_and_choose_exit(store, found, code, folder=folder, json_file=file, markdown=markdown)
+        rest, typed = f" -- {shlex.join(asked.command)}", loaded.list_typed(environment=False)
+        again = ProxyStartCommand(asked.run_command_prefix, rest, typed)
+        record = again.command("auto", loaded.settings.cassette, store=format_shown_path(store))
+        final = print_changes_and_choose_exit(
+            store, found, code, folder=folder, json_file=file, markdown=markdown, record=record
+        )
         raise typer.Exit(final)
 
 
@@ -117,11 +123,13 @@ def count_last_report_outcomes(since: float) -> dict[str, int]:
 
 
 def print_changes_and_choose_exit(
-    store: Path, found: ChangeSummary, code: int, *, folder: Path | None = None, json_file: Path | None = None,
-    markdown: Path | None = None,
+    store: Path, found: ChangeSummary, code: int, *, record: str, folder: Path | None = None,
+    json_file: Path | None = None, markdown: Path | None = None,
 ) -> int:  # fmt: skip
-    """Print changes and return the exit code; `code` is the command's. Raises MachineError."""
-    for text in [*found.format_lines(), *found.list_next_steps(store, folder)]:
+    """Print changes and return the exit code; `code` is the command's, `record` as in `list_next_steps`. Raises
+    MachineError.
+    """
+    for text in [*found.format_lines(), *found.list_next_steps(store, folder, record)]:
         print_line(printable(text))
     final = Exit.CHANGED if found.has_changes and code in (Exit.OK, Exit.MISS, Exit.FAILED) else code
     try:

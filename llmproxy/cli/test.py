@@ -171,7 +171,8 @@ def _run_tests_listing_changes(asked: TestOptions) -> int:
     store, usual = find_tests_store(loaded), CASSETTES if CASSETTES.is_dir() else None
     found = summarize_change_trials(store, since)
     found = replace(found, counts={**found.counts, **changes.count_last_report_outcomes(since)})
-    return changes.print_changes_and_choose_exit(store, found, code, folder=loaded.settings.cassette_dir or usual)
+    folder, record = loaded.settings.cassette_dir or usual, f"{asked.base_command} --mode auto"
+    return changes.print_changes_and_choose_exit(store, found, code, folder=folder, record=record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ class ChangeSummary:
             return f"no change in {told}, {cassettes}{carried}"
         if not self.groups:
             left = format_count(sum(each.calls for each in self.refused), "call has", "calls have")
-            return f"no change can be accepted in {told}, {cassettes}; {left} no recorded answer"
+            return f"{left} no recorded answer, of {told} in {cassettes}; there is no change to accept"
         where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
         return f"{format_count(len(self.groups), 'change')} in {where}"
 
@@ -136,11 +136,11 @@ class ChangeSummary:
         if self.bill is not None:
             yield str(self.bill)
 
-    def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
-        if not self.groups:  # each refused call's miss has the command that records it
-            return [f"next: {format_command('why', format_shown_path(store))}"] if self.refused else []
+    def list_next_steps(self, store: Path, folder: Path | None = None, record: str = "") -> list[str]:
+        """Return advice; `record` is the command that records calls without an answer, empty if others print it."""
         where = f" --cassette-dir {quote_word(format_shown_path(folder))}" if folder else ""
-        return [f"next: {format_command(f'review{where}', format_shown_path(store))}"]
+        review = [f"next: {format_command(f'review{where}', format_shown_path(store))}"] if self.groups else []
+        return review + [f"record what has no answer, with your keys: {record}"] * bool(record and self.refused)
 
     def to_json(self) -> dict[str, Any]:
         groups = {"changes": self.groups, "refused": self.refused}

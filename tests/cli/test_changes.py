@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,19 @@ def test_nothing_recorded_and_nothing_changed_have_words_of_their_own(folder: Pa
     assert (same.returncode, "no change in 4 calls, 1 cassette" in same.stdout) == (0, True), same.stderr
     left = llmproxy("accept", "system-0000", cwd=folder)
     assert (left.returncode, "nothing is pending" in left.stderr) == (2, True)
+
+
+def test_a_new_question_is_no_dead_end(folder: Path) -> None:
+    """The command that is printed, typed as it stands, records it; then nothing is changed."""
+    topics: dict[str, Any] = {"TOPICS": "lamps chairs beds"}
+    found = run("changes", "--cassette-dir", "tapes", cwd=folder, **topics)
+    assert (found.returncode, "there is no change to accept" in found.stdout) == (6, True), found.stdout + found.stderr
+    typed = shlex.split(found.stdout.rpartition("record what has no answer, with your keys: ")[2])
+    with provider("Yes.") as up:
+        done = llmproxy(*typed[1:], cwd=folder, up=up, **topics)
+    assert (done.returncode, "2 recorded" in done.stderr) == (0, True), done.stderr
+    same = run("changes", "--cassette-dir", "tapes", cwd=folder, **topics)
+    assert (same.returncode, "no change in 6 calls" in same.stdout) == (0, True), same.stdout
 
 
 def test_an_edit_is_told_accepted_carried_and_taken_back(folder: Path) -> None:

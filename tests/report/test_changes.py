@@ -101,12 +101,16 @@ def test_nothing_changed_is_said_in_one_line() -> None:
 
 
 def test_calls_without_a_recording_are_no_change_that_can_be_accepted() -> None:
-    """Nothing is pending, so the next command is the one whose text says how to record them."""
+    """Nothing is pending, so the only command is the one that records them, or the one that another place prints."""
     found = total(trial("refund", call(None, why=RefusalReason.NO_PLACE)))
     assert next(found.format_lines()) == (
-        "no change can be accepted in 4 calls, 1 cassette; 1 call has no recorded answer"
+        "1 call has no recorded answer, of 4 calls in 1 cassette; there is no change to accept"
     )
-    assert found.list_next_steps(Path("llmproxy.db")) == ["next: llmproxy why"]
+    store = Path("llmproxy.db")
+    assert found.list_next_steps(store, None, "x --mode auto") == [
+        "record what has no answer, with your keys: x --mode auto"
+    ]
+    assert found.list_next_steps(store) == []
 
 
 @pytest.mark.parametrize(
