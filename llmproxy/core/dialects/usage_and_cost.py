@@ -7,14 +7,12 @@ unknown.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 from llmproxy.core.dialects.dialect_table import get_dialect, get_dialect_codec
@@ -179,9 +177,12 @@ _DATE = late(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|
 
 
 @cache
-def _load_prices() -> dict[str, dict[str, list[Decimal | None]]]:
-    table = json.loads((DATA / "prices.json").read_text("utf-8"), parse_float=Decimal, parse_int=Decimal)
-    return cast("dict[str, dict[str, list[Decimal | None]]]", table["prices"])
+def _load_price_table() -> dict[str, dict[str, Any]]:
+    """Return prices by provider and model, and limits by model: maximum output tokens."""
+    return cast(
+        "dict[str, dict[str, Any]]",
+        json.loads((DATA / "prices.json").read_text("utf-8"), parse_float=Decimal, parse_int=Decimal),
+    )
 
 
 def _list_model_spellings(provider: str, model: str) -> Iterator[str]:
@@ -200,7 +201,7 @@ def _list_model_spellings(provider: str, model: str) -> Iterator[str]:
 
 
 def _find_prices(provider: str, model: str, prompt: int) -> _Row | None:
-    rows = _load_prices().get(provider, {})
+    rows = _load_price_table()["prices"].get(provider, {})
     row = next((rows[name] for name in _list_model_spellings(provider, model) if name in rows), None)
     if row is None:
         return None
@@ -237,25 +238,10 @@ def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Ma
     """Return the maximum cost of a call in USD, `prompt` tokens cached or not; None: a price or a limit is unknown."""
     holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
     said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))
-    tokens = max((each for each in said if type(each) is int), default=None) or _load_max_output_tokens().get(
-        model or ""
-    )
-    if tokens is None or tokens <= 0:
+    limits = _load_price_table()["limits"]
+    tokens = max((each for each in said if type(each) is int), default=None) or int(limits.get(model or "", 0))
+    if tokens <= 0:
         return None
     output = tokens * max((each for each in several if type(each) is int), default=1)
     plain, cached = (compute_cost(provider, model, Usage(prompt, output, cache_written=n or None)) for n in (0, prompt))
     return plain if plain is None or cached is None else max(plain, cached)
-
-
-@cache
-def _load_max_output_tokens() -> dict[str, int]:
-    """Return the maximum output tokens of each model from litellm's table; empty if it is not installed."""
-    spec = importlib.util.find_spec("litellm")
-    if spec is None or spec.origin is None:
-        return {}
-    try:
-        text = (Path(spec.origin).parent / "model_prices_and_context_window_backup.json").read_text("utf-8")
-        rows = {name: row.get("max_output_tokens") for name, row in json.loads(text).items()}
-    except (OSError, ValueError):
-        return {}
-    return {name: limit for name, limit in rows.items() if isinstance(limit, int)}

@@ -154,11 +154,22 @@ def test_price_file() -> None:
     for models in found["prices"].values():
         for row in models.values():
             assert all(price is None or price >= 0 for price in row)
+    assert all(type(tokens) is int and tokens > 0 for tokens in found["limits"].values())
+
+
+def test_a_maximum_cost_is_known_without_litellm() -> None:
+    """The proxy alone has no litellm, and an agent that sets no max_tokens is to be asked within --max-cost as well."""
+    code = (
+        "import sys; sys.modules['litellm'] = None; from llmproxy.core.dialects.usage_and_cost import compute_maximum_cost;"
+        "print(compute_maximum_cost('openai', 'gpt-4o-mini', 100, {}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "0.0098454\n"
 
 
 def test_import_reads_no_prices() -> None:
     """Importing the module is cheap: the price file is read when the first cost is asked for."""
-    code = "from llmproxy.core.dialects import usage_and_cost; usage_and_cost._load_prices.cache_info().currsize and exit(1)"
+    code = "from llmproxy.core.dialects import usage_and_cost; usage_and_cost._load_price_table.cache_info().currsize and exit(1)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
