@@ -19,6 +19,7 @@ from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
+from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.suite.checks.tools import (
     check_expected_tool_calls,
     check_mcp_server_calls,
@@ -83,6 +84,8 @@ class StoredAnswerSnapshots:
     """Command that `--update` is added to, for messages."""
     values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     changed: bool = False
+    by_sample: dict[tuple[str, str, str], dict[int, object]] = field(default_factory=dict)
+    """Values that were to be stored in this test, by number of the scenario's run."""
 
     @classmethod
     def load_for_suite(cls, suite: Path, *, update: bool = False) -> StoredAnswerSnapshots:
@@ -101,10 +104,16 @@ class StoredAnswerSnapshots:
             )
         return cls(path, update, values=tree["scenarios"])
 
-    def store_value(self, scenario: str, step: str, what: str, value: object) -> None:
+    def store_value(self, scenario: str, step: str, what: str, value: object, sample: int = 1) -> bool:
+        """Store the value of a scenario's run; returns False, and stores nothing, if other runs have another value."""
+        runs = self.by_sample.setdefault((scenario, step, what), {})
+        runs[sample] = value
+        if any(each != value for each in runs.values()):
+            return False
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
         self.changed = self.changed or of_step.get(what) != value
         of_step[what] = value
+        return True
 
     def save_changes(self) -> bool:
         """Write changed snapshots; returns whether there were any. Raises MachineError: not writable."""
@@ -122,6 +131,7 @@ class StoredAnswerSnapshots:
 
 class StepCheckContext(Protocol):
     case: SuiteCase
+    emitter: EventEmitter
     scope: VariableScope
     session: RunSession | None
     snapshots: StoredAnswerSnapshots
@@ -145,10 +155,12 @@ def _compare_with_snapshot(context: StepCheckContext, step: StepBase, what: str,
     snapshots, scenario = context.snapshots, context.case.id
     key = step.label or str(context.index + 1)
     known = snapshots.values.get(scenario, {}).get(key, {}).get(what)
-    if snapshots.update:
-        snapshots.store_value(scenario, key, what, seen)
-        known = seen
+    stored = not snapshots.update or snapshots.store_value(scenario, key, what, seen, context.emitter.about.sample)
+    known = seen if snapshots.update else known
     made = Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
+    if not stored:
+        message = f"the scenario's runs differ, and one snapshot is for all of them; this one: {quote(seen, 200)}"
+        return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)
     if known is None:
         message = f"no snapshot is stored; `{snapshots.command} --update` stores what is seen now: {quote(seen, 200)}"
         return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)

@@ -9,6 +9,7 @@ the scenario an error.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ from llmproxy.client.fault_sweep_judging import (
 )
 from llmproxy.client.session_reports import sum_session_reports
 from llmproxy.core.faults.rules import FaultKind
+from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Mode
 from llmproxy.report.events import Completed, Event, Selected, Status, convert_to_event_handlers
@@ -55,8 +57,15 @@ _OWN = ("$userId", "${userId}")
 
 
 def get_case_matrix_values(case: SuiteCase) -> dict[str, Any]:
-    axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
+    axes = {name: _format_axis_value(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
+
+
+def _format_axis_value(value: object) -> str:
+    """Return a text for each value: plain, in quotes where it would read as a value of another type."""
+    if not isinstance(value, str) or parse_json_or_text(value) != value:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value
 
 
 def summarize_scenario_runs(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:

@@ -73,6 +73,19 @@ def test_a_snapshot_is_stored_then_compared(tmp_path: Path) -> None:
     assert "goodbye" in other.why
 
 
+def test_runs_that_answer_differently_have_no_snapshot(tmp_path: Path) -> None:
+    """`--update` says so instead of storing the last answer, with which the next test would be flaky."""
+
+    def update(body: str) -> rig.Result:
+        twice = suite(rig.echo(tmp_path, body), STEP, scenario="    runs: 2\n")
+        return rig.run(rig.cases_of(tmp_path, twice), update=True)
+
+    found = update("answer.n = getattr(answer, 'n', 0) + 1; return f'number {answer.n}'")
+    assert sorted(found.statuses) == ["environment_error", "passed"]
+    assert "the scenario's runs differ" in found.why
+    assert update("return 'x'").statuses == ["passed", "passed"]
+
+
 def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     """It is neither taken for an empty one nor written over."""
     path = tmp_path / "t.suite.snapshots.json"
