@@ -116,6 +116,7 @@ def stop(url: str = _URL) -> None:
     The exit code is the proxy's own: 0, 3 if a recording was lost, 4 with --fail-on-miss or --strict.
     """
     control = open_control(url)
+    control.health()  # of another server's answer nothing would be known
     code = control.stop()
     _wait_until_gone(control)
     typer.echo(f"{control.url}  stopped" + (f" with exit code {code}" if code else ""))

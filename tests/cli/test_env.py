@@ -160,9 +160,15 @@ class Ending(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
+        type(self).asked_to_stop = True
         self._say(200, b'{"exit_code": 4}')
 
+    asked_to_stop = False
+
     def do_GET(self) -> None:
+        if not self.asked_to_stop:
+            self._say(200, b'{"status": "ok", "version": "1"}')
+            return
         self.server.server_close()
         self._say(500, b'{"error": {"message": "llmproxy: the proxy is ending"}}')
 
@@ -179,7 +185,7 @@ def test_a_proxy_that_still_says_that_it_is_ending_is_waited_for(capsys: pytest.
     server = HTTPServer(("127.0.0.1", 0), Ending)
 
     def serve() -> None:
-        for _ in ("stop", "health"):
+        for _ in ("health", "stop", "health"):
             server.handle_request()
 
     serving = threading.Thread(target=serve)
@@ -187,6 +193,14 @@ def test_a_proxy_that_still_says_that_it_is_ending_is_waited_for(capsys: pytest.
     assert main(["stop", "--url", f"http://127.0.0.1:{server.server_port}"]) == 4
     serving.join()
     assert "stopped with exit code 4" in capsys.readouterr().out
+
+
+def test_what_is_no_proxy_is_not_said_to_have_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that answers everything with JSON, as the scripted provider and many a development server do."""
+    with Provider([step(json={"ok": True}, times=None)], check=False) as up:
+        assert main(["stop", "--url", up.url]) == 3
+    told = capsys.readouterr()
+    assert ("is not llmproxy" in told.err, told.out) == (True, "")
 
 
 def test_a_web_page_cannot_stop_a_proxy(tmp_path: Path) -> None:

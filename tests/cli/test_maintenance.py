@@ -298,7 +298,9 @@ def test_a_renamed_cassette_replays_under_its_new_name(path: Path, capsys: pytes
     assert run(capsys, path, "verify")[0] == 0
 
 
-@pytest.mark.parametrize("names", ["nosuch x", "other default", "other x~2", "other 12", "other a#b", "other "])
+@pytest.mark.parametrize(
+    "names", ["nosuch x", "default other", "other other", "other x~2", "other 12", "other a#b", "other "]
+)
 def test_a_name_that_cannot_be_given_changes_nothing(
     path: Path, names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,6 +308,7 @@ def test_a_name_that_cannot_be_given_changes_nothing(
     before = listed(capsys, path)
     code, out = run(capsys, path, "rename", *names.split(" "))
     assert code == (3 if names == "nosuch x" else 2), out
+    assert ("llmproxy rm other" in out) is (names == "default other")
     assert listed(capsys, path) == before
 
 

@@ -119,6 +119,8 @@ def check_new_cassette_name(path: Path, old: str, new: str, found: Iterable[Sequ
 
     `found`: of each sample of both, whether it is the new name's, its number, and its lease's holder, pid, host, age.
     """
+    if old == new:
+        raise SettingsError(f"{old} has this name already.")
     for is_taken, sample, *row, age in found:
         if is_taken:
             raise SettingsError(
