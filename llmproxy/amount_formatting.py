@@ -20,6 +20,10 @@ def format_count(many: int, one: str, plural: str = "") -> str:
     return f"{many:,} {one if many == 1 else plural or one + 's'}"
 
 
+def format_occurrences(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
 def name_some(names: Iterable[str], between: str = ", ", shown: int = SHOWN) -> str:
     all_ = [*names]
     more = f" and {len(all_) - shown} more" if len(all_) > shown else ""

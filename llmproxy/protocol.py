@@ -160,7 +160,7 @@ DEFAULT_SESSION = "default"
 
 
 def format_cassette_sample(cassette: str, sample: int) -> str:
-    """Return the name of a cassette's sample: ``weather``, ``weather~2``."""
+    """Return the name of a sample of a cassette, or of a run's user: ``weather``, ``weather~2``."""
     return cassette if sample == 1 else f"{cassette}~{sample}"
 
 

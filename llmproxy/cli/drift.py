@@ -39,12 +39,6 @@ from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.server_store_copies import store_exists
 from llmproxy.trace.comparing import answer_drift_statistics as stats
-from llmproxy.trace.comparing.answer_drift_statistics import (
-    ALPHA,
-    AnswerProperties,
-    describe_answer_behavior,
-    extract_answer_properties,
-)
 
 if TYPE_CHECKING:
     import httpx
@@ -345,18 +339,20 @@ def _request_key(each: Interaction) -> tuple[str, str, bytes]:
 
 def _read_nightly_answers(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
-) -> dict[tuple[str, str, bytes], list[AnswerProperties]]:
-    found: dict[tuple[str, str, bytes], list[AnswerProperties]] = defaultdict(list)
+) -> dict[tuple[str, str, bytes], list[stats.AnswerProperties]]:
+    found: dict[tuple[str, str, bytes], list[stats.AnswerProperties]] = defaultdict(list)
     if kept.exists():
         with open_given_store(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
                 for each in database.iter_interactions(name):
                     if since is None or each.started_at >= since.get(_request_key(each), 0):
-                        found[_request_key(each)].append(extract_answer_properties(each))
+                        found[_request_key(each)].append(stats.extract_answer_properties(each))
     return found
 
 
-def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerProperties]]:
+def _read_earlier_night_answers(
+    kept: Path, plan: _DriftPlan
+) -> dict[tuple[str, str, bytes], list[stats.AnswerProperties]]:
     """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): get_answer_date_or_start(each.started_at, each.response.headers) for each in asked}
@@ -367,27 +363,27 @@ def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str,
 @dataclass(frozen=True)
 class _AnswerDrift:
     sampled: RerecordRequest
-    earlier: Sequence[AnswerProperties]
-    new: Sequence[AnswerProperties]
+    earlier: Sequence[stats.AnswerProperties]
+    new: Sequence[stats.AnswerProperties]
 
     @cached_property
-    def recorded_answer(self) -> AnswerProperties:
-        return extract_answer_properties(self.sampled.recorded)
+    def recorded_answer(self) -> stats.AnswerProperties:
+        return stats.extract_answer_properties(self.sampled.recorded)
 
     @property
-    def baseline(self) -> Sequence[AnswerProperties]:
+    def baseline(self) -> Sequence[stats.AnswerProperties]:
         return self.earlier or [self.recorded_answer]
 
     @cached_property
     def refusals(self) -> list[str]:
-        return stats.list_distinct_refusals(self.new)
+        return list(dict.fromkeys(each.refusal for each in self.new if each.refusal))
 
     @cached_property
     def shape(self) -> list[str]:
         return stats.compare_answer_formats(self.baseline, self.new)
 
     @property
-    def successful_answers(self) -> list[AnswerProperties]:
+    def successful_answers(self) -> list[stats.AnswerProperties]:
         return [each for each in self.new if each.is_success]
 
     @property
@@ -414,7 +410,7 @@ class _ModelVerdict:
 
     @property
     def has_drifted(self) -> bool:
-        return any(each.refusals or each.shape for each in self.calls) or (self.p is not None and self.p <= ALPHA)
+        return any(each.refusals or each.shape for each in self.calls) or (self.p is not None and self.p <= stats.ALPHA)
 
 
 def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
@@ -429,7 +425,9 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
         statistics = [stats.compute_statistic(each.baseline, each.successful_answers, distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(
-            stats.compute_permutation_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None
+            stats.compute_permutation_p_value(statistics, both=both)
+            if told and least * len(models) <= stats.ALPHA
+            else None
         )
     corrected = iter(stats.correct_p_values([p for p in ps if p is not None]))
     return [
@@ -453,8 +451,10 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         yield f"  behavior  {_describe_verdict(each)}"
         for call in each.calls:
             if call.behaves_differently:
-                did = Counter(describe_answer_behavior(new) for new in call.successful_answers).most_common(1)[0][0]
-                before = to_safe_line(f" (before: {describe_answer_behavior(call.baseline[0])})")
+                did = Counter(stats.describe_answer_behavior(new) for new in call.successful_answers).most_common(1)[0][
+                    0
+                ]
+                before = to_safe_line(f" (before: {stats.describe_answer_behavior(call.baseline[0])})")
                 yield to_safe_line(f"  answered otherwise: {call.sampled.label}: {did}") + before
         words = sum(call.shares_no_text_with_baseline for call in each.calls)
         yield f"  words     {words} of {len(each.comparisons_with_answers)} calls answered in other words"
@@ -485,7 +485,7 @@ def _describe_verdict(verdict: _ModelVerdict) -> str:
     if verdict.p is None:
         return "could not tell: too few answers"
     test = f"p {verdict.p:.3f}, permutation test within {len(verdict.comparisons_with_answers)} calls"
-    return f"drift ({test})" if verdict.p <= ALPHA else f"no drift seen ({test})"
+    return f"drift ({test})" if verdict.p <= stats.ALPHA else f"no drift seen ({test})"
 
 
 def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _CostLimit, code: Exit) -> dict[str, Any]:

@@ -21,12 +21,11 @@ from llmproxy.protocol import OFFLINE
 from llmproxy.settings import convert_listen_to_connect_host, load
 
 _BUNDLE = "llmproxy-bundle.pem"
+_URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
 
 
 def env(
-    url: str = typer.Option(
-        "", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]"
-    ),
+    url: str = _URL,
     session: str = typer.Option(
         "", "--session", metavar="NAME", help="Session in the base URLs; default: the proxy's own cassette."
     ),
@@ -97,7 +96,6 @@ def format_env_assignments(values: Mapping[str, str], form: str) -> str:
 
 PATIENCE = 20.0
 LOOK = 0.05
-_URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
 
 
 def status(url: str = _URL) -> None:

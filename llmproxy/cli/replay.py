@@ -21,8 +21,9 @@ from typing import Any
 import typer
 
 from llmproxy.advice import ProxyStartCommand, format_command
-from llmproxy.amount_formatting import format_count, format_milliseconds
+from llmproxy.amount_formatting import format_count, format_milliseconds, format_occurrences
 from llmproxy.calls_and_totals import Call
+from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import (
     CommandWithoutLiveOptions,
@@ -33,12 +34,6 @@ from llmproxy.cli.parts.options import (
 )
 from llmproxy.cli.parts.printing import print_line, to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
-from llmproxy.cli.parts.session_setup import (
-    build_start_flags,
-    find_command_mcp_servers,
-    plan_environment,
-    redirect_mcp_servers,
-)
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, open_given_store, validate_cassette_name
 from llmproxy.client.child_env import gather_run_variables
 from llmproxy.client.control import CONFLICT, ControlError
@@ -120,17 +115,17 @@ def run_replay(asked: ReplayOverrideOptions, env: Mapping[str, str]) -> int:
         require_store_in_file("--live", loaded.settings.store)
     if not read_env_proxy_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)  # before anything is made
-    tools = find_command_mcp_servers(run, env)
+    tools = setup.find_command_mcp_servers(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
-        options = build_start_flags(run.flags, forward=run.options.intercept, tools=tools)
+        options = setup.build_start_flags(run.flags, forward=run.options.intercept, tools=tools)
         # `replay` itself records nothing
         with ensure_proxy(options, env, log=log, started_by=run.run_command_prefix) as proxy:
             upstreams = tools.config.upstreams if tools and proxy.process is None else {}
             session = _open_session(proxy, loaded, asked, upstreams)
-            run, told = redirect_mcp_servers(run, tools, proxy.url, session.name, Path(folder))
+            run, told = setup.redirect_mcp_servers(run, tools, proxy.url, session.name, Path(folder))
             write_stderr_lines(*told)
-            plan = plan_environment(proxy, session, env, run, Path(folder))
+            plan = setup.plan_environment(proxy, session, env, run, Path(folder))
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = run_child(run.command, plan.apply_to(env))
@@ -251,7 +246,7 @@ class ReplayCommandReporter:
             if each["used"]:
                 name = each["tool"] if each["nth"] is None else f"{each['tool']}#{each['nth']}"
                 of = f" (recorded with {said['parent']})" if each["inherited"] else ""
-                swapped = f"swapped {_format_occurrences(each['used'])}{of}"
+                swapped = f"swapped {format_occurrences(each['used'])}{of}"
                 lines.append(f"{name}: returned {each['result'][:SHOWN_RESULT]}, {swapped}")
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
@@ -290,7 +285,7 @@ class ReplayCommandReporter:
         ]
         calls = said["llm_calls"]
         return lines + [
-            f"llmproxy: --override-llm {each['call']}: the agent called the model {_format_occurrences(calls)}"
+            f"llmproxy: --override-llm {each['call']}: the agent called the model {format_occurrences(calls)}"
             + (f" (0 to {calls - 1})." if calls else ".")
             for each in said["answers"]
             if not each["used"]
@@ -307,7 +302,3 @@ class ReplayCommandReporter:
             return [f"  nothing is different from {to_safe_line(parent.name)}"]
         width = min(shutil.get_terminal_size().columns - 2, 160)
         return ["What is different:", *(f"  {row}" for row in render(diff, color=False, width=width).splitlines())]
-
-
-def _format_occurrences(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"

@@ -29,12 +29,7 @@ from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
 from llmproxy.cli.parts.options import CommandWithoutLiveOptions, RunArguments, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
-from llmproxy.cli.parts.store_arguments import (
-    is_id,
-    open_given_store,
-    parse_interaction_id,
-    require_not_being_recorded,
-)
+from llmproxy.cli.parts.store_arguments import is_id, open_given_store, parse_interaction_id, require_not_being_recorded
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, ApiKeyVariable

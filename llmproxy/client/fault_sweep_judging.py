@@ -271,12 +271,11 @@ def _format_ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str, *, interrupted: bool = False) -> list[str]:
+def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> list[str]:
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
     parts = [f"{counts[outcome]} {outcome.value}" for outcome in FaultTrialOutcome if counts[outcome]]
-    begun = "interrupted; so far " if interrupted else ""
-    lines = [f"{begun}{len(findings)} faults, one at a time: {', '.join(parts) or 'none'}"]
+    lines = [f"{len(findings)} faults, one at a time: {', '.join(parts) or 'none'}"]
     if not findings:
         return lines
     if not weak:

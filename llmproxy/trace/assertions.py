@@ -14,7 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from llmproxy.amount_formatting import format_count
+from llmproxy.amount_formatting import format_count, format_occurrences
+from llmproxy.core.traffic.canonical_json import format_json
 from llmproxy.core.traffic.json_diff import dump_for_comparison
 from llmproxy.trace.comparing.diff import ReplayDiff
 from llmproxy.trace.spans import AssertionResult, EvalResult, SpanKind, get_span_arguments_or_text
@@ -234,17 +235,17 @@ def tool_called(
     fitting = [
         span for span in calls if with_args is None or matches_partially(with_args, get_span_arguments_or_text(span))
     ]
-    said = "" if with_args is None else f" with {_format_json(with_args)}"
+    said = "" if with_args is None else f" with {format_json(with_args)}"
     given = {"times": times, "with_args": with_args, "before": before, "after": after}
     conditions = {key: value for key, value in given.items() if value is not None}
     name = f"tool_called({', '.join([tool_name, *(f'{key}={value}' for key, value in conditions.items())])})"
     actual: Any = [get_span_arguments_or_text(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
-        problem = f"{tool_name!r} was called {_format_call_count(len(fitting))}{said}, not {_format_call_count(times)}."
+        problem = f"{tool_name!r} was called {format_occurrences(len(fitting))}{said}, not {format_occurrences(times)}."
     elif times is None and not fitting:
         problem = f"{tool_name!r} was never called{said}. "
-        problem += f"Its calls had {_format_json(actual)}." if calls else f"Called were {sequence}."
+        problem += f"Its calls had {format_json(actual)}." if calls else f"Called were {sequence}."
     for other, sign, word in ((before, 1, "before"), (after, -1, "after")):
         if problem or other is None:
             continue
@@ -260,7 +261,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     """This tool was not called; without a name: no tool was."""
     cassette = unwrap_cassette(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
-    problem = f"Called {_format_call_count(len(called))}: {called}." if called else ""
+    problem = f"Called {format_occurrences(len(called))}: {called}." if called else ""
     return build_assertion_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem, counts_all=True)
 
 
@@ -321,11 +322,3 @@ def same_tool_calls(
         lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
     sequences = diff.old_tool_sequence, diff.new_tool_sequence
     return build_assertion_result("same_tool_calls", new, *sequences, "\n".join(lines), counts_all=True)
-
-
-def _format_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _format_call_count(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

@@ -24,14 +24,9 @@ from typing import Any
 import typer
 
 from llmproxy.amount_formatting import format_count, format_seconds
+from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.options import RunArguments, format_record_command, refuse_live_channels
 from llmproxy.cli.parts.run_ending import write_json_result
-from llmproxy.cli.parts.session_setup import (
-    build_start_flags,
-    find_command_mcp_servers,
-    plan_environment,
-    redirect_mcp_servers,
-)
 from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_shell_exit_code
@@ -82,7 +77,7 @@ class Sweep:
     ) -> None:
         """`folder` takes the files of the proxy and of the runs. Raises SettingsError."""
         self._asked, self._loaded, self._env, self._kinds, self._folder = asked, loaded, env, kinds, folder
-        self._declared, self._tools = asked.list_run_variables(env), find_command_mcp_servers(asked, env)
+        self._declared, self._tools = asked.list_run_variables(env), setup.find_command_mcp_servers(asked, env)
         self._stdin, self._tell = read_stdin(), make_progress_printer()
         self._opened = itertools.count(1)
         self._patience = asked.options.patience or 10 * PATIENCE
@@ -96,7 +91,7 @@ class Sweep:
         """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
         asked = self._asked
         flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = build_start_flags(flags, forward=asked.options.intercept)
+        options = setup.build_start_flags(flags, forward=asked.options.intercept)
         env = {name: value for name, value in self._env.items() if not name.startswith("LLMPROXY_FAULTS")}
         log = self._folder / "proxy.log"
         with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as self._proxy:
@@ -177,8 +172,8 @@ class Sweep:
             patience=10.0,
         )
         own = Path(tempfile.mkdtemp(dir=self._folder))
-        mine, _ = redirect_mcp_servers(asked, self._tools, self._proxy.url, opened.name, own)
-        plan = plan_environment(self._proxy, opened, self._env, mine, self._folder)
+        mine, _ = setup.redirect_mcp_servers(asked, self._tools, self._proxy.url, opened.name, own)
+        plan = setup.plan_environment(self._proxy, opened, self._env, mine, self._folder)
         try:
             since = time.monotonic()
             code, out, err, hung = self._run_child(mine.command, plan.apply_to(self._env))
@@ -252,8 +247,8 @@ def print_sweep_findings(
     """Print the table and result, and write them to `file`; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
-    summary = judging.format_sweep_summary_lines(findings, typed, interrupted=interrupted)
-    for line in [*judging.format_sweep_findings(findings), "", *summary]:
+    begun = "interrupted, so not all faults were tried:" if interrupted else ""
+    for line in [*judging.format_sweep_findings(findings), begun, *judging.format_sweep_summary_lines(findings, typed)]:
         typer.echo(line)
     if file is not None:
         write_json_result(file, judging.sweep_findings_to_json(findings))

@@ -19,17 +19,11 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.options import LAST_REPORT, find_tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import create_gitignored_folder
+from llmproxy.report import sharding
 from llmproxy.report.events import Completed, Event, Handler, RedactingEventHandler, Selected, UnbufferedEventHandler
 from llmproxy.report.proxy_console import wants_colour
 from llmproxy.report.report_kinds import parse_report_option
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.sharding import (
-    assign_items_to_shards,
-    parse_shard,
-    read_test_times,
-    shard_split_to_json,
-    weigh_tests_for_shards,
-)
 from llmproxy.report.trend import TrendRecorder
 
 if TYPE_CHECKING:
@@ -55,14 +49,14 @@ def select_shard_cases(
     # late: the schema of suites, of which `--help` and a wrong option need nothing
     from llmproxy.suite.selection import append_runs_flag
 
-    shard = parse_shard(text)
+    shard = sharding.parse_shard(text)
     counts = {case.id: runs or case.scenario.runs for case in cases}
-    parts = assign_items_to_shards(
-        weigh_tests_for_shards(counts, {} if times is None else read_test_times(times)), shard.of
+    parts = sharding.assign_items_to_shards(
+        sharding.weigh_tests_for_shards(counts, {} if times is None else sharding.read_test_times(times)), shard.of
     )
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    told = shard_split_to_json(shard, parts, "test", command=append_runs_flag(command, runs), partly=partly)
+    told = sharding.shard_split_to_json(shard, parts, "test", command=append_runs_flag(command, runs), partly=partly)
     return ShardCases(mine, title, told)
 
 

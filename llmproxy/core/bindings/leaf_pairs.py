@@ -29,12 +29,7 @@ from llmproxy.core.bindings.leaf_places import (
     write_arguments_with_placeholders,
 )
 from llmproxy.core.bindings.run_variables import RunVariableKind
-from llmproxy.core.bindings.text_alignment import (
-    FilledGap,
-    GapTextCandidate,
-    VariableSpan,
-    drop_llmproxy_files_from_ls,
-)
+from llmproxy.core.bindings.text_alignment import FilledGap, GapTextCandidate, VariableSpan, drop_llmproxy_files_from_ls
 from llmproxy.core.bindings.volatile_field_definitions import (
     Names,
     VolatileField,

@@ -20,14 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.keys.head_rules import (
-    CREDENTIAL,
-    DECLARED,
-    SAID_HEADER,
-    find_cookie_ignore_reason,
-    fingerprint_unstored_fields,
-    read_cookies,
-)
+from llmproxy.core.keys import head_rules
 from llmproxy.core.keys.normalize import (
     CachedKeyEntry,
     Canonical,
@@ -39,6 +32,7 @@ from llmproxy.core.keys.normalize import (
     list_server_state_ids,
 )
 from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_server_object_change, iter_texts_at_path
+from llmproxy.core.providers import stubs
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     Family,
@@ -55,18 +49,9 @@ from llmproxy.core.providers.routing import (
     route_by_host,
     split_session_from_path,
 )
-from llmproxy.core.providers.stubs import (
-    OPERATIONS,
-    WELL_KNOWN,
-    Stub,
-    find_auxiliary_call_host,
-    find_stubs,
-    has_stubs,
-    list_all_stubs,
-)
 from llmproxy.core.providers.upstreams_and_rates import check_aws_signature_host, get_port_or_default, provider_of_host
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
-from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
+from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_placeholder_key
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.store.row_conversion import decode_sql_text, parse_headers
@@ -83,15 +68,7 @@ from llmproxy.core.traffic.interaction import (
 from llmproxy.core.traffic.response_plan import find_client_path_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.parsers import host_matches
-from llmproxy.protocol import (
-    OFFLINE,
-    OUR_HEADERS_PREFIX,
-    PARTY_HEADER,
-    PLACEHOLDER_KEY,
-    SESSION_HEADER,
-    Decision,
-    Mode,
-)
+from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
 
 NO_UPSTREAMS: Mapping[str, str] = {}
 CALLER_HEADER = "x-llmproxy-caller"
@@ -107,7 +84,7 @@ class RequestHeadRouter:
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
-        self._stubs = list_all_stubs(config.stubs)
+        self._stubs = stubs.list_all_stubs(config.stubs)
 
     def place_request(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
@@ -158,15 +135,16 @@ class RequestHeadRouter:
             return True
         return host_matches(self._config.record_host, host) or provider_of_host(host, port) is not None
 
-    def _find_stubs_for_head(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
-        may_be = where.row.not_llm or where.operation in OPERATIONS or method == "HEAD" or WELL_KNOWN in where.target
+    def _find_stubs_for_head(self, where: Route, method: str, headers: Headers) -> tuple[stubs.Stub, ...]:
+        known = where.row.not_llm or where.operation in stubs.OPERATIONS
+        may_be = known or method == "HEAD" or stubs.WELL_KNOWN in where.target
         if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
             return ()
-        return find_stubs(self._stubs, where, method, headers)
+        return stubs.find_stubs(self._stubs, where, method, headers)
 
     def may_host_be_stubbed(self, host: str, *, offline: bool) -> bool:
         """Return whether a host that is out of scope may get auxiliary calls, which are intercepted."""
-        return not host_matches(self._config.allow_host, host) and has_stubs(self._stubs, host, offline=offline)
+        return not host_matches(self._config.allow_host, host) and stubs.has_stubs(self._stubs, host, offline=offline)
 
     def get_session_mode(self, name: str | None) -> Mode:
         """Return the mode for a session's name, or for none, without opening a session. Raises RefusedError."""
@@ -175,8 +153,8 @@ class RequestHeadRouter:
 
     def _strip_and_fingerprint_headers(self, headers: Headers, where: Route) -> Headers:
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not where.known and (said := fingerprint_unstored_fields(kept, SecretFingerprintCache().digest)):
-            kept = (*kept, (SAID_HEADER, said))
+        if not where.known and (said := head_rules.fingerprint_unstored_fields(kept, SecretFingerprintCache().digest)):
+            kept = (*kept, (head_rules.SAID_HEADER, said))
         if not self._config.match_credential:
             return kept
         if self._secret is None:
@@ -199,7 +177,7 @@ class RequestHeadRouter:
             if recorded and (there := find_host_in_path(rest, recorded)) is not None:
                 return route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
             named = DEFAULT in upstreams or REST in upstreams  # requests without a provider go there
-            if (there := find_auxiliary_call_host(self._stubs, method, rest, headers, named=named)) is not None:
+            if (there := stubs.find_auxiliary_call_host(self._stubs, method, rest, headers, named=named)) is not None:
                 stubbed = route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
                 if self._find_stubs_for_head(stubbed, method, headers):
                     return stubbed, False
@@ -235,11 +213,6 @@ _PLACEHOLDER_HINT = (
 )
 
 
-def has_placeholder_key(exchange: Exchange) -> bool:
-    """Return whether the client's key is the one that it was given in replay, in a header field or in the query."""
-    return any(PLACEHOLDER_KEY in each for each in (exchange.route.target, *chain(*exchange.request.headers)))
-
-
 def refuse_if_unsendable(exchange: Exchange) -> None:
     """Refuse a request whose upstream is unknown (Azure without an endpoint), or that is signed for our own address, or
     that has a recording's or a replay's placeholder for a credential: the provider's 401 would be recorded.
@@ -259,7 +232,7 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
                 f"so this request is not sent to {name}."
             )
             raise RefusedError(msg, hint=_PLACEHOLDER_HINT)
-        if exchange.place.in_scope and has_placeholder_key(exchange):
+        if exchange.place.in_scope and has_placeholder_key(exchange.request.headers, exchange.route.target):
             names = " or ".join(field for key in exchange.route.provider.keys for field in key.list_header_fields())
             msg = f"llmproxy: {name} wants a key: set {names or 'its variable'}."
             raise RefusedError(msg, hint="The placeholder that a replay sets for a missing key is never sent.")
@@ -273,13 +246,13 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
         found = sorted(
             f"{name.lower()}={_extract_key_from_authorization(value)}"
             for name, value in headers
-            if DECLARED.search(name.lower())
+            if head_rules.DECLARED.search(name.lower())
         ) + sorted(
             f"cookie {each}={text}"
             for name, value in headers
             if name.lower() == "cookie"
-            for each, text in read_cookies(value)
-            if find_cookie_ignore_reason(each) == CREDENTIAL
+            for each, text in head_rules.read_cookies(value)
+            if head_rules.find_cookie_ignore_reason(each) == head_rules.CREDENTIAL
         )
         if found:
             return _digest_secret("\n".join(found), secret)

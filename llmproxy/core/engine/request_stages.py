@@ -14,7 +14,7 @@ from dataclasses import replace
 from llmproxy.core.dialects.conversation import read_last_user_text
 from llmproxy.core.dialects.dialect_table import find_client_degrading_retry
 from llmproxy.core.engine.engine_state import TEXT, EngineState
-from llmproxy.core.engine.request_identification import KeyDeriver, has_placeholder_key, refuse_if_unsendable
+from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.keys.normalize import Canonical
@@ -24,6 +24,7 @@ from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedEls
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RunValueRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unconfigured_upstream
+from llmproxy.core.secrets.redact import has_placeholder_key
 from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
@@ -236,7 +237,7 @@ class MissExplainer:
             elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,
             toolless=bool(store and channel is Channel.MCP and not store.count_interactions(*place, channel=channel)),
             client=parse_user_agent_client(exchange.request.headers),
-            is_placeholder=has_placeholder_key(exchange),
+            is_placeholder=has_placeholder_key(exchange.request.headers, where.target),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
         )  # fmt: skip
         for each in exchange.interceptors:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
+from llmproxy.core.dialects import dialect_table
 from llmproxy.core.dialects.answer_writing import (
     build_provider_answer,
     can_build_provider_answer,
@@ -24,14 +25,6 @@ from llmproxy.core.dialects.answer_writing import (
     sse,
 )
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.dialects.dialect_table import (
-    REASONS,
-    FailedCall,
-    build_provider_error_response,
-    find_dialect_codec,
-    get_dialect,
-    get_dialect_codec,
-)
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
@@ -40,6 +33,7 @@ from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_messag
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_grpc_failure_headers
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, remove_headers
+from llmproxy.core.traffic.response_plan import scale_time_by_speed
 from llmproxy.protocol import Channel
 
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -87,10 +81,6 @@ def time_answer_pieces(response: Response, speed: float) -> list[Chunk]:
         at += len(data)
         found.append(Chunk(scale_time_by_speed(response.chunks[bisect_left(ends, at)].offset, speed), data))
     return found
-
-
-def scale_time_by_speed(offset: int, speed: float) -> int:
-    return round(offset / speed) if speed else 0
 
 
 def rebuild_response_from_pieces(
@@ -165,10 +155,11 @@ def _build_status_kind(
     def do(call: CandidateCall, values: Values) -> FaultyAnswer:
         wait = values.get("retry_after", 0)
         if call.rpc:
-            head = build_grpc_failure_headers(number, f"{number} {REASONS[number]}", wait)
+            head = build_grpc_failure_headers(number, f"{number} {dialect_table.REASONS[number]}", wait)
             return FaultyAnswer(Response(200, "OK", head, ()))
-        headers, body = build_provider_error_response(call.family, number, FailedCall(call.model, wait))
-        return FaultyAnswer(Response(number, REASONS[number], headers, (Chunk(0, body),)))
+        failed = dialect_table.FailedCall(call.model, wait)
+        headers, body = dialect_table.build_provider_error_response(call.family, number, failed)
+        return FaultyAnswer(Response(number, dialect_table.REASONS[number], headers, (Chunk(0, body),)))
 
     about = f"status {number}, {about}"
     return FaultKind(f"http-{number}", about, sound, do, takes, channels=_ALL, transports=_BOTH, sweep=sweep)
@@ -184,8 +175,8 @@ def _write_error_event(call: CandidateCall, answer: Response, number: int) -> by
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
         return write_aws_frame({**about, ":message-type": "exception"}, dump_json(body))
-    codec = find_dialect_codec(call.operation)
-    write = (codec and codec.error_event) or get_dialect(call.family).error_event
+    codec = dialect_table.find_dialect_codec(call.operation)
+    write = (codec and codec.error_event) or dialect_table.get_dialect(call.family).error_event
     name, value = write(number)
     return dump_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
 
@@ -313,7 +304,7 @@ def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> Fa
 
     kind = get_framing(answer)
     pieces = [replace(each, data=_edit_piece(kind, each.data, edit)) for each in time_answer_pieces(answer, call.speed)]
-    headers = remove_headers(answer.headers, *get_dialect_codec(call.operation).count_headers)
+    headers = remove_headers(answer.headers, *dialect_table.get_dialect_codec(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
     return FaultyAnswer(rebuild_response_from_pieces(replace(answer, headers=headers), pieces, call.speed))

@@ -46,7 +46,7 @@ from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLD
 from llmproxy.core.traffic.body_decoding import read_multipart_boundary
 from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Interaction, Request, Response, header
 from llmproxy.lazy_regex import late
-from llmproxy.protocol import DUMMY
+from llmproxy.protocol import DUMMY, PLACEHOLDER_KEY
 
 _PLAIN_HEADERS = 1024  # maximum remembered header values without a secret; a client sends the same ones each time
 _LONGEST_HEADER = 256
@@ -88,6 +88,11 @@ STANDS_IN = late(
 _SAID = parse_word_set("messages input contents system systemInstruction system_instruction instructions prompt")
 """Members of a request that contain a conversation: quoted text is no credential of the request."""
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
+
+
+def has_placeholder_key(headers: Headers, target: str) -> bool:
+    """Return whether the client's key is the one that it was given in replay."""
+    return any(PLACEHOLDER_KEY in each for each in (target, *(value for _, value in headers)))
 
 
 def find_placeholder_credential(headers: Headers, target: str, body: bytes = b"") -> str | None:

@@ -102,6 +102,11 @@ def parse_json(data: str | bytes) -> Any:
         return None
 
 
+def format_json(value: object) -> str:
+    """Return a value as JSON for people; what JSON does not know becomes its text."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
 def parse_json_or_text(text: str) -> Any:
     try:
         return json.loads(text)

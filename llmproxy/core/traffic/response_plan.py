@@ -81,7 +81,7 @@ def plan_response(
         length=None if bodiless else len(response.body) + cut, close=said_close,
     )  # fmt: skip
     if bodiless:
-        return SendingPlan(((_scale_offset(response.head_offset, speed), head),), close)
+        return SendingPlan(((scale_time_by_speed(response.head_offset, speed), head),), close)
     pace = speed or (1 if timed else 0)
     end = _write_last_chunk(response.headers) if chunked and not cut else b""
     if not pace:
@@ -89,7 +89,7 @@ def plan_response(
         body = (part for _, frame in frames for part in frame)
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_list_frames(response, chunked=chunked), [(0, (end,))])  # the end is sent with the last frame
-    return SendingPlan(tuple(_merge_frames(_scale_offset(response.head_offset, pace), head, frames, pace)), close)
+    return SendingPlan(tuple(_merge_frames(scale_time_by_speed(response.head_offset, pace), head, frames, pace)), close)
 
 
 def _write_last_chunk(headers: Headers) -> bytes:
@@ -164,7 +164,7 @@ class PlannedAnswerCache:
         return laid
 
 
-def _scale_offset(offset: int, speed: float) -> int:
+def scale_time_by_speed(offset: int, speed: float) -> int:
     return round(offset / speed) if speed else 0
 
 
@@ -188,7 +188,7 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
     made: list[tuple[int, bytes]] = []
     data: list[bytes | memoryview] = [head]
     for offset, frame in frames:
-        if (at := _scale_offset(offset, speed)) > due:
+        if (at := scale_time_by_speed(offset, speed)) > due:
             made.append((due, b"".join(data)))
             due, data = at, []
         data += frame

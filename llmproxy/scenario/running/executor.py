@@ -30,11 +30,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession, choose_proxy
-from llmproxy.scenario.running.agent_caller import (
-    Participants,
-    build_adapters,
-    detect_agent_run_variables,
-)
+from llmproxy.scenario.running.agent_caller import Participants, build_adapters, detect_agent_run_variables
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.scenario_state import ScenarioState

@@ -21,6 +21,7 @@ from uuid import UUID, uuid5
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
+from llmproxy.protocol import format_cassette_sample
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import build_unclear_assertion, check_value, evaluate
 from llmproxy.suite.matchers.match import ABSENT, Match, MatchOutcome
@@ -173,17 +174,12 @@ def load_reset_hook(policy: ResetPolicy, folder: Path) -> Callable[[StoreAdapter
 
 def derive_setup_row_key(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
-    made = uuid5(NAMESPACE, f"{add_run_number_suffix(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{format_cassette_sample(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
 def build_now_and_seed_env(scenario: str, sample: int) -> dict[str, str]:
-    return {NOW_VARIABLE: NOW, SEED_VARIABLE: add_run_number_suffix(scenario, sample)}
-
-
-def add_run_number_suffix(name: str, sample: int) -> str:
-    """Return a name for one of several runs, such as its user; the first run has no suffix."""
-    return name if sample == 1 else f"{name}~{sample}"
+    return {NOW_VARIABLE: NOW, SEED_VARIABLE: format_cassette_sample(scenario, sample)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 from llmproxy.core.forks.overrides import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
+from llmproxy.protocol import format_cassette_sample
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
@@ -27,7 +28,6 @@ from llmproxy.scenario.values.run_ids_and_options import describe_error, describ
 from llmproxy.suite.checks.rows import (
     CaseStoreCleaner,
     RowCheckContext,
-    add_run_number_suffix,
     build_now_and_seed_env,
     load_reset_hook,
     select_rows,
@@ -139,7 +139,7 @@ class CaseResources:
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = add_run_number_suffix(case.scenario.user_id or USER, self.sample)
+        self.user = format_cassette_sample(case.scenario.user_id or USER, self.sample)
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""

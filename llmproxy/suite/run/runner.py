@@ -9,7 +9,6 @@ the scenario an error.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,24 +22,17 @@ from typing import Any
 
 from llmproxy.amount_formatting import format_count, format_seconds, mean_if_all_known, name_some
 from llmproxy.calls_and_totals import describe_served_failures, find_fail_on_exit_code
+from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.child_env import in_ci
-from llmproxy.client.fault_sweep_judging import (
-    FaultSweepRunOutcome,
-    TrialFinding,
-    find_failure_in_output,
-    judge_fault_trial,
-    plan_fault_trials,
-)
 from llmproxy.client.session_reports import sum_session_reports
 from llmproxy.core.faults.rules import FaultKind
-from llmproxy.core.traffic.canonical_json import parse_json_or_text
+from llmproxy.core.traffic.canonical_json import format_json, parse_json_or_text
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
-from llmproxy.protocol import AGENT, OFFLINE, Mode
+from llmproxy.protocol import AGENT, OFFLINE, Mode, format_cassette_sample
 from llmproxy.report.events import Completed, Event, Selected, Status, convert_to_event_handlers
 from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.suite.checks.rows import add_run_number_suffix
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
@@ -63,9 +55,7 @@ def get_case_matrix_values(case: SuiteCase) -> dict[str, Any]:
 
 def _format_axis_value(value: object) -> str:
     """Return a text for each value: plain, in quotes where it would read as a value of another type."""
-    if not isinstance(value, str) or parse_json_or_text(value) != value:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return value
+    return value if isinstance(value, str) and parse_json_or_text(value) == value else format_json(value)
 
 
 def summarize_scenario_runs(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
@@ -215,7 +205,7 @@ class _CaseJob:
 
     @property
     def user(self) -> str:
-        return add_run_number_suffix(self.case.scenario.user_id or USER, self.sample)
+        return format_cassette_sample(self.case.scenario.user_id or USER, self.sample)
 
 
 async def run_cases(
@@ -452,7 +442,7 @@ async def sweep_faults_of_case(
     case: SuiteCase,
     kinds: Sequence[FaultKind],
     said: Callable[[str], object],
-    found: list[TrialFinding],
+    found: list[judging.TrialFinding],
 ) -> None:
     """Sweep one scenario into `found`; `said` gets progress. Raises SweepNotPossible."""
     run_context.faults, run_context.keeps_calls = None, True
@@ -463,7 +453,7 @@ async def sweep_faults_of_case(
         raise SweepNotPossible(
             f"{case.id}: {message}: {why.splitlines()[0]}", hint=run_context.options.build_rerun_command(case.id)
         )
-    trials = plan_fault_trials(baseline.calls, kinds)
+    trials = judging.plan_fault_trials(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
         f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; without faults:"
@@ -473,13 +463,13 @@ async def sweep_faults_of_case(
         for number, trial in enumerate(trials, 1):
             run_context.faults = {"faults": [trial.rule]}
             went, _ = await _run_case_once(run_context, case)
-            found.append(judge_fault_trial(trial, went, [baseline]))
+            found.append(judging.judge_fault_trial(trial, went, [baseline]))
             said(f"\r{number}/{len(trials)}")
     finally:
         run_context.faults = None
 
 
-async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[FaultSweepRunOutcome, CaseResult]:
+async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[judging.FaultSweepRunOutcome, CaseResult]:
     """Run a case; also in the form of a sweep: a crashed agent gave up, a failed scenario is wrong though it ended."""
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
@@ -488,8 +478,10 @@ async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Faul
     if ran.status is Status.FAILED:
         wrong = ran.reasoning.partition("\n")[0]
     elif ran.status is not Status.PASSED and isinstance(error, LLMProxyError) and error.stderr:
-        failed, crashed = find_failure_in_output("", error.stderr, 1)
+        failed, crashed = judging.find_failure_in_output("", error.stderr, 1)
     elif ran.status is not Status.PASSED:
         said = ran.reasoning if error is None else describe_error(error)
         failed = said.partition("\n")[0] or ran.status.value
-    return FaultSweepRunOutcome(calls=ran.calls, seconds=seconds, failed=failed, wrong=wrong, crashed=crashed), ran
+    return judging.FaultSweepRunOutcome(
+        calls=ran.calls, seconds=seconds, failed=failed, wrong=wrong, crashed=crashed
+    ), ran

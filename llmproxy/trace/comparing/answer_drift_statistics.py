@@ -137,10 +137,6 @@ def detect_natural_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def list_distinct_refusals(new: Sequence[AnswerProperties]) -> list[str]:
-    return list(dict.fromkeys(each.refusal for each in new if each.refusal))
-
-
 def compare_answer_formats(old: Sequence[AnswerProperties], new: Sequence[AnswerProperties]) -> list[str]:
     new = [each for each in new if each.is_success]
     old = [each for each in old if each.is_success]

@@ -11,7 +11,6 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.rows import (
     MOST_ROWS,
     RowCheckContext,
-    add_run_number_suffix,
     build_now_and_seed_env,
     capture_row,
     derive_setup_row_key,
@@ -120,11 +119,6 @@ def test_an_id_fits_its_column() -> None:
     number = derive_setup_row_key("s", 1, "a", Kind.INTEGER)
     assert isinstance(number, int)
     assert 1_000_000_000 <= number < 2**31
-
-
-def test_the_first_run_needs_no_suffix() -> None:
-    """One run is recorded as the first of five is."""
-    assert [add_run_number_suffix("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
 
 
 def test_a_spawned_agent_is_told_time_and_seed() -> None:
