@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path, PurePath
@@ -29,7 +29,7 @@ import pytest
 from llmproxy.advice import PYTEST_MODE
 from llmproxy.calls_and_totals import Call, Miss
 from llmproxy.client.child_env import EnvironmentPlan, gather_run_variables, in_ci, plan_env
-from llmproxy.client.control import Control, ControlConnectionPool, session_url
+from llmproxy.client.control import Control, ControlConnectionPool, ControlError, session_url
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError
@@ -199,11 +199,13 @@ def make_cassette_name(test: str) -> str:
     return f"{slug}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
 
 
-def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
-    """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay. Raises ValueError.
-    In CI neither marker nor ini file can enable live requests: that takes the command line or the environment.
+def choose_mode(
+    *, option: str = "", marker: str = "", variable: str = "", ini: str = "", running: str = "", ci: bool = False
+) -> str:
+    """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, the mode of a `running` proxy,
+    else replay. In CI neither marker nor ini file can enable live requests. Raises ValueError.
     """
-    given = [(option, True), (marker, False), (variable, True), (ini, False)]
+    given = [(option, True), (marker, False), (variable, True), (ini, False), (running, True)]
     modes = [(read_mode(text).value, told) for text, told in given if text]
     return next((mode for mode, told in modes if told or not ci or mode in OFFLINE), Mode.REPLAY.value)
 
@@ -449,6 +451,8 @@ class PytestPluginState:
     proxies: WorkerProxyLauncher | None = None
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
     bench: SharedSuiteResources | None = None
+    running_mode: str = ""
+    """Mode of the proxy that ran before us (`llmproxy run`); empty without one, or if it does not answer."""
 
     def option(self, flag: str) -> str:
         name = flag.removeprefix("--").replace("-", "_")
@@ -465,7 +469,13 @@ class PytestPluginState:
         updates = {update.value: mode.value for update, mode in modes.items()}
         option = updates.get(read_update_option(self.config), typed or "")
         variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(self.config.getini("llmproxy_mode") or "")
-        return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
+        running, ci = self.running_mode, in_ci(os.environ)
+        return choose_mode(option=option, marker=marker, variable=variable, ini=ini, running=running, ci=ci)
+
+    def read_running_mode(self) -> None:
+        if url := read_env_proxy_url(os.environ):
+            with suppress(ControlError):  # the first test that needs it says why
+                self.running_mode = Control(url, token=os.environ.get(TOKEN_VARIABLE, "")).health(timeout=5.0).mode
 
     def find_store(self, *, suites: bool) -> Path | None:
         """Return the store of suites or of tests; None if a running proxy has another one."""

@@ -14,7 +14,8 @@ import pytest
 
 from tests.provider import Provider, step
 from tests.support import pytest_run
-from tests.support.process import ROOT, clean_env
+from tests.support.forked import program
+from tests.support.process import ROOT, clean_env, llmproxy
 from tests.support.pytest_run import APP, PLUGIN, at
 
 pytest_plugins = ["pytester"]
@@ -87,6 +88,20 @@ def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, p
         "2 tests: 0 hits, 2 misses, 0 recorded, 2 unused",
         "Record what is missing, with your keys: pytest --llmproxy-mode auto",
     ])  # fmt: skip
+
+
+def test_tests_within_run_have_its_mode_and_its_advice(suite: pytest.Pytester, provider: Provider) -> None:
+    """README's first command records them and its second replays them; what misses there, `run` alone can record."""
+    tests = ["--", *program("pytest"), *pytest_run.QUICK, *PLUGIN, "-q"]
+    recorded = llmproxy("run", "--mode", "record", *tests, cwd=suite.path, env=at(provider) | {"CI": "1"})
+    assert recorded.returncode == 0, recorded.stdout
+    assert "llmproxy: 0 hits, 0 misses, 4 recorded" in recorded.stderr
+    assert "  (sessions of the command's own, store llmproxy.db)\n" in recorded.stderr
+    replayed = llmproxy("run", *tests, "-n", "2", cwd=suite.path)
+    assert (replayed.returncode, "llmproxy: 4 hits, 0 misses, 0 recorded" in replayed.stderr) == (0, True)
+    changed = llmproxy("run", *tests, "-k", "three", cwd=suite.path, env={"CHANGED": "x"})
+    assert "record what is missing: llmproxy run --mode auto --upstream " in changed.stdout
+    assert "--llmproxy-" not in changed.stdout  # what the proxy of `run` refuses
 
 
 @pytest.mark.slow

@@ -143,8 +143,11 @@ class RunFinisher:
             log = self.proxy.process.log_text if self.proxy.process is not None else ""
             write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
-        where = f", store {format_shown_path(settings.store)}" if report.recorded else ""
-        write_stderr_lines(f"llmproxy: {self.summary_line}  ({report.mode}, cassette {report.cassette}{where})")
+        counted = self.totals or report
+        where = f", store {format_shown_path(settings.store)}" if counted.recorded else ""
+        elsewhere = counted.calls > 0 and not report.calls  # tests have modes and cassettes of their own
+        which = "sessions of the command's own" if elsewhere else f"{report.mode}, cassette {report.cassette}"
+        write_stderr_lines(f"llmproxy: {self.summary_line}  ({which}{where})")
         if report.carried:
             from llmproxy.report.request_change_summary import describe_accepted_changes
 
@@ -153,7 +156,6 @@ class RunFinisher:
             write_stderr_lines(*(f"  carried: {text}" for text in told))
         write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
-        counted = self.totals or report
         if failures := describe_served_failures(counted):
             write_stderr_lines(f"  {failures}")
         write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
@@ -162,7 +164,7 @@ class RunFinisher:
         certified = report.calls - report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER or report.replacement
-        fewer = [] if code or self.unreached else self._warn_of_shorter_recording(report)
+        fewer = [] if code or self.unreached or elsewhere else self._warn_of_shorter_recording(report)
         write_stderr_lines(*fewer)
         if not used and not fewer:
             write_stderr_lines(*self._explain_no_use(report, code, plan))
