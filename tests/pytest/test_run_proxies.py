@@ -17,7 +17,7 @@ from llmproxy.errors import MachineError
 from llmproxy.pytest.run_proxies import WorkerProxyLauncher, WorkerProxyRequester
 from tests.provider import Provider, step
 from tests.support import pytest_run
-from tests.support.process import ROOT, clean_env, until
+from tests.support.process import ROOT, clean_env, llmproxy, until
 
 SUITE = """
 import os, pathlib, pytest, signal, time
@@ -104,21 +104,24 @@ def test_what_a_killed_worker_leaves_open_is_closed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_a_killed_controller_leaves_nothing_running(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_killed_run_leaves_nothing_running_and_no_cassette_complete(tmp_path: Path, workers: int) -> None:
+    """The proxy ends itself, and nobody told it that the tests were over: mode `once` records what is missing."""
     pytest_run.write(tmp_path, app=pytest_run.APP, test_it=SUITE + SLOW)
     with Provider([step(say="hello", times=None)]) as provider:
         env = clean_env({"PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"})
-        words = [*pytest_run.QUICK, *pytest_run.PLUGIN, "-n", "2", "--llmproxy-mode", "record"]
+        words = [*pytest_run.QUICK, *pytest_run.PLUGIN, "-n", str(workers), "--llmproxy-mode", "once"]
         with (tmp_path / "out.txt").open("w") as out:
             command = [sys.executable, "-m", "pytest", *words]
             ran = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out)
-            while ran.poll() is None and len(list(tmp_path.glob("waits-*"))) < 2:
+            while ran.poll() is None and len(list(tmp_path.glob("waits-*"))) < (workers or 1):
                 time.sleep(0.05)
             assert ran.poll() is None, (tmp_path / "out.txt").read_text("utf-8")
             ran.send_signal(signal.SIGKILL)
             ran.wait()
         assert len(addresses(tmp_path)) == 1
         until(lambda: gone(tmp_path))
+        until(lambda: llmproxy("ls", cwd=tmp_path).stdout.count("incomplete") == (workers or 1))
 
 
 def test_who_does_not_have_the_key_starts_nothing(tmp_path: Path) -> None:

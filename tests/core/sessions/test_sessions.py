@@ -194,6 +194,17 @@ def test_once_is_complete_after_a_close(store: Store) -> None:
     assert found.open_session("b", mode=Mode.ONCE).policy.alone
 
 
+def test_what_its_opener_did_not_close_is_incomplete_at_the_end_of_the_proxy(store: Store) -> None:
+    """Its opener may have been killed, so `once` must record the rest; a session of requests alone has no other end."""
+    found = sessions(store, Mode.ONCE)
+    found.open_session("opened")
+    found.get_or_open("requested")
+    for name in ("opened", "requested"):
+        store.add_interaction(interaction(1, cassette=name), supersede=False)
+    found.close_sessions()
+    assert [store.last_session_ended_cleanly(name, 1) for name in ("opened", "requested")] == [False, True]
+
+
 @pytest.mark.parametrize("again", [None, Mode.REPLAY])
 def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Store, again: Mode | None) -> None:
     """The answer of a call that was still open at the close is kept, and counted as served in the end."""
