@@ -230,6 +230,9 @@ class RunSummaryPlugin:
                 yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:
+        shared = self._run.shared if self._run is not None else None
+        if shared is not None and (outside := shared.read_report_outside_tests()):
+            yield f"outside of tests with the fixture `llmproxy`: {format_session_counts(outside)}"
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"

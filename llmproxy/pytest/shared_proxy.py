@@ -397,6 +397,12 @@ class SharedProxy:
                 self._proxy.announce_open_session("")
         return walk.closed
 
+    def read_report_outside_tests(self) -> Report | None:
+        """Return the counts of this process's calls that came from no test with the fixture; None without any."""
+        with suppress(ControlError):  # no such session is open
+            return self._control.report(self.name) if self._control is not None else None
+        return None
+
     def address(self) -> tuple[str, int] | None:
         parts = urlsplit(self.url)
         return (parts.hostname, parts.port) if parts.hostname and parts.port else None

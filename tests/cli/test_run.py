@@ -70,6 +70,8 @@ def test_an_incomplete_recording_is_said(tmp_path: Path, given: dict[str, Any], 
     line = f"llmproxy: {said}: this recording is incomplete.\n"
     assert (line in done.stderr, "incomplete" in done.stderr) == (bool(said), bool(said)), done.stderr
     assert ("incomplete" in llmproxy("ls", cwd=tmp_path).stdout) is bool(said)
+    missed = run("--", *asking("another"), cwd=tmp_path)
+    assert ("the recording is incomplete" in missed.stderr) is bool(said)
     failed = "  1 answer had failed or been cut when recorded: --mode auto asks again\n"
     assert (failed in run(*words[2:], cwd=tmp_path).stderr) is ("status" in given)
 

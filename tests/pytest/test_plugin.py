@@ -104,6 +104,23 @@ def test_tests_within_run_have_its_mode_and_its_advice(suite: pytest.Pytester, p
     assert "--llmproxy-" not in changed.stdout  # what the proxy of `run` refuses
 
 
+def test_a_test_without_the_fixture_is_told_so_and_its_miss_is_counted(
+    pytester: pytest.Pytester, provider: Provider
+) -> None:
+    """Recording cannot help it, so no step says so: its requests belong to no cassette."""
+    code = "from app import ask\n\ndef test_with(llmproxy):\n    ask('one')\n\ndef test_without():\n    ask('one')\n"
+    pytester.makepyfile(app=APP, test_it=code)
+    ran = record(pytester, provider, "-q", mode="auto")
+    ran.assert_outcomes(passed=1, failed=1)
+    ran.stdout.fnmatch_lines([
+        "outside of tests with the fixture `llmproxy`: 0 hits, 1 miss, 0 recorded",
+        "1 test: 0 hits, 0 misses, 1 recorded*",
+    ])  # fmt: skip
+    why = llmproxy("why", cwd=pytester.path).stdout
+    assert "no test with the fixture `llmproxy` was running" in why
+    assert ("1. request the fixture in this test" in why, "--llmproxy-mode" in why) == (True, False), why
+
+
 @pytest.mark.slow
 def test_a_cassette_is_complete_when_its_test_passed(suite: pytest.Pytester, provider: Provider) -> None:
     """Ctrl-C, then a failure between two calls leave it open: mode once adds what is missing, pays for nothing twice, and then adds nothing."""

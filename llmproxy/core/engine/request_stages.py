@@ -153,6 +153,7 @@ def build_initial_miss_context(exchange: Exchange, config: Config) -> MissContex
         party=exchange.party, key=exchange.key or "", method=exchange.method, provider=exchange.route.provider.name,
         operation=exchange.operation, model=exchange.identity.model, store=config.shown_store_path,
         again=again, upstreams=session.settings.upstreams,
+        outside_tests=again.is_pytest and not session.settings.opened,
     )  # fmt: skip
 
 
@@ -228,10 +229,12 @@ class MissExplainer:
         session, where = exchange.session, exchange.route
         key, channel = exchange.key or Key(""), exchange.channel
         place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
+        recorded_here = store.count_interactions(*place) if store else 0
         context = replace(
             build_initial_miss_context(exchange, config),
             stream=exchange.identity.stream, last_user=read_last_user_text(request.body) or "",
-            store_exists=store is not None, recordings=store.count_interactions(*place) if store else 0,
+            store_exists=store is not None, recordings=recorded_here,
+            incomplete=bool(store and recorded_here and not store.last_session_ended_cleanly(*place)),
             same_operation=store.count_interactions(*place, kind=kind) if store else 0,
             played=recordings if why is MissReason.EXHAUSTED else 0,
             elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,

@@ -61,6 +61,10 @@ class MissContext:
     elsewhere: tuple[RecordedElsewhere, ...] = ()
     complete: bool = False
     """Mode `once`: the cassette was complete when the session opened."""
+    incomplete: bool = False
+    """Whether what is recorded ended early: its run was interrupted, or failed."""
+    outside_tests: bool = False
+    """Whether no test with the plugin's fixture was running, and so nobody chose a cassette."""
     state: str = ""
     """With live channels: reason why no recording of this tool's call matches the state of the tools."""
     beside_live: str = ""
@@ -179,6 +183,7 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
     if context.last_user:
         asked += f', last user text "{clip(context.last_user, width)}"'
     cause = why.cause(miss) if callable(why.cause) else why.cause
+    cause += "; the recording is incomplete: interrupted, or its run failed" if context.incomplete else ""
     places = [item.path for item in miss.nearest.differences[:shown]] if miss.nearest else []
     return [
         f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}.",
@@ -365,6 +370,10 @@ class _Reason:
 
 
 _REASONS = (
+    _Reason("outside_tests", lambda miss: miss.context.outside_tests,
+            "no test with the fixture `llmproxy` was running", lambda _miss:
+            [_Advice("request the fixture in this test, or in every test: -o llmproxy_autouse=true"),
+             _Advice("a fixture that calls models needs the scope of one test")]),
     _Reason("no_store", lambda miss: not miss.context.store_exists,
             lambda miss: f"there is no store {clip(miss.context.store, 120)}", _advise_record),
     _Reason("exhausted", lambda miss: miss.context.played > 0,

@@ -218,7 +218,7 @@ def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots
     with _replaying(store) as made:
         error = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[1], other)).error
     assert error is not None
-    assert "differs at message 5 (user)." in error.message.splitlines()[0]
+    assert "differs at message 5 (user);" in error.message.splitlines()[0]
     assert ("[looks like uuid]" in error.message) is not bool(slots)
     assert f"no difference, since bound: cwd, date{', made' if slots else ''}\n" in error.message
 

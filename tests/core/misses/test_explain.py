@@ -53,6 +53,9 @@ TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_o
     (replace(CONTEXT, elsewhere=(RecordedElsewhere("trip", 2),)), "elsewhere", "recorded under sample 2", 'use session "trip~2"'),
     (replace(CONTEXT, elsewhere=(RecordedElsewhere("trip", 1, "judge"),)), "elsewhere", 'under party "judge"', "x-llmproxy-party"),
     (CONTEXT, "different", "no recording has this key", AUTO),
+    (replace(CONTEXT, incomplete=True), "different", "key; the recording is incomplete: interrupted, or", AUTO),
+    (replace(CONTEXT, store_exists=False, outside_tests=True), "outside_tests", "no test with the fixture `llmproxy` was",
+     "request the fixture in this test, or in every test: -o llmproxy_autouse=true"),
 ])  # fmt: skip
 def test_states(context: MissContext, name: str, cause: str, step: str) -> None:
     """The first line says why, the steps say what to type for it."""
