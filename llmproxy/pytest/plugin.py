@@ -115,8 +115,6 @@ FAULTS_MARKER = (
 
 
 _RUN = pytest.StashKey[PytestPluginState]()
-_SESSION = pytest.StashKey[PerTestSession]()
-_PASSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -293,12 +291,11 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
         HOST.session = test_session.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(ensure_program_prefix(error), pytrace=False) from None  # it says all, once
-    request.node.stash[_SESSION] = test_session
+    run.unreported[request.node.nodeid] = test_session
     late.on_test_start()
     yield test_session
     late.watch_leftover_threads_and_tasks(request.node.nodeid, shared.address)
-    passed = request.node.stash.get(_PASSED, False)
-    interrupted = _PASSED not in request.node.stash  # a test that Ctrl-C ends has no report
+    passed, interrupted = test_session.passed is True, test_session.passed is None
     try:
         HOST.session = ""
         unfiled = shared.describe_replayed_but_unfiled_answers(test_session)
@@ -325,8 +322,8 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    test_session = item.stash.get(_SESSION, None)
-    missed = None
+    run, missed = item.config.stash[_RUN], None
+    test_session = run.unreported.get(item.nodeid)
     if test_session is not None and call.excinfo is not None and call.when == "call":
         missed = run_summary.read_reported_misses(test_session)
         if missed and not any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb")):
@@ -337,16 +334,13 @@ def pytest_runtest_makereport(
     if report.when == "teardown":
         if test_session.closed is not None:
             setattr(report, run_summary.ATTRIBUTE, test_session.closed.to_json())
-        del item.stash[_SESSION]
-        item.stash.setdefault(_PASSED, False)
-        del item.stash[_PASSED]
+        del run.unreported[item.nodeid]
         return report
-    # A test that Ctrl-C ends has no report of its own.
     if report.when == "call":
-        item.stash[_PASSED] = report.passed
+        test_session.passed = report.passed
     if report.failed:
-        running = item.config.stash[_RUN].running_mode  # it refuses other modes, and its misses say what to type
-        anew = "" if running else options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
+        anew = options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
+        anew = "" if run.running_mode else anew  # that proxy refuses other modes, and its misses say what to type
         missed = run_summary.read_reported_misses(test_session) if missed is None else missed
         run_summary.expand_quoted_misses(report, missed)
         report.sections += run_summary.build_miss_sections(test_session, missed, report.longreprtext, anew)

@@ -195,6 +195,8 @@ class RunSummaryPlugin:
             reporter.print_report(terminalreporter.write_line, colour=terminalreporter.hasmarkup)
 
     def _write_session_lines(self, terminalreporter: pytest.TerminalReporter) -> None:
+        left = {} if self._run is None else self._run.unreported
+        self.done += [(test, each.closed) for test, each in left.items() if each.closed is not None]
         if not self.done:
             return
         lines = list(self._list_remarks())
@@ -233,6 +235,9 @@ class RunSummaryPlugin:
         shared = self._run.shared if self._run is not None else None
         if shared is not None and (outside := shared.read_report_outside_tests()):
             yield f"outside of tests with the fixture `llmproxy`: {format_session_counts(outside)}"
+        for test, session in self._run.unreported.items() if self._run is not None else ():
+            if session.passed is None and session.closed is not None and session.closed.recorded:
+                yield f"{test}: interrupted: its cassette is incomplete"
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"

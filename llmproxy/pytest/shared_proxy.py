@@ -250,6 +250,8 @@ class PerTestSession:
     url: str = field(repr=False)
     _control: Control = field(repr=False)
     closed: Report | None = field(default=None, repr=False)
+    passed: bool | None = field(default=None, repr=False)
+    """None until the report of the test's call; a test that Ctrl-C ends has none."""
 
     @property
     def base_url(self) -> str:
@@ -457,6 +459,8 @@ class PytestPluginState:
     proxies: WorkerProxyLauncher | None = None
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
     bench: SharedSuiteResources | None = None
+    unreported: dict[str, PerTestSession] = field(default_factory=dict)
+    """Sessions by test, until the report of the test's teardown, which Ctrl-C prevents."""
     running_mode: str = ""
     """Mode of the proxy that ran before us (`llmproxy run`); empty without one, or if it does not answer."""
 

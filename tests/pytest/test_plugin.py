@@ -123,11 +123,16 @@ def test_a_test_without_the_fixture_is_told_so_and_its_miss_is_counted(
 
 @pytest.mark.slow
 def test_a_cassette_is_complete_when_its_test_passed(suite: pytest.Pytester, provider: Provider) -> None:
-    """Ctrl-C, then a failure between two calls leave it open: mode once adds what is missing, pays for nothing twice, and then adds nothing."""
+    """Ctrl-C, then a failure between two calls leave it open, which the summary says: mode once adds what is missing, pays for nothing twice, and then adds nothing."""
     test = "from app import ask\ndef test_it(llmproxy):\n    ask('one')\n    {}\n    ask('two')\n"
-    for between in ("raise KeyboardInterrupt", "assert 0"):
+    for between, told in (
+        ("raise KeyboardInterrupt", "test_suite.py::test_it: interrupted: its cassette is incomplete"),
+        ("assert 0", "1 test: 1 hit, 0 misses, 0 recorded*"),
+    ):
         suite.makepyfile(test_suite=test.format(between))
-        assert record(suite, provider).ret in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED)
+        ended = record(suite, provider)
+        assert ended.ret in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED)
+        ended.stdout.fnmatch_lines([told])
         assert len(provider.requests) == 1
     suite.makepyfile(test_suite=test.format("pass"))
     record(suite, provider).assert_outcomes(passed=1)
