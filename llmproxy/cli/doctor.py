@@ -138,8 +138,7 @@ def _read_certificate_body(path: Path) -> str:
     return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
 
 
-def diagnose_traffic_arrival(reports: Iterable[Report]) -> Diagnosis:
-    total = sum_session_reports(reports)
+def diagnose_traffic_arrival(total: Report) -> Diagnosis:
     if not total.calls:
         return Diagnosis(BAD, "no request arrived at the proxy")
     return Diagnosis(OK, f"traffic arrived: {format_session_counts(total)}")
@@ -208,9 +207,8 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     try:
         health = control.health()
         found.append(Diagnosis(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
-        reports = control.sessions()
-        arrived = any(report.calls for report in reports)
-        heard = diagnose_traffic_arrival(reports)
+        total = sum_session_reports(control.sessions())
+        arrived, heard = total.calls > 0, diagnose_traffic_arrival(total)
         found += check_certificates(env, health.ca, time.time())
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
@@ -247,7 +245,7 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
     options = build_start_flags(asked.flags, forward=asked.options.intercept)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        ensure_proxy(options, env, started_by=asked.run_command_prefix) as proxy,
+        ensure_proxy(options, env, log=Path(folder) / "proxy.log", started_by=asked.run_command_prefix) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env)
@@ -262,13 +260,17 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         by_name = bypass_monitor.find_bypasses_by_dns_lookup(
             bypass_monitor.read_host_lookups(Path(folder)), socket.gethostname()
         )
-        reports = proxy.control.sessions()
+        total = sum_session_reports(proxy.control.sessions())
         proxy.control.close_session(opened.name)
+        proxy.end_if_started()
+        if proxy.process is not None and (of_all_sessions := proxy.process.read_final_totals()[0]) is not None:
+            total = Report("", "")  # a test runner has closed its sessions
+            total.merge(of_all_sessions)
     upstreams = frozenset(map(parse_url_address, find_upstreams(env, proxy.url).values()))
     past = monitor.find_bypasses(parse_url_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, bypass_monitor.BypassMonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
-    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic_arrival(reports)]
-    arrived, intercepted = any(report.calls for report in reports), asked.options.intercept
+    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic_arrival(total)]
+    arrived, intercepted = total.calls > 0, asked.options.intercept
     return found + check_bypassing_programs(monitor.seen, past, proxy.url, intercepted=intercepted, arrived=arrived)

@@ -29,6 +29,8 @@ from llmproxy.client.child_env import CaFiles, combine_ca_bundles, plan_env
 from llmproxy.client.session_reports import Report
 from tests.cli.test_run import asking
 from tests.provider.tls import server_context
+from tests.support import pytest_run
+from tests.support.forked import program
 from tests.support.process import clean_env, free_port, llmproxy, needed
 from tests.support.proxy import proxy
 
@@ -51,6 +53,14 @@ def test_a_command_that_uses_the_proxy_is_fine(tmp_path: Path) -> None:
     said = doctor("--store", str(tmp_path / "x.db"), *asking("hi"), code=0)
     assert bad(said) == [], said
     assert "traffic arrived: 0 hits, 1 miss" in said
+
+
+def test_tests_that_have_sessions_of_their_own_use_the_proxy(tmp_path: Path) -> None:
+    """Their plugin has closed them before the doctor looks."""
+    pytest_run.write(tmp_path, app=pytest_run.APP, test_it="from app import ask\ndef test_it(llmproxy): ask('hi')\n")
+    tests = [*program("pytest"), *pytest_run.QUICK, *pytest_run.PLUGIN, str(tmp_path)]
+    said = doctor("--store", str(tmp_path / "x.db"), *tests, code=0)
+    assert (bad(said), "traffic arrived: 0 hits, 1 miss" in said) == ([], True), said
 
 
 @linux
@@ -177,8 +187,8 @@ def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
 
 def test_traffic_is_what_arrived() -> None:
     """A session that nobody used is no traffic."""
-    assert diagnose_traffic_arrival([Report(name="a", cassette="a")]).verdict is DiagnosisLevel.BAD
-    assert "1 hit" in diagnose_traffic_arrival([Report(name="a", cassette="a", hits=1)]).text
+    assert diagnose_traffic_arrival(Report(name="a", cassette="a")).verdict is DiagnosisLevel.BAD
+    assert "1 hit" in diagnose_traffic_arrival(Report(name="a", cassette="a", hits=1)).text
 
 
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
