@@ -22,6 +22,7 @@ from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, re
 from llmproxy.client.bypass_monitor import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
+from llmproxy.protocol import OFFLINE
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +78,8 @@ def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
             warnings = () if how.intercept else list_bypass_warnings(asked.command)
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes), *warnings)
             end, runs = RunFinisher(proxy, opened.name, since, loaded, asked.command), LiveChannelRunSummary(loaded)
-            run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
+            given = plan.apply_to(env) | ({} if opened.mode in OFFLINE else {"LLMPROXY_MODE": opened.mode})
+            run_once = partial(_run_once, asked, given, reach, end)
             again = partial(setup.open_session, proxy, loaded, env, declared, tools)
             code = _run_command_repeatedly(asked, run_once, end, runs, again)
         if loaded.settings.verbose and proxy.process is not None:

@@ -161,7 +161,7 @@ def _set_up_run(config: pytest.Config) -> None:
     run = config.stash[_RUN] = PytestPluginState(config, taken=set(options.TAKEN))
     why = "belongs to another plugin; use the ini setting or LLMPROXY_*"
     run.notes += [f"the option {flag} {why}" for flag in sorted(options.TAKEN)]
-    run.read_running_mode()
+    run.uses_running_proxy = bool(read_env_proxy_url(os.environ))
     try:
         mode = run.choose_mode()
     except ValueError as error:
@@ -340,7 +340,7 @@ def pytest_runtest_makereport(
         test_session.passed = report.passed
     if report.failed:
         anew = options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
-        anew = "" if run.running_mode else anew  # that proxy refuses other modes, and its misses say what to type
+        anew = "" if run.uses_running_proxy else anew
         missed = run_summary.read_reported_misses(test_session) if missed is None else missed
         run_summary.expand_quoted_misses(report, missed)
         report.sections += run_summary.build_miss_sections(test_session, missed, report.longreprtext, anew)

@@ -219,7 +219,7 @@ class RunSummaryPlugin:
                     terminalreporter.write_line(f"carried: {line}")
         if self._forbidden:
             terminalreporter.write_line(self._forbidden)
-        if total.misses and not (self._run and self._run.running_mode):  # else its misses say what to type
+        if total.misses and not (self._run and self._run.uses_running_proxy):
             typed = build_rerun_command(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 

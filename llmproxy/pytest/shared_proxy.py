@@ -199,13 +199,11 @@ def make_cassette_name(test: str) -> str:
     return f"{slug}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
 
 
-def choose_mode(
-    *, option: str = "", marker: str = "", variable: str = "", ini: str = "", running: str = "", ci: bool = False
-) -> str:
-    """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, the mode of a `running` proxy,
-    else replay. In CI neither marker nor ini file can enable live requests. Raises ValueError.
+def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
+    """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay. Raises ValueError.
+    In CI neither marker nor ini file can enable live requests: that takes the command line or the environment.
     """
-    given = [(option, True), (marker, False), (variable, True), (ini, False), (running, True)]
+    given = [(option, True), (marker, False), (variable, True), (ini, False)]
     modes = [(read_mode(text).value, told) for text, told in given if text]
     return next((mode for mode, told in modes if told or not ci or mode in OFFLINE), Mode.REPLAY.value)
 
@@ -461,8 +459,8 @@ class PytestPluginState:
     bench: SharedSuiteResources | None = None
     unreported: dict[str, PerTestSession] = field(default_factory=dict)
     """Sessions by test, until the report of the test's teardown, which Ctrl-C prevents."""
-    running_mode: str = ""
-    """Mode of the proxy that ran before us (`llmproxy run`); empty without one, or if it does not answer."""
+    uses_running_proxy: bool = False
+    """Whether somebody else's proxy is used: it may refuse our modes, and its misses say what to type."""
 
     def option(self, flag: str) -> str:
         name = flag.removeprefix("--").replace("-", "_")
@@ -479,13 +477,7 @@ class PytestPluginState:
         updates = {update.value: mode.value for update, mode in modes.items()}
         option = updates.get(read_update_option(self.config), typed or "")
         variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(self.config.getini("llmproxy_mode") or "")
-        running, ci = self.running_mode, in_ci(os.environ)
-        return choose_mode(option=option, marker=marker, variable=variable, ini=ini, running=running, ci=ci)
-
-    def read_running_mode(self) -> None:
-        if url := read_env_proxy_url(os.environ):
-            with suppress(ControlError):  # the first test that needs it says why
-                self.running_mode = Control(url, token=os.environ.get(TOKEN_VARIABLE, "")).health(timeout=5.0).mode
+        return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
     def find_store(self, *, suites: bool) -> Path | None:
         """Return the store of suites or of tests; None if a running proxy has another one."""

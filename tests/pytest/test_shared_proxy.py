@@ -142,12 +142,10 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
         ({"marker": "replay", "variable": "auto", "ci": True}, "replay"),
         ({"marker": "record", "variable": "auto", "ci": True}, "auto"),
         ({"option": "once", "ci": True}, "once"),
-        ({"running": "record", "ci": True}, "record"),
-        ({"running": "record", "ini": "replay"}, "replay"),
     ],
 )
 def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode: str) -> None:
-    """Command line, marker, variable, ini file, running proxy; in CI neither marker nor ini file makes a test go live."""
+    """Command line, marker, variable, ini file; in CI only the command line and the variable make a test go live."""
     assert choose_mode(**given) == mode  # type: ignore[arg-type]
 
 
