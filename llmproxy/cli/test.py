@@ -35,15 +35,16 @@ from llmproxy.cli.parts.options import (
 )
 from llmproxy.cli.parts.run_ending import LiveTestComparer, write_json_result
 from llmproxy.cli.parts.session_setup import build_start_flags
-from llmproxy.cli.parts.suite_shards_and_signals import ShardCases, run_or_raise_interrupt
+from llmproxy.cli.parts.suite_shards_and_signals import ShardCases, print_warning, run_or_raise_interrupt
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_env_proxy_url
+from llmproxy.core.sessions.journal import get_journal_path
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import create_gitignored_folder
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Completed, Handler
-from llmproxy.report.report_kinds import CHOICES, parse_report_option
+from llmproxy.report.report_kinds import CHOICES, make_last_report_writer, parse_report_option
 from llmproxy.report.scenario_rows import BaselineChangePrinter, read_baseline
-from llmproxy.report.trend import format_trend, read_recent_tests
+from llmproxy.report.trend import TrendRecorder, format_trend, read_recent_tests
 from llmproxy.server_store_copies import find_store_server_by_copy, is_postgres_url, strip_secrets_from_url
 
 if TYPE_CHECKING:
@@ -256,10 +257,7 @@ class TestOptions:
             self.shard, self.shard_times, cases, self.runs, self.base_command, partly=self.has_scenario_filters
         )
         if part is not None and not part.cases:
-            typer.echo(
-                f"llmproxy: {helpers.emit_empty_shard(part, reports, str(settings.settings.mode), time.time())}",
-                err=True,
-            )
+            print_warning(helpers.emit_empty_shard(part, reports, str(settings.settings.mode), time.time()))
             return Exit.OK
         cases = cases if part is None else part.cases
         self._check_options(settings, env)
@@ -269,20 +267,21 @@ class TestOptions:
         if self.baseline is not None:
             against.append(BaselineChangePrinter(read_baseline(self.baseline, ids), sys.stdout.write, ids))
         shown = helpers.make_suite_console(verbose=settings.settings.verbose)
-        kept = [] if self.rejudge is not None or self.step else [helpers.make_trend_recorder(settings)]
-        last = None if self.rejudge is not None else helpers.make_last_report_writer()
+        journal = get_journal_path(find_tests_store(settings))
+        kept = [] if self.rejudge is not None or self.step else [TrendRecorder(journal, print_warning)]
+        last = make_last_report_writer(Path.cwd() / LAST_REPORT, print_warning) if self.rejudge is None else []
         if settings.settings.live:
             against.append(LiveTestComparer(settings, find_tests_store(settings), self.baseline, self._print_live_diff))
         try:
-            heard = [*against, *kept, *([last] if last else []), *reports]
+            heard = [*against, *kept, *last, *reports]
             if self.on:
                 tested = self.run_on_ray(cases, settings, shown, heard, env, part)
             else:
                 tested = self.run_cases_locally(cases, settings, [shown, *heard], env, part)
         finally:
             shown.close()
-            if last is not None:
-                last.close()
+            for each in last:
+                each.close()
         if self.rejudge is None:
             save_failed_case_ids(Path.cwd(), tested.runs, tested.failed_ids)
         return tested.exit_code
@@ -295,7 +294,7 @@ class TestOptions:
 
     def print_trend(self) -> int:
         """Print past tests of all scenarios, of suites, or of those selected by --id. Raises LLMProxyError."""
-        path = helpers.find_tests_journal_path(load_settings(self.flags))
+        path = get_journal_path(find_tests_store(load_settings(self.flags)))
         tests = read_recent_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
@@ -307,10 +306,9 @@ class TestOptions:
             typer.echo(line)
         if not lines:
             what = f"none of the last {len(tests)} tests ran the selected scenarios" if tests else "no test is kept yet"
-            typer.echo(
-                f"llmproxy: no trend: {what} ({path}); every test is kept: of `llmproxy test`, pytest, and programs"
-                " whose scenarios are recorded",
-                err=True,
+            print_warning(
+                f"no trend: {what} ({path}); every test is kept: of `llmproxy test`, pytest, and programs"
+                " whose scenarios are recorded"
             )
         return Exit.OK if lines else Exit.NOTHING
 
@@ -340,6 +338,7 @@ class TestOptions:
         from llmproxy.suite.selection import check_estimated_cost_limit
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
+        store = find_tests_store(settings)
         options = [] if read_env_proxy_url(env) else build_test_proxy_flags(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
@@ -353,18 +352,14 @@ class TestOptions:
             said = settings.settings
             carried, stale, live = said.fail_on_carried, said.fail_on_stale, "llm" in said.live
             run_context.options = replace(run_context.options, fail_on_carried=carried, fail_on_stale=stale, live=live)
-            if proxy.process is not None and find_store_server_by_copy(find_tests_store(settings)) is None:
-                run_context.files = (find_tests_store(settings), get_ray_driver_cassette_dir(settings))
+            if proxy.process is not None and find_store_server_by_copy(store) is None:
+                run_context.files = (store, get_ray_driver_cassette_dir(settings))
             if self.rejudge is not None:
                 from llmproxy.suite.run.run_context import load_runs_to_rejudge
 
                 ids = [case.id for case in cases]
-                run_context.recorded = load_runs_to_rejudge(self.rejudge, ids, find_tests_store(settings))
-            notes = (
-                []
-                if run_context.recorded
-                else check_estimated_cost_limit(find_tests_store(settings), cases, run_context.options)
-            )
+                run_context.recorded = load_runs_to_rejudge(self.rejudge, ids, store)
+            notes = [] if run_context.recorded else check_estimated_cost_limit(store, cases, run_context.options)
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes)))
             finally:

@@ -50,10 +50,6 @@ _SCHEMA = b"suite.schema.json"
 _PEEK = 200_000
 
 
-def mentions_plugin_below(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
-    return any(file_mentions_plugin(path) for path in python_files(places, root, files, norecurse))
-
-
 def file_mentions_plugin(path: Path) -> bool:
     try:
         return _USE.search(path.read_bytes()) is not None
@@ -185,7 +181,8 @@ def _is_plugin_used(config: pytest.Config, run: PytestPluginState) -> bool:
     testpaths = [config.rootpath / path for path in config.getini("testpaths")] if here == config.rootpath else []
     places = [here / path for path in named] or testpaths or [here]
     there = [place for place in places if place.exists()]
-    return mentions_plugin_below(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
+    files, norecurse = config.getini("python_files"), config.getini("norecursedirs")
+    return any(map(file_mentions_plugin, python_files(there, config.rootpath, files, norecurse)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

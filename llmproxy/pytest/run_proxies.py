@@ -259,13 +259,6 @@ class SharedSuiteResources:
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
 
-    def state_database_path(self, env: Mapping[str, str]) -> Path:
-        store = self.find_store(env)
-        return store.with_name(f"{store.name}.state.db")
-
-    def last_report_path(self) -> Path:
-        return self.state_folder() / "last-report.jsonl"
-
     def state_folder(self) -> Path:
         return create_gitignored_folder(self.root / STORE.parent)
 

@@ -10,7 +10,6 @@ import sysconfig
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,11 @@ from llmproxy.calls_and_totals import Miss, describe_served_failures, find_fail_
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_session_counts, shorten_miss, sum_session_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import SHOWN_KEY, Update, format_cassette_sample
+from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, Update, format_cassette_sample
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
-from llmproxy.report.report_kinds import parse_report_option
+from llmproxy.report.report_kinds import make_last_report_writer
 from llmproxy.report.run_tree import RunTree, deserialize_event
 from llmproxy.report.scenario_rows import format_baseline_comparison, format_case_table, read_baseline
 from llmproxy.settings import load
@@ -100,9 +99,10 @@ class RunSummaryPlugin:
         rows = [*self.rows, *self._list_test_rows({test for test, _, result in self.runs if result.cassette})]
         if rows and self._run is not None:
             resources = self._run.make_resources()
-            self._add_to_trend(resources.state_database_path(os.environ), rows, int(exitstatus))
+            self._add_to_trend(resources.find_store(os.environ), rows, int(exitstatus))
             if self.events:
-                self._handlers = [*self._handlers, *self._make_last_report_writer(resources.last_report_path())]
+                last = make_last_report_writer(resources.root / LAST_REPORT, self._lost.append)
+                self._handlers = [*self._handlers, *last]
         if not self._handlers and self.baseline is None:
             return
         of_runs, run_tree = [deserialize_event(tree) for tree in self.events], RunTree()
@@ -158,17 +158,11 @@ class RunSummaryPlugin:
 
         return [build_test_row(test, results, passed=test in self.passed) for test, results in found.items()]
 
-    def _make_last_report_writer(self, path: Path) -> list[Handler]:
-        try:
-            return [parse_report_option(f"jsonl={path}")]
-        except (OSError, SettingsError) as error:
-            self._lost.append(f"this test is not kept for `llmproxy label`: {error}")
-            return []
-
-    def _add_to_trend(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
+    def _add_to_trend(self, store: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
+        from llmproxy.core.sessions.journal import get_journal_path
         from llmproxy.report.trend import TrendRecorder
 
-        kept = TrendRecorder(path, self._lost.append)
+        kept = TrendRecorder(get_journal_path(store), self._lost.append)
         kept.handle(Selected(title="pytest", scenarios=len(rows), runs=len(rows), at=self._since))
         code = Exit.INTERRUPTED if exitstatus == _INTERRUPTED else exitstatus
         kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
@@ -213,9 +207,8 @@ class RunSummaryPlugin:
         if total.carried and self._run is not None:
             from llmproxy.report.request_change_summary import describe_accepted_changes
 
-            today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
             for store in self._run.list_stores():
-                for line in describe_accepted_changes(store, total.carried_names, today):
+                for line in describe_accepted_changes(store, total.carried_names):
                     terminalreporter.write_line(f"carried: {line}")
         if self._forbidden:
             terminalreporter.write_line(self._forbidden)
@@ -235,12 +228,11 @@ class RunSummaryPlugin:
         shared = self._run.shared if self._run is not None else None
         if shared is not None and (outside := shared.read_report_outside_tests()):
             yield f"outside of tests with the fixture `llmproxy`: {format_session_counts(outside)}"
-        for test, session in self._run.unreported.items() if self._run is not None else ():
-            if session.passed is None and session.closed is not None and session.closed.recorded:
-                yield f"{test}: interrupted: its cassette is incomplete"
         for test, report in self.done:
-            if report.failed:
-                yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
+            left = self._run is not None and test in self._run.unreported and test not in self.passed
+            if report.failed or (report.recorded and left):
+                why = f"{report.failed} answers could not be recorded" if report.failed else "interrupted"
+                yield f"{test}: {why}: its cassette is incomplete"
             failures = describe_served_failures(report, f"{MODE} auto")
             for told in filter(None, (report.unreplaced_recordings_reason, report.unfiled, failures)):
                 yield f"{test}: {told}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import replace_file
+from llmproxy.files import create_gitignored_folder, replace_file
 from llmproxy.report.events import Event, Handler, RedactingEventHandler
 from llmproxy.report.github import make_github_annotator
 from llmproxy.report.json_report import JsonLinesReport, render_json_report
@@ -57,6 +57,16 @@ def _make_html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
     from llmproxy.report.html import render_report
 
     return BufferedReport(path, lambda run_tree: render_report(run_tree, store() if run_tree.completed else None))
+
+
+def make_last_report_writer(path: Path, lost: Callable[[str], object]) -> list[Handler]:
+    """Return a handler that stores this test's events for `label` and `--rejudge last`; none if not writable."""
+    try:
+        create_gitignored_folder(path.parent)
+        return [parse_report_option(f"jsonl={path}")]
+    except (OSError, SettingsError) as error:
+        lost(f"this test is not kept for `llmproxy label`: {error}")
+        return []
 
 
 class ReportKind(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,9 +176,10 @@ Recordings = Callable[[ChangeTrialResult], Mapping[int, StoredCallSummary]]
 """Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
-def describe_accepted_changes(store: Path, names: Sequence[str], today: date) -> list[str]:
+def describe_accepted_changes(store: Path, names: Sequence[str]) -> list[str]:
     if not names or not store_exists(store):
         return []
+    today = datetime.now().date()  # noqa: DTZ005 - the user's day
     with open_store(store, writable=False, now=time.time) as database:
         cassettes = dict.fromkeys(info.name for info in database.cassettes())
         changes = [each for name in cassettes for each in read_accepted_changes(database, name)]

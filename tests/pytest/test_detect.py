@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,18 @@ import pytest
 from llmproxy.pytest.plugin import (
     _SUITE_NAMES,
     SUITE_KEYS,
+    file_mentions_plugin,
     is_suite_file,
     is_suite_file_name,
-    mentions_plugin_below,
     python_files,
 )
 from llmproxy.suite.reading.shared_parts import SUITES
 
 FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
+
+
+def mentions_plugin_below(places: Iterable[Path], root: Path) -> bool:
+    return any(map(file_mentions_plugin, python_files(places, root, FILES, NORECURSE)))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,7 @@ FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
 def test_a_use_is_a_parameter_a_marker_or_a_name(tmp_path: Path, text: str, uses: bool) -> None:
     """To import our package is not to ask for the fixture."""
     (tmp_path / "test_a.py").write_text(text)
-    assert mentions_plugin_below([tmp_path], tmp_path, FILES, NORECURSE) is uses
+    assert mentions_plugin_below([tmp_path], tmp_path) is uses
 
 
 def test_only_what_pytest_would_import_is_read(tmp_path: Path) -> None:
@@ -59,8 +64,8 @@ def test_a_named_file_brings_the_conftests_above_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "conftest.py").write_text("def pytest_thing(): ...\ndef agent(llmproxy): ...")
     (tmp_path / "a" / "b" / "test_x.py").write_text("")
-    assert mentions_plugin_below([tmp_path / "a" / "b" / "test_x.py"], tmp_path, FILES, NORECURSE)
-    assert not mentions_plugin_below([tmp_path / "a" / "b" / "test_x.py"], tmp_path / "a", FILES, NORECURSE)
+    assert mentions_plugin_below([tmp_path / "a" / "b" / "test_x.py"], tmp_path)
+    assert not mentions_plugin_below([tmp_path / "a" / "b" / "test_x.py"], tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +150,7 @@ class RunFinisher:
         if report.carried:
             from llmproxy.report.request_change_summary import describe_accepted_changes
 
-            today = datetime.now().date()  # noqa: DTZ005 - the user's day
-            told = describe_accepted_changes(settings.store, report.carried_names, today)
+            told = describe_accepted_changes(settings.store, report.carried_names)
             write_stderr_lines(*(f"  carried: {text}" for text in told))
         write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
@@ -296,8 +294,6 @@ class RunFinisher:
 
 
 NAMED = 6
-
-
 _CACHES = {
     "DSPy": ("DSPY_CACHEDIR", "~/.dspy_cache", "dspy.configure_cache(enable_disk_cache=False)"),
     "promptfoo": ("PROMPTFOO_CACHE_PATH", "~/.promptfoo/cache", "PROMPTFOO_CACHE_ENABLED=false"),
@@ -343,17 +339,15 @@ def explain_unused_proxy(
     clients = [
         each for each in find_bypassing_clients(command, files) if not is_client_configured_in_command(each, command)
     ]
-
     option = "--intercept " if any(name in plan.others for name in PROXIES) else ""
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
-    given = name_some(names, " ", NAMED)
     if refused:
         alone = " and ".join(refused).replace("stubs", "sign-ins and the like")
         return [f"llmproxy: THE COMMAND NEVER USED THE PROXY but for {alone}; nothing was replayed or recorded."]
     return [
         f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
         *([f"  It ended with {code}: what it says above may be the reason, a missing key for one."] * bool(code)),
-        f"  It was given: {given}",
+        f"  It was given: {name_some(names, ' ', NAMED)}",
         *(f"  {each.name}: {each.advice}" for each in clients),
         "  A client whose base URL stands in code or in a file does not read them. Next:",
         f"    llmproxy doctor {option}-- COMMAND      says which program went past the proxy, and what to do about it",

@@ -16,18 +16,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.amount_formatting import format_count
-from llmproxy.cli.parts.options import LAST_REPORT, find_tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
-from llmproxy.files import create_gitignored_folder
 from llmproxy.report import sharding
 from llmproxy.report.events import Completed, Event, Handler, RedactingEventHandler, Selected, UnbufferedEventHandler
 from llmproxy.report.proxy_console import wants_colour
-from llmproxy.report.report_kinds import parse_report_option
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.trend import TrendRecorder
 
 if TYPE_CHECKING:
-    from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import SuiteCase
 
 
@@ -143,23 +138,8 @@ class MissingTestEndEmitter(UnbufferedEventHandler):
             report.handle(Completed(exit_code=code, seconds=time.monotonic() - self._since, notes=(note,)))
 
 
-def make_last_report_writer() -> Handler | None:
-    """Return a handler that stores this test's events for `label` and `--rejudge last`; None if not writable."""
-    try:
-        create_gitignored_folder(Path.cwd() / LAST_REPORT.parent)
-        return parse_report_option(f"jsonl={Path.cwd() / LAST_REPORT}")
-    except (OSError, SettingsError) as error:
-        typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
-        return None
-
-
-def find_tests_journal_path(settings: LoadedSettings) -> Path:
-    store = find_tests_store(settings)
-    return store.with_name(f"{store.name}.state.db")
-
-
-def make_trend_recorder(settings: LoadedSettings) -> Handler:
-    return TrendRecorder(find_tests_journal_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
+def print_warning(text: str) -> None:
+    typer.echo(f"llmproxy: {text}", err=True)
 
 
 def make_suite_console(*, verbose: bool) -> Handler:

@@ -573,9 +573,7 @@ class Sessions:
                 store.renew_lease(*place, self.holder)
 
     def close_sessions(self) -> None:
-        """End every session before the store is closed; one that cannot be ended does not block the others. What its
-        opener did not close stays incomplete: the opener may have been killed.
-        """
+        """End every session; what its opener did not close is incomplete. One that fails does not block the others."""
         failure: LLMProxyError | None = None
         for session in list(self.open_sessions.values()):
             if session.settings.opened and session.sealed is None:
