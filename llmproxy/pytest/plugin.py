@@ -21,7 +21,7 @@ import pytest
 from llmproxy.client.child_env import build_path_run_variable, in_ci
 from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.errors import LLMProxyError, ensure_program_prefix
-from llmproxy.protocol import OFFLINE, Update
+from llmproxy.protocol import OFFLINE, RUN_VARIABLE as RUN_SESSION, Update
 from llmproxy.pytest import options, run_summary
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, WorkerProxyLauncher, WorkerProxyRequester
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
@@ -157,7 +157,7 @@ def _set_up_run(config: pytest.Config) -> None:
     run = config.stash[_RUN] = PytestPluginState(config, taken=set(options.TAKEN))
     why = "belongs to another plugin; use the ini setting or LLMPROXY_*"
     run.notes += [f"the option {flag} {why}" for flag in sorted(options.TAKEN)]
-    run.uses_running_proxy = bool(read_env_proxy_url(os.environ))
+    run.within_run = bool(read_env_proxy_url(os.environ)) and bool(os.environ.get(RUN_SESSION))
     try:
         mode = run.choose_mode()
     except ValueError as error:
@@ -337,7 +337,7 @@ def pytest_runtest_makereport(
         test_session.passed = report.passed
     if report.failed:
         anew = options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
-        anew = "" if run.uses_running_proxy else anew
+        anew = "" if run.within_run else anew
         missed = run_summary.read_reported_misses(test_session) if missed is None else missed
         run_summary.expand_quoted_misses(report, missed)
         report.sections += run_summary.build_miss_sections(test_session, missed, report.longreprtext, anew)

@@ -212,7 +212,7 @@ class RunSummaryPlugin:
                     terminalreporter.write_line(f"carried: {line}")
         if self._forbidden:
             terminalreporter.write_line(self._forbidden)
-        if total.misses and not (self._run and self._run.uses_running_proxy):
+        if total.misses and not (self._run and self._run.within_run):
             typed = build_rerun_command(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 

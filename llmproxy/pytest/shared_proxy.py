@@ -459,8 +459,8 @@ class PytestPluginState:
     bench: SharedSuiteResources | None = None
     unreported: dict[str, PerTestSession] = field(default_factory=dict)
     """Sessions by test, until the report of the test's teardown, which Ctrl-C prevents."""
-    uses_running_proxy: bool = False
-    """Whether somebody else's proxy is used: it may refuse our modes, and its misses say what to type."""
+    within_run: bool = False
+    """Whether `llmproxy run` began us: its proxy may refuse our modes, and its misses say what to type."""
 
     def option(self, flag: str) -> str:
         name = flag.removeprefix("--").replace("-", "_")
@@ -498,7 +498,8 @@ class PytestPluginState:
         return {store: folder for store, folder in found.items() if store is not None and store.exists()}
 
     def has_recording_options(self) -> bool:
-        return bool(self.option(MODE) or read_update_option(self.config) or os.environ.get("LLMPROXY_MODE"))
+        variable = os.environ.get("LLMPROXY_MODE") and not self.within_run  # `run` sets it, and records all the same
+        return bool(self.option(MODE) or read_update_option(self.config) or variable)
 
     def read_options(self, item: pytest.Item) -> SessionOptions:
         """Return the options of marker and command line. Raises ValueError."""

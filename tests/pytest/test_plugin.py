@@ -104,6 +104,17 @@ def test_tests_within_run_have_its_mode_and_its_advice(suite: pytest.Pytester, p
     assert "--llmproxy-" not in changed.stdout  # what the proxy of `run` refuses
 
 
+def test_tests_without_the_fixture_are_recorded_within_run_as_by_any_command(
+    pytester: pytest.Pytester, provider: Provider
+) -> None:
+    """In its cassette, although the mode that it tells them would make the plugin take over a client of the import."""
+    pytester.makepyfile(app=APP, test_it="from app import ask\n\ndef test_it():\n    assert ask('one') == 'hello'\n")
+    tests = ["--", *program("pytest"), *pytest_run.QUICK, *PLUGIN, "-q"]
+    for mode, counts in (("record", "0 hits, 0 misses, 1 recorded"), ("replay", "1 hit, 0 misses, 0 recorded")):
+        ran = llmproxy("run", "--mode", mode, *tests, cwd=pytester.path, env=at(provider))
+        assert (ran.returncode, counts in ran.stderr) == (0, True), ran.stdout + ran.stderr
+
+
 def test_a_test_without_the_fixture_is_told_so_and_its_miss_is_counted(
     pytester: pytest.Pytester, provider: Provider
 ) -> None:
