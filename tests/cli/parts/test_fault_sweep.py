@@ -93,7 +93,7 @@ def test_a_sweep_that_is_interrupted_is_no_whole_one(replay: str, tmp_path: Path
     agent = tmp_path / "hangs.py"
     body = {"model": "gpt-4o", "messages": [{"role": "user", "content": ASKED}], "tools": OFFERED}
     agent.write_text(HANGS.replace("BODY", repr(json.dumps(body))))
-    words = [sys.executable, "-m", "llmproxy", "run", "--faults", "sweep:reset", "--", python(), str(agent)]
+    words = [sys.executable, "-m", "llmproxy", "run", "--faults", "sweep:reset", "--", sys.executable, str(agent)]
     env = clean_env({"LLMPROXY_URL": replay, "HANGING": str(tmp_path / "hanging"), "PYTHONPATH": str(ROOT)})
     running = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     until((tmp_path / "hanging").exists)
