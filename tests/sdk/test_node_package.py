@@ -131,7 +131,7 @@ def test_command_passes_on_to_llmproxy(modules: Path, tmp_path: Path) -> None:
 
 
 def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
-    """The files of docs/node.md and README.md, as the pages have them: recorded, replayed, and the sum of both."""
+    """The files of docs/node.md and README.md, as the pages have them: recorded, replayed, the sum of both, and a bound hit for another order."""
     page = "".join((ROOT / name).read_text("utf-8") for name in ("docs/node.md", "README.md"))
     suite = tmp_path / "suite"
     suite.mkdir()
@@ -153,6 +153,10 @@ def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
     replayed = Suite(RUNNERS["vitest"], suite, 0).run(DEAD)
     assert (replayed.returncode, "arning" in replayed.stderr + recorded.stderr) == (0, False), replayed
     assert _summed(replayed.stdout) == (5, 5, 0, 0)
+    order = suite / "order.test.js"
+    order.write_text(order.read_text("utf-8").replace("a4f7c2d9", "b5e8d3c1"))
+    bound = Suite(RUNNERS["vitest"], suite, 0).run(DEAD, "order.test.js")
+    assert "llmproxy: 1 test: 1 hit (1 bound: order.id), 0 misses, 0 recorded" in bound.stdout, bound.stdout
 
 
 def test_clients_that_ask_at_once_are_told_apart(modules: Path, tmp_path: Path) -> None:
@@ -334,10 +338,17 @@ def test_client_that_the_first_test_made_asks_for_the_second_one(modules: Path, 
     [
         ({"hits": 1, "cost_not_spent": 0.0000088}, "1 hit, 0 misses, 0 recorded; $0.0000088 not spent"),
         ({"misses": 1, "recorded": 2, "cost_spent": 0.02}, "0 hits, 1 miss, 2 recorded; $0.0200 spent"),
+        (
+            {
+                "hits": 9, "bound": 2, "bound_names": ["order.id", "date"], "carried": 3,
+                "carried_names": ["system-3f2a"], "stale": 1,
+            },
+            "9 hits (2 bound: date, order.id; 3 carried under system-3f2a; 1 older than its max age), 0 misses, 0 recorded",
+        ),
     ],
-)
+)  # fmt: skip
 def test_the_sum_of_a_run_names_one_and_many_and_what_was_spent(
-    told: dict[str, float], line: str, tmp_path: Path
+    told: dict[str, object], line: str, tmp_path: Path
 ) -> None:
     """The reporter's line reads as that of pytest."""
     sums = tmp_path / "sums"

@@ -5,7 +5,7 @@
 import { createRequire } from "node:module";
 import path from "node:path";
 import { context } from "./attribution.js";
-import { begin } from "./sessions.js";
+import { begin, listTitles } from "./sessions.js";
 
 const require = createRequire(path.join(process.cwd(), "package.json"));
 const OURS = Symbol.for("llmproxy-replay");
@@ -44,12 +44,6 @@ export default function Environment(config, given) {
     });
   };
   return inner;
-}
-
-function titles(test) {
-  const names = [];
-  for (let each = test; each && each.name !== "ROOT_DESCRIBE_BLOCK"; each = each.parent) names.unshift(each.name);
-  return names;
 }
 
 /** Have a test or a hook run as this session; it may have been wrapped before, for another. */
@@ -91,7 +85,8 @@ class Tests {
   }
 
   async open(test) {
-    const session = await this.worker.begin(this.file, titles(test), test);
+    const named = listTitles(test, "parent", (each) => each.name !== "ROOT_DESCRIBE_BLOCK");
+    const session = await this.worker.begin(this.file, named, test);
     this.sessions.set(test, session);
     this.copy();
     return session;

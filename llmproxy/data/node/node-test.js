@@ -5,7 +5,7 @@
 import { AsyncResource } from "node:async_hooks";
 import path from "node:path";
 import { summary } from "./reporter.js";
-import { begin } from "./sessions.js";
+import { begin, listTitles } from "./sessions.js";
 
 const direct = AsyncResource.prototype.runInAsyncScope;
 
@@ -24,7 +24,7 @@ if (process.argv[1] && (child || !process.execArgv.includes("--test"))) {
   AsyncResource.prototype.runInAsyncScope = function runInAsyncScope(fn, self, ...given) {
     if (this.constructor.name !== "Test" || fn !== this.fn || !this.parent) return direct.call(this, fn, self, ...given);
     const run = async (...args) => {
-      const test = await worker.begin(this.loc?.file ?? file, titles(this), this);
+      const test = await worker.begin(this.loc?.file ?? file, listTitles(this, "parent", (each) => each.parent), this);
       return test.attempt(() => called(fn, self, args));
     };
     const done = fn.length > 1 ? given.pop() : undefined;
@@ -38,10 +38,4 @@ if (process.argv[1] && (child || !process.execArgv.includes("--test"))) {
 /** Call a function of a test; one that takes a callback as its second argument ends when that is called. */
 function called(fn, self, given) {
   return fn.length < 2 ? fn.apply(self, given) : new Promise((resolve, reject) => fn.call(self, ...given, (error) => (error ? reject(error) : resolve())));
-}
-
-function titles(test) {
-  const names = [];
-  for (let each = test; each?.parent; each = each.parent) names.unshift(each.name);
-  return names;
 }

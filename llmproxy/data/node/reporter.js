@@ -3,6 +3,7 @@ import { existsSync, readFileSync, rmSync } from "node:fs";
 import { files } from "./proxy.js";
 
 const LISTED = 5;
+const INEXACT = { bound: "bound: ", carried: "carried under ", stale: "older than its max age" };
 
 /** What the tests of this process's run came to, as lines; nothing where none of them asked a model. */
 export function summary(file = files(process.pid).sums) {
@@ -15,7 +16,7 @@ export function summary(file = files(process.pid).sums) {
   if (remarks.length > LISTED) lines.push(`... and ${remarks.length - LISTED} more`);
   const tests = new Set(done.map((each) => each.test).filter((test) => test.includes("::"))).size;
   const money = [price(add("cost_not_spent"), "not spent"), price(add("cost_spent"), "spent")].filter(Boolean).join(", ");
-  const counts = `${count(add("hits"), "hit", "hits")}, ${count(add("misses"), "miss", "misses")}, ${add("recorded")} recorded`;
+  const counts = `${hits(done, add)}, ${count(add("misses"), "miss", "misses")}, ${add("recorded")} recorded`;
   lines.push(`${count(tests, "test", "tests")}: ${counts}${money && `; ${money}`}`);
   if (add("misses")) lines.push("Record what is missing, with your keys: LLMPROXY_MODE=auto and the same command");
   return lines.map((line) => `llmproxy: ${line}`);
@@ -23,6 +24,13 @@ export function summary(file = files(process.pid).sums) {
 
 const count = (number, one, more) => `${number} ${number === 1 ? one : more}`;
 const price = (cost, words) => cost && `$${cost.toFixed(cost < 0.0001 ? 1 - Math.floor(Math.log10(cost)) : 4)} ${words}`; // a small sum is not 0
+
+/** Hits, and how many are not exact, as pytest has it: `38 hits (2 bound: date; 3 carried under system-3f2a)`. */
+function hits(done, add) {
+  const names = (kind) => [...new Set(done.flatMap((each) => each[`${kind}_names`] ?? []))].toSorted().join(", ");
+  const how = Object.keys(INEXACT).filter((kind) => add(kind)).map((kind) => `${add(kind)} ${INEXACT[kind]}${names(kind)}`);
+  return count(add("hits"), "hit", "hits") + (how.length ? ` (${how.join("; ")})` : "");
+}
 
 function read(file) {
   return (existsSync(file) ? readFileSync(file, "utf8") : "").trim().split("\n").filter(Boolean).map((line) => JSON.parse(line));

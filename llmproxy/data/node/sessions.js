@@ -183,6 +183,13 @@ class Test {
   }
 }
 
+/** Titles of a test and of the blocks around it, the outermost first; `up` is a block's member, `inside` ends it at the file. */
+export function listTitles(test, up, inside) {
+  const names = [];
+  for (let each = test; each && inside(each); each = each[up]) names.unshift(each.name);
+  return names;
+}
+
 function quote(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

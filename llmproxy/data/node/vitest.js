@@ -1,7 +1,7 @@
 // vitest: `test: { setupFiles: ["llmproxy-replay/vitest"] }`. Each test has a cassette of its own, also among concurrent ones.
 import * as vitest from "vitest";
 import { context } from "./attribution.js";
-import { begin } from "./sessions.js";
+import { begin, listTitles } from "./sessions.js";
 
 const worker = begin("vitest");
 worker.project = globalThis["__vitest_worker__"]?.ctx.projectName; // of several that may run the same file
@@ -9,14 +9,9 @@ await worker.beginFile(vitest.expect.getState().testPath);
 vitest.aroundAll?.((runAll) => context.run(worker.outside, runAll));
 vitest.afterAll(() => worker.endFile());
 
-function titles(task) {
-  const names = [];
-  for (let each = task; each && each.type !== undefined && each !== each.file; each = each.suite) names.unshift(each.name);
-  return names;
-}
-
 async function run(runTest, task) {
-  const test = await worker.begin(task.file.filepath, titles(task), task.id);
+  const named = listTitles(task, "suite", (each) => each.type !== undefined && each !== each.file);
+  const test = await worker.begin(task.file.filepath, named, task.id);
   const before = task.result?.errors?.length ?? 0;
   const thrown = [];
   await context.run(test, async () => runTest()).catch((error) => thrown.push(error)); // before vitest 4.1 it is the test's own function
