@@ -110,6 +110,8 @@ class EnvironmentPlan:
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     """Placeholder keys in the environment that the recorded run did not have."""
+    unset_keys: tuple[str, ...] = ()
+    """Keys of the recorded run that this run, which asks providers, lacks: replay sets placeholders for them."""
 
     @property
     def changes(self) -> dict[str, str]:
@@ -145,13 +147,15 @@ def plan_env(
         others[AWS_IGNORES] = "false"
     if interception:
         others |= _build_proxy_env(url, session, env, interception)
-    local = any(host in LOOPBACK for host in recorded)  # a service on this machine is to be intercepted too
-    bare = base_urls and not local
+    bare = base_urls and not {*recorded} & {*LOOPBACK}  # a service on this machine is to be intercepted too
     others |= _rebuild_no_proxy(url, env, intercepted=interception is not None, loopback=bare, recorded=recorded)
     dropped = () if key_names is None else tuple(name for name, value in env.items() if value == PLACEHOLDER_KEY)
     env = {name: value for name, value in env.items() if name not in dropped}
-    keys = _build_key_placeholders(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
-    return EnvironmentPlan(urls, keys, others, tuple(notes), tuple(name for name in dropped if name not in keys))
+    lacking = _build_key_placeholders(env, urls, aws_files=aws_files, wanted=key_names)
+    keys = lacking if replay else {}
+    unset = () if replay or key_names is None else tuple(x for x in lacking if lacking[x] == PLACEHOLDER_KEY)
+    dropped = tuple(name for name in dropped if name not in keys)
+    return EnvironmentPlan(urls, keys, others, tuple(notes), dropped, unset)
 
 
 def is_proxy_url(value: str, url: str) -> bool:
@@ -196,18 +200,20 @@ def _copilot_env(url: str, base: str, env: Mapping[str, str], notes: list[str], 
 def _build_key_placeholders(
     env: Mapping[str, str], urls: Mapping[str, str], *, aws_files: bool, wanted: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return placeholders for wanted keys that are not set; an empty value is kept."""
+    """Return placeholders for wanted keys that are not set, or empty, as CI sets a secret that it may not read. If it
+    is unknown which a recording needs (None), an empty one stays: a program may choose a provider by it.
+    """
     found = {
         name: PLACEHOLDER_KEY
         for key in KEYS
         if not any(env.get(name) for name in (key.name, *key.instead)) and (not key.needs or env.get(key.needs))
         for name in ((key.name,) if wanted is None else (key.name, *key.instead))
-        if name not in env and (wanted is None or name in wanted)
+        if (name not in env if wanted is None else name in wanted and not env.get(name))
     }
     if urls and "OPENAI_BASE_URL" not in urls:
         found.pop("OPENAI_API_KEY", None)  # better no client than one that finds the public host
     is_aws = wanted is None or any(name in wanted for name in AWS_CREDENTIALS)
-    if is_aws and not aws_files and not any(name in env for name in AWS_CREDENTIALS):
+    if is_aws and not aws_files and not any(map(env.get, AWS_CREDENTIALS)):
         found |= AWS_PLACEHOLDERS
         region = next((env[name] for name in AWS_REGION if env.get(name)), "us-east-1")
         found |= {name: region for name in AWS_REGION if not env.get(name)}
@@ -251,9 +257,6 @@ def _rebuild_no_proxy(
 def _exempts_provider(word: str, hosts: Iterable[str]) -> bool:
     suffix = word.lstrip("*.").lower()
     return word == "*" or any(host == suffix or host.endswith(f".{suffix}") for host in hosts)
-
-
-Which = Callable[[str], str | None]
 
 
 def list_env_ca_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
@@ -303,7 +306,7 @@ def describe_certificate_problem(ca: Path, now: float | None) -> str:
     return ""
 
 
-def make_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
+def make_truststore(ca: Path, folder: Path, which: Callable[[str], str | None] = shutil.which) -> str:
     """Return a copy of Java's truststore with `ca`, cached for each (``keytool`` takes 1 s); or ""."""
     keytool = which("keytool")
     if keytool is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.protocol import PLACEHOLDER_KEY
 from tests.provider import Provider, step
 from tests.support.asking import ASK_EACH as ASK
 from tests.support.forked import program
@@ -158,7 +159,10 @@ def test_a_command_that_never_used_the_proxy_proves_nothing(option: str, px: Pro
 
 @pytest.mark.slow
 def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
-    """Two recordings, one asked for: 4 under --strict, 0 under --fail-on-miss; both asked for: 0; none: a cache, or why it failed."""
+    """Two recordings, one asked for: 4 under --strict, 0 under --fail-on-miss; both asked for: 0; none: a cache, or why it failed: a key for one.
+
+    In replay a placeholder stands in for the recorded run's key, also for one that is set but empty; `--mode auto` needs the key.
+    """
     store = ["--store", str(tmp_path / "x.db")]
     with Provider([step(user="hi", say="hello"), step(user="you", say="me")]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
@@ -172,6 +176,11 @@ def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
     assert "ASKED FOR NONE of the 2 recorded calls of cassette default, and ended with 0" in cached
     assert f"    DSPy: {tmp_path} exists; without it: dspy.configure_cache(enable_disk_cache=False)" in cached
     assert "ENDED WITH 3 and asked for none of the 2 recorded calls" in run(*store, "--", "sh", "-c", "exit 3").stderr
+    shown = ["--", "sh", "-c", 'echo "$OPENAI_API_KEY"; exit 3']
+    assert run(*store, *shown, env={"OPENAI_API_KEY": ""}).stdout == f"{PLACEHOLDER_KEY}\n"
+    keyless = run("--mode", "auto", *store, *shown, env={"OPENAI_API_KEY": ""}).stderr
+    assert "  Not set: OPENAI_API_KEY. In replay a placeholder stood in; this run asks the provider" in keyless
+    assert "--intercept" not in keyless
     warm = run("--mode", "record", *store, "--", "true").stderr
     assert "FEWER CALLS THAN THE LAST TIME: 0 recorded, and 2 before in cassette default." in warm
     assert "NEVER USED" not in warm

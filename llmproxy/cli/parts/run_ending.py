@@ -304,6 +304,7 @@ _CACHES = {
 """Programs with a cache of answers: its variable, its folder, how to disable it. Sources: settings pages, 2026-11."""
 
 
+KEYS_NEEDED = "In replay a placeholder stood in; this run asks the provider, so set your key."
 INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"
 
 
@@ -311,10 +312,10 @@ def explain_no_recording_used(recorded: int, cassette: str, code: int, plan: Env
     """Return the message for a command that used none of its recordings: it failed, has its own address or cache."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:
-        return [
-            f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above.",
-            *([] if any(name in plan.others for name in PROXIES) else [INTERCEPT]),
-        ]
+        said = f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above."
+        if plan.unset_keys:
+            return [said, f"  Not set: {', '.join(plan.unset_keys)}. {KEYS_NEEDED}"]
+        return [said] if any(name in plan.others for name in PROXIES) else [said, INTERCEPT]
     return [
         f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
         "  Its base URL may stand in code: `llmproxy doctor -- COMMAND` says which program went past the proxy.",

@@ -51,6 +51,7 @@ def open_session(
     if proxy.process is not None:
         return proxy.control.open_session(settings.cassette, run_variables=declared)
     upstreams = find_upstreams(env, proxy.url) | (tools.config.list_upstreams(proxy.url) if tools else {})
+    given = ("mode", "exhausted", "speed", "bind")
     live: dict[str, object] | None = None
     if not loaded.is_default("live"):
         channels = [str(each) for each in settings.live]
@@ -58,12 +59,9 @@ def open_session(
     try:
         return proxy.control.open_session(
             settings.cassette,
-            mode=str(settings.mode) if not loaded.is_default("mode") else None,
-            exhausted=str(settings.exhausted) if not loaded.is_default("exhausted") else None,
-            speed=settings.speed if not loaded.is_default("speed") else None,
+            **{name: getattr(settings, name) for name in given if not loaded.is_default(name)},
             upstreams=upstreams or None,
             run_variables=declared,
-            bind=str(settings.bind) if not loaded.is_default("bind") else None,
             faults=read_faults(settings),
             live=live,
         )

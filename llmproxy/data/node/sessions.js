@@ -35,7 +35,7 @@ class Worker {
     const { segment } = this.only ?? this.outside ?? this; // a process that the only running test starts is its own
     const recording = this.mode !== undefined && !OFFLINE.includes(this.mode);
     for (const [name, value] of Object.entries(this.variables)) {
-      if (value === PLACEHOLDER && (recording || name in process.env)) continue;
+      if (value === PLACEHOLDER && (recording || process.env[name])) continue;
       process.env[name] = value.replaceAll(`/s/${NAMED}`, segment).replaceAll(NAMED, decodeURIComponent(segment.slice(3)));
     }
   }
