@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.advice import ProxyStartCommand
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.env import find_configured_proxy_url, open_control
 from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, load_settings
@@ -27,7 +26,7 @@ from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, run_child
 from llmproxy.client.session_reports import Report, format_session_counts, sum_session_reports
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.protocol import BUNDLES, DEFAULT_PORT, NODE_CA, NODE_PROXY, PROXIES
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
 _WATCHED = 3.0
 
@@ -212,10 +211,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found += check_certificates(env, health.ca, time.time())
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
-        _, port = parse_url_address(url)
-        start = ProxyStartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
-        advice = (start, "or say where it is: export LLMPROXY_URL=http://...")
-        found.append(Diagnosis(BAD, error.message, advice))
+        found.append(Diagnosis(BAD, error.message, tuple(error.hint.splitlines())))
     found += [*check_proxy_env_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
         past = monitor.find_bypasses(parse_url_address(url))

@@ -15,7 +15,7 @@ import typer
 from llmproxy.client.child_env import list_env_ca_bundles, make_ca_files, plan_env
 from llmproxy.client.control import Control, ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
-from llmproxy.client.session_reports import format_session_counts
+from llmproxy.client.session_reports import Health, format_session_counts
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import OFFLINE
 from llmproxy.settings import convert_listen_to_connect_host, load
@@ -38,7 +38,8 @@ def env(
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
     control = open_control(url)
-    url, health = control.url, control.health()
+    named = url or read_env_proxy_url(os.environ)  # known to run, or to have ended; else it may be starting
+    url, health = control.url, wait_until_serving(control, 0.0 if named else PATIENCE)
     interception = None
     if intercept:
         ours = [path for path in list_env_ca_bundles(os.environ) if path.name != _BUNDLE]
@@ -95,6 +96,7 @@ def format_env_assignments(values: Mapping[str, str], form: str) -> str:
 
 
 PATIENCE = 20.0
+"""Seconds that a proxy may take to begin, in the background, or to end."""
 LOOK = 0.05
 
 
@@ -119,6 +121,18 @@ def stop(url: str = _URL) -> None:
     _wait_until_gone(control)
     typer.echo(f"{control.url}  stopped" + (f" with exit code {code}" if code else ""))
     raise typer.Exit(code)
+
+
+def wait_until_serving(control: Control, seconds: float) -> Health:
+    """Return its health once something listens, at the latest after `seconds`. Raises ProxyUnreachable."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return control.health()
+        except ProxyUnreachable as error:
+            if not isinstance(error.__cause__, ConnectionRefusedError) or time.monotonic() >= until:
+                raise
+        time.sleep(LOOK)
 
 
 def _wait_until_gone(control: Control) -> None:

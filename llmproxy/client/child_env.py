@@ -445,8 +445,5 @@ _ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 def find_zone_with_other_date(day: str, now: datetime | None = None) -> str:
     """Return a time zone with another date than ``2026-11-22``, so another hour too; empty if none is known."""
     moment = now or datetime.now(UTC)
-    for name in _ZONES:
-        zone = _read_tz_variable({"TZ": name})
-        if zone is not None and moment.astimezone(zone).strftime("%Y-%m-%d") != day:
-            return name
-    return ""
+    zones = ((name, _read_tz_variable({"TZ": name})) for name in _ZONES)
+    return next((name for name, zone in zones if zone and moment.astimezone(zone).strftime("%Y-%m-%d") != day), "")

@@ -219,7 +219,8 @@ class Control:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = getattr(error, "strerror", "") or str(error) or type(error).__name__
-            hint = f"Start one: llmproxy start --port {parts.port or 80}; --url or LLMPROXY_URL names a running one."
+            start = f"Start one: llmproxy start --port {parts.port or 80}; LLMPROXY_URL names a running one."
+            hint = f"{start}\nIf it names one that has ended, open a new shell, or type: unset LLMPROXY_URL"
             raise ProxyUnreachable(f"no llmproxy answers at {self.url}: {why}", hint=hint) from error
         return self._parse_reply(status, content)
 

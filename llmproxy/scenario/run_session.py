@@ -28,7 +28,7 @@ from weakref import WeakValueDictionary
 
 from llmproxy.calls_and_totals import Call, Miss
 from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, find_upstreams, is_proxy_url, plan_env
-from llmproxy.client.control import CONFLICT, PAUSE, Control, ControlConnectionPool, ControlError, ProxyUnreachable
+from llmproxy.client.control import CONFLICT, PAUSE, Control, ControlConnectionPool, ControlError
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_env_proxy_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError, SettingsError
@@ -489,12 +489,6 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
             if not opening.cancelled() and opening.exception() is None:
                 await wait_despite_cancel(asyncio.to_thread(control.close_session, name, complete=False))
             raise
-        except ProxyUnreachable as error:
-            said = (
-                "Start it with `llmproxy start`, or take LLMPROXY_URL out of the environment (in Python also: "
-                "proxy=False)."
-            )
-            raise ProxyUnreachable(error.message, hint=said) from error.__cause__
         except ControlError as error:
             if error.status != CONFLICT or time.monotonic() >= deadline:
                 raise

@@ -68,9 +68,22 @@ def test_a_proxy_that_does_not_intercept_gives_no_such_variables(tmp_path: Path)
             assert (done.returncode, done.stdout) == (3, "")
 
 
-def test_nobody_there_is_an_error() -> None:
-    done = run(env={"LLMPROXY_PORT": str(free_port())})
-    assert (done.returncode, done.stdout) == (3, "")
+def test_a_shell_may_ask_while_its_proxy_starts_and_be_told_when_it_has_ended(tmp_path: Path) -> None:
+    """As docs/run.md has it: `start &`, then `env` at once. After `stop` the shell's LLMPROXY_URL is stale: what needs it
+    says so without waiting, and `start` forwards to nobody's dead address.
+    """
+    words = " ".join(program("llmproxy"))
+    script = f'{words} start > start.log & eval "$({words} env)"; echo "$OPENAI_BASE_URL"; {words} stop'
+    script += f"; {words} env; {words} run -- true; {words} settings"
+    port = free_port()
+    env, home = clean_env({"LLMPROXY_PORT": str(port)}), f"http://127.0.0.1:{port}"
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.splitlines()[:2] == [f"{home}/v1", f"{home}  stopped"]
+    assert done.stderr.count(f"no llmproxy answers at {home}: Connection refused") == 2
+    assert done.stderr.count("type: unset LLMPROXY_URL") == 2
+    assert home not in done.stdout.partition("stopped")[2]
 
 
 ODD = {"A": 'it\'s $HOME `x` "y" \\', "B": "http://127.0.0.1:1/s/a%20b/v1"}

@@ -19,6 +19,7 @@ from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
 from llmproxy.parsers import ANY_PROVIDER, parse_calls_and_period
+from llmproxy.protocol import URL_VARIABLE
 from llmproxy.settings import Loaded, SettingLayer, SettingSource
 
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
@@ -75,12 +76,15 @@ def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
 
 
 def _find_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, tuple[str, SettingSource]]:
-    us = urlsplit(f"//{ours}")
+    """Return base URLs that lead neither to our proxy (`ours`, HOST:PORT) nor to LLMPROXY_URL, which may have ended."""
+    us, running = urlsplit(f"//{ours}"), urlsplit(_normalize_base_url("", env.get(URL_VARIABLE, "").strip()))
+    port = get_port_or_default(running.scheme, running.port)
+    proxies = ((us.hostname or "", us.port), (running.hostname or "", port))
     upstreams: dict[str, tuple[str, SettingSource]] = {}
     for provider in PROVIDERS.values():
         for variable in _list_base_url_variables(provider, env):
             url = _normalize_base_url(provider.name, env.get(variable, "").strip())
-            if url and not _url_matches_host_and_port(url, us.hostname or "", us.port):
+            if url and not any(_url_matches_host_and_port(url, *each) for each in proxies):
                 upstreams.setdefault(provider.name, (url, SettingSource(SettingLayer.ENVIRONMENT, variable)))
     return upstreams
 

@@ -322,13 +322,14 @@ def test_real_traffic_is_known(traffic: Path) -> None:
     ({}, {"OPENAI_BASE_URL": "https://gw.example/openai/v1"},
      (("openai", "https://gw.example/openai/v1", SettingSource(SettingLayer.ENVIRONMENT, "OPENAI_BASE_URL")),)),
     ({}, {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "ANTHROPIC_BASE_URL": "http://localhost:8080"}, ()),
+    ({}, {"LLMPROXY_URL": "http://127.0.0.1:9", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "GROQ_BASE_URL": "http://localhost:9/groq"}, ()),
     ({"upstream": ["openai=http://127.0.0.1:4010"]}, {"OPENAI_BASE_URL": "https://gw.example/v1"},
      (("openai", "http://127.0.0.1:4010", SettingSource(SettingLayer.FLAG, "--upstream")),)),
-], ids=["a company's gateway", "our own address", "an option wins"])  # fmt: skip
+], ids=["a company's gateway", "our own address", "a proxy that may have ended", "an option wins"])  # fmt: skip
 def test_a_gateway_in_the_environment_becomes_the_upstream(
     typed: dict[str, list[str]], env: dict[str, str], upstreams: tuple[object, ...], tmp_path: Path
 ) -> None:
-    """A gateway's key is the client's, and its source is remembered; who exported ours does not make it call itself."""
+    """A gateway's key is the client's, and its source is remembered; who exported ours, or a dead proxy's by `llmproxy env`, does not make it call that."""
     assert add_env_upstreams(load(typed, {}, tmp_path), env).upstreams == upstreams
 
 
