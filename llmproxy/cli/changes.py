@@ -23,11 +23,10 @@ from llmproxy.cli.parts.options import (
     LAST_REPORT,
     CommandWithoutLiveOptions,
     RunArguments,
-    format_record_command,
     load_settings,
 )
 from llmproxy.cli.parts.printing import print_line, to_safe_line
-from llmproxy.cli.parts.store_arguments import STORE, open_given_store
+from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_recordings
 from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.changes.accepted_changes import (
@@ -42,7 +41,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import forget_interrupted_trials_served_recordings
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, store_accepted_changes
-from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
+from llmproxy.errors import Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.report.request_change_summary import ChangeGroup, ChangeSummary, summarize_change_trials
@@ -103,12 +102,9 @@ def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
     from llmproxy.cli.run import run_command_with_proxy
 
-    settings = loaded.settings
     if read_env_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    if not store_exists(settings.store) and settings.cassette_dir is None:
-        msg = f"There is no store {settings.store}, so nothing can have changed."
-        raise CassetteNotFound(msg, hint=f"Record first: {format_record_command(loaded)}")
+    require_recordings(loaded)
     return run_command_with_proxy(asked, {**os.environ, **more})
 
 

@@ -18,7 +18,8 @@ import typer
 from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, RunOptions, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, require_recordings, write_json_result
+from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, write_json_result
+from llmproxy.cli.parts.store_arguments import require_recordings
 from llmproxy.client.bypass_monitor import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError

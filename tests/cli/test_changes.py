@@ -88,8 +88,8 @@ def test_nothing_recorded_and_nothing_changed_have_words_of_their_own(folder: Pa
     """A first run is told how to record, an unchanged one that there is nothing; nothing is pending then."""
     none = run("changes", cwd=tmp_path)
     assert none.returncode == 3
-    assert "nothing can have changed" in none.stderr
-    assert "Record first: " in none.stderr
+    assert "nothing is recorded in cassette" in none.stderr
+    assert "Record it first: " in none.stderr
     same = run("changes", "--cassette-dir", "tapes", cwd=folder)
     assert (same.returncode, "no change in 4 calls, 1 cassette" in same.stdout) == (0, True), same.stderr
     left = llmproxy("accept", "system-0000", cwd=folder)

@@ -64,7 +64,7 @@ def test_another_model_pays_nothing(tmp_path: Path) -> None:
         tool = ("--record-host", "127.0.0.1", "--", python(), "agent.py", service.host)
         refused = llmproxy(tmp_path, provider, "new", "run", "--live", "llm", *tool)
         assert (refused.returncode, provider.requests) == (3, [])
-        assert "Record it first, with its tools: llmproxy run --mode record" in refused.stderr
+        assert "Record it first: llmproxy run --mode record" in refused.stderr
         assert llmproxy(tmp_path, provider, "old", "run", "--mode", "record", *tool).stdout == "paid\n"
         asked = list(service.asked)
         made = llmproxy(tmp_path, provider, "new", "run", "--live", "llm", "--runs", "2", "--json", "out.json", *tool)

@@ -17,7 +17,6 @@ from llmproxy import calls_and_totals
 from llmproxy.advice import ProxyStartCommand, format_command, quote_word
 from llmproxy.amount_formatting import name_some
 from llmproxy.calls_and_totals import Totals, describe_served_failures, explain_exit, find_strict_violations
-from llmproxy.cli.parts.options import format_record_command
 from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
 from llmproxy.client.bypass_monitor import PROJECTS, find_bypassing_clients, is_client_configured_in_command
@@ -25,10 +24,9 @@ from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_session_counts, list_miss_lines
-from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, MachineError
+from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import AUTHENTICATION, OFFLINE, PROXIES, Channel, Decision, UnknownToolPolicy
 from llmproxy.report.proxy_console import format_totals
-from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded, format_shown_path
 
 if TYPE_CHECKING:
@@ -365,14 +363,6 @@ class LiveRunOutcome:
     verdict: str
     kept: bool = True
     """Whether any call was recorded, so that the cassette exists."""
-
-
-def require_recordings(loaded: Loaded) -> None:
-    """Check that the replayed channels have recordings. Raises CassetteNotFound."""
-    store, channels = loaded.settings.store, ",".join(loaded.settings.live)
-    if not store_exists(store) and loaded.settings.cassette_dir is None:
-        msg = f"there is no store {format_shown_path(store)}, so there is nothing to serve beside --live {channels}."
-        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {format_record_command(loaded)}")
 
 
 @dataclass(slots=True)

@@ -123,6 +123,12 @@ def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     return CassetteNotFound(said, hint=f"Record it first: {format_record_command(loaded)}")
 
 
+def require_recordings(loaded: Loaded) -> None:
+    """Check that there is a store, or a folder to make it from. Raises CassetteNotFound."""
+    if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
+        raise build_not_recorded_error(loaded)
+
+
 LONGEST_NUMBER = 19
 
 
