@@ -88,12 +88,13 @@ class ProxyStartCommand:
         if len(kept) > LONGEST:
             kept = "... (and the options that it runs with: see `llmproxy settings`)"
         before = " ".join(f"{name}={quote_word(_without_password(value))}" for name, value in self.variables)
-        words = [before, self.start, *(self._spell_option(*each) for each in named), kept]
+        stop = f"llmproxy stop --url {self.page[:-1]};" if self.page else ""  # it keeps running, and has the port
+        words = [stop, before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
     def for_other_command(self, start: str, rest: str = " -- COMMAND") -> ProxyStartCommand:
         options = tuple(x for x in self.options if x[0] not in _OF_ONE)
-        return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False)
+        return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False, page="")
 
     def format_changes_command(self, cassette: str, store: str) -> str:
         """Return the command that lists, offline, what changed; empty if the command of the run is unknown."""

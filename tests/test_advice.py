@@ -58,6 +58,7 @@ BY_HAND = {
     "core/faults/parsing.py": "how faults are written; a rule was refused before anything ran",
     "core/providers/upstreams_and_rates.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
+    "mitm/serve.py": "who has the port is asked by its address",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "server_store_copies.py": "where the server is was said with its password, which no text repeats",
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
@@ -74,7 +75,6 @@ BY_HAND = {
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/cluster/remote_runner.py": "what the commands that a miss names look at: there is nothing to type",
-    "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "core/cassettes/merging.py": "several stores, of which the text names the one that is meant, or the user chooses",
     "core/store/postgres/schema_and_leases.py": "the store stands in the text, without its password",
@@ -257,7 +257,7 @@ def test_a_command_typed_as_printed_starts_the_same_proxy(
     settings = loaded.settings
     store = str(settings.store.relative_to(tmp_path))
     printed = build_start_command(loaded, {}).command("auto", settings.cassette, store=store)
-    words = shlex.split(printed)
+    words = shlex.split(printed.partition("; ")[2] or printed)  # the running one is ended first
     assert words[:4] == ["llmproxy", "start", "--mode", "auto"]
     same(loaded, load(parse(words[2:]), {}, tmp_path))
     assert "s3cret" not in printed
@@ -274,7 +274,8 @@ def test_from_the_environment_too(chosen: dict[str, None]) -> None:
     if {"LLMPROXY_QUIET", "LLMPROXY_VERBOSE"} <= set(env):
         del env["LLMPROXY_QUIET"]
     loaded = load({}, env, Path.cwd())
-    words = shlex.split(build_start_command(loaded, env).command("auto"))
+    typed = build_start_command(loaded, env).command("auto")
+    words = shlex.split(typed.partition("; ")[2] or typed)
     same(loaded, load(parse(words[2:]), {}, Path.cwd()), "cassette", "store")
 
 
@@ -283,7 +284,7 @@ def test_a_gateway_that_a_variable_names_is_kept_by_that_variable() -> None:
     env = {"OPENAI_BASE_URL": "https://gw.corp/v1", "ANTHROPIC_BASE_URL": "https://me:hunter2@gw.corp/a b"}
     loaded = add_env_upstreams(load({}, {}, Path.cwd()), env)
     assert build_start_command(loaded, env).command("record") == (
-        "OPENAI_BASE_URL=https://gw.corp/v1 ANTHROPIC_BASE_URL='https://USER:PASSWORD@gw.corp/a b' llmproxy start --mode record"
+        "llmproxy stop --url http://127.0.0.1:8080; OPENAI_BASE_URL=https://gw.corp/v1 ANTHROPIC_BASE_URL='https://USER:PASSWORD@gw.corp/a b' llmproxy start --mode record"
     )
 
 
@@ -309,11 +310,15 @@ def test_what_another_command_started_is_started_by_that_again() -> None:
     ({}, {"LLMPROXY_STARTED_BY": ""}, ""),
     ({}, {"LLMPROXY_STARTED_BY": "llmproxy run"}, ""),
 ])  # fmt: skip
-def test_a_page_is_named_where_its_proxy_goes_on(
+def test_a_page_is_named_where_its_proxy_goes_on_and_its_port_is_freed_first(
     typed: dict[str, str], env: dict[str, str], page: str, tmp_path: Path
 ) -> None:
-    """A proxy that somebody started, at its port; what starts proxies of its own, such as the demo, ends them."""
-    assert build_start_command(load(typed, {}, tmp_path), env).page == page
+    """A proxy that somebody started, at its port, which the next one needs; what starts proxies of its own, such as the demo, ends them."""
+    again = build_start_command(load(typed, {}, tmp_path), env)
+    assert again.page == page
+    stop = f"llmproxy stop --url {page[:-1]}; " if page else ""
+    assert again.command("auto").startswith(f"{stop}{again.start} --mode auto")
+    assert "stop" not in again.for_other_command("llmproxy run").command("auto")
 
 
 def test_inside_mitmproxy_options_are_set() -> None:

@@ -460,7 +460,8 @@ def check_port_free(host: str, port: int) -> None:
             msg = f"cannot listen on {host}:{port}: {error.strerror or error}"
             hint = "Listen on an address of this machine: --host 127.0.0.1"
             if error.errno == errno.EADDRINUSE:
-                hint = "Is another llmproxy running there? Take another port: --port 0"
+                stop = f"llmproxy stop --url http://{convert_listen_to_connect_host(host)}:{port}"
+                hint = f"Is another llmproxy running there? End it: {stop}\nOr take another port: --port 0"
             raise MachineError(msg, hint=hint) from error
 
 

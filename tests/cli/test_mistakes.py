@@ -44,7 +44,7 @@ MISTAKES = [
     ("start --mod auto", 2, "Did you mean '--mode'?"),
     ("start --speed=-1", 2, "'-1' is not a speed"),
     ("start --quiet --verbose", 2, "exclude each other"),
-    ("start --port TAKEN", 3, "Take another port: --port 0"),
+    ("start --port TAKEN", 3, "End it: llmproxy stop --url http://127.0.0.1:"),
     ("start --port 99999", 2, "1 to 65535, or 0"),
     ("start --upstream openai", 2, "NAME=URL"),
     ("start --port 0 --cassette-dir afile", 3, "--cassette-dir"),

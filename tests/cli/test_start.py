@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
+from llmproxy.cli.env import wait_until_serving
+from llmproxy.client.control import Control
 from llmproxy.settings import list_setting_options
-from tests.support.process import clean_env
+from tests.support.forked import program
+from tests.support.process import clean_env, free_port
+from tests.support.proxy import ask_chat
 
 
 def test_the_help_has_a_flag_and_a_variable_for_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,3 +44,22 @@ def test_without_the_extra_it_is_started_where_it_can_be(tmp_path: Path, *, ther
         assert "needs mitmproxy" in done.stderr
         assert "'llmproxy-replay[proxy]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_hint_of_a_miss_works_when_it_is_typed(tmp_path: Path) -> None:
+    """The port is taken by the proxy that refused the request, so the hint ends that one first; then the other mode serves there."""
+    port, command = free_port(), " ".join(program("llmproxy"))
+    url, env = f"http://127.0.0.1:{port}", clean_env()
+
+    def type_line(line: str) -> subprocess.Popen[bytes]:
+        typed = line.replace("llmproxy st", f"{command} st")
+        return subprocess.Popen(["sh", "-c", typed], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL)
+
+    first, control = type_line(f"llmproxy start --port {port}"), Control(url)
+    assert wait_until_serving(control, 60).mode == "replay"
+    assert ask_chat(f"{url}/v1") == 404
+    (miss,) = control.misses()
+    second = type_line(miss.record)
+    assert first.wait(60) == 0
+    assert wait_until_serving(control, 60).mode == "auto"
+    assert control.stop() == second.wait(60) == 0

@@ -77,7 +77,7 @@ def test_text() -> None:
         "nearest recording: #12, differs in 1 place:",
         '  $.messages[1].content: "Rome" -> "Paris"',
         "What to do:",
-        "  1. record what is missing: llmproxy start --mode auto --cassette trip",
+        "  1. record what is missing: llmproxy stop --url http://127.0.0.1:8080; llmproxy start --mode auto --cassette trip",
         "  2. look closer: llmproxy why   llmproxy show 12   http://127.0.0.1:8080/#/live/ab12ab12ab12",
     ]
 
@@ -132,7 +132,10 @@ def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbe
     near = replace(NEAR, differences=(build_difference("$.a", old, new), build_difference("$.b", 1, 2)))
     miss = ExplainedMiss(CONTEXT, near)
     assert miss.proxy_start_commands_by_mode["auto"] in miss.text
-    assert miss.proxy_start_commands_by_mode["auto"] == "llmproxy start --mode auto --cassette trip"
+    assert (
+        miss.proxy_start_commands_by_mode["auto"]
+        == "llmproxy stop --url http://127.0.0.1:8080; llmproxy start --mode auto --cassette trip"
+    )
     assert miss.differs_in_numbers is numbers
     by_run = replace(CONTEXT, again=ProxyStartCommand("llmproxy run", " -- x"))
     assert ExplainedMiss(by_run, None).proxy_start_commands_by_mode == {}
