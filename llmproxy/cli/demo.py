@@ -35,7 +35,6 @@ from llmproxy.core.cassettes.formats import Source, vcr
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import MachineError, SettingsError
@@ -94,9 +93,8 @@ def demo(
     typer.echo(f"\nThe commands above work where the recording is:  cd {folder}")
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
-        "  llmproxy start --mode record        # once; keeps everything in ./llmproxy.db\n"
-        f"  {format_base_url_assignments('http://127.0.0.1:8080')} <your agent>\n"
-        "  llmproxy start --mode replay        # from now on: the same agent, offline, without a key"
+        "  llmproxy run --mode record -- <your agent>      # once; keeps everything in ./llmproxy.db\n"
+        "  llmproxy run -- <your agent>                    # from now on: the same agent, offline, without a key"
     )
 
 

@@ -46,8 +46,8 @@ def test_the_demo_shows_the_main_job_and_commands_that_work(tmp_path: Path) -> N
     assert re.search(r"0 calls went to the provider, where they would cost \$0\.0001 and 523 tokens", out)
     assert "openai.NotFoundError: HTTP 404" in out
     assert "the nearest recording (#1) differs at message 1 (user)" in " ".join(out.split())
-    assert "llmproxy start --mode record" in out
-    assert "llmproxy start --mode replay" in out
+    assert "llmproxy run --mode record -- <your agent>" in out
+    assert "llmproxy run -- <your agent>" in out
     assert list((tmp_path / "empty").iterdir()) == []
     for command in ("why --store demo.db", "show 1 --store demo.db"):
         assert f"llmproxy {command}" in out
