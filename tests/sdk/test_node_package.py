@@ -130,6 +130,15 @@ def test_command_passes_on_to_llmproxy(modules: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (7, "called with first run -- npm test\n")
 
 
+def test_package_that_is_linked_to_a_clone_says_to_install_that_clone() -> None:
+    """Nothing is published yet: what is typed as printed has to install from where npm took the package."""
+    env = clean_env({"LLMPROXY_COMMAND": "", "PATH": "/nowhere"})
+    command = [shutil.which("node") or "node", str(PACKAGE / "command.js"), "run"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert f"uv tool install 'llmproxy-replay[proxy] @ {ROOT.as_uri()}'" in done.stderr
+
+
 def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
     """The files of docs/node.md and README.md, as the pages have them: recorded, replayed, the sum of both, and a bound hit for another order."""
     page = "".join((ROOT / name).read_text("utf-8") for name in ("docs/node.md", "README.md"))

@@ -7,9 +7,11 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 
 const ENVIRONMENT = 3;
-const PACKAGE = "llmproxy-replay[proxy]";
+const CLONE = new URL("../../..", import.meta.url); // where npm has linked the package to one
+const linked = ["pyproject.toml", "llmproxy/data/node/command.js"].every((each) => existsSync(new URL(each, CLONE)));
+const PACKAGE = `llmproxy-replay[proxy]${linked ? ` @ ${CLONE.href.slice(0, -1)}` : ""}`;
 const NOWHERE = `llmproxy: the proxy is a program in Python (3.12 or later), which is not installed here. To have it, once and for all:
-  uv tool install '${PACKAGE}'     (or: pipx install '${PACKAGE}')
+  uv tool install '${PACKAGE}'     (or the same with pipx${linked ? "" : "; until it is published: 'PATH/OF/THE/CLONE[proxy]'"})
 or say where it is:
   export LLMPROXY_COMMAND=/path/of/llmproxy`;
 

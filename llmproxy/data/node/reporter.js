@@ -48,9 +48,7 @@ function* tooLate(done) {
 }
 
 /** Print what this process's run came to. */
-export function print() {
-  for (const line of summary()) process.stdout.write(`${line}\n`);
-}
+const print = () => process.stdout.write(summary().map((line) => `${line}\n`).join(""));
 
 /** The reporter: vitest calls onTestRunEnd, Jest onRunComplete, Playwright onEnd. */
 export default class Reporter {
