@@ -72,7 +72,7 @@ def test_its_lines_replay_and_are_red_after_a_miss(system: str, repository: Path
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LLMPROXY", "OPENAI", "VIRTUAL"))}
     cache = subprocess.run([uv(), "cache", "dir"], capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
-    env = kept | {"PATH": path, "UV_CACHE_DIR": cache, "OPENAI_API_KEY": "none"}
+    env = kept | {"PATH": path, "UV_CACHE_DIR": cache}
     words = ["bash", "-c", "set -e\n" + "\n".join(typed)]
 
     def type_lines(**more: str) -> subprocess.CompletedProcess[str]:
