@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.did_you_mean import did_you_mean
+from llmproxy.errors import SettingsError
+from llmproxy.files import read_bounded_text
 from llmproxy.protocol import VCR_MODES, BindableValues, Channel, Exhausted, Mode, UnknownToolPolicy, Update
 
 ANY_PROVIDER = "*"
@@ -311,3 +313,12 @@ read_upstreams = create_mapping_parser(_upstream_name, _read_url, _split_upstrea
 """Read name -> base URL; typed as ``NAME=URL``."""
 read_rates = create_mapping_parser(_rate_name, _validate_call_rate, _split_provider_rate)
 """Read provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
+
+
+def read_named_text(path: Path, what: str, hint: str = "") -> str:
+    """Return the text of a file that somebody named. Raises SettingsError: `what` cannot be read."""
+    try:
+        return read_bounded_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(f"{what} cannot be read: {why}.", hint=hint) from error

@@ -18,7 +18,7 @@ from llmproxy.cli.parts.completion import complete_model_names
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_safe_line
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.files import read_bounded_text
+from llmproxy.parsers import read_named_text
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.lab import human_labels
@@ -64,7 +64,7 @@ def calibrate(
     if min_kappa is not None and math.isnan(min_kappa):
         raise SettingsError("--min-kappa nan is no number.", hint="It takes one from -1 to 1, like 0.6.")
     labelled = human_labels.read_human_labels(labels)
-    prompt = _read_system_prompt_file(system_prompt)
+    prompt = read_named_text(system_prompt, f"--system-prompt {system_prompt}") if system_prompt else None
 
     def make(criteria: Sequence[str]) -> JudgeAgent:
         return JudgeAgent(
@@ -95,16 +95,6 @@ def calibrate(
     )
     _print_calibration(found, as_json=as_json)
     raise typer.Exit(_choose_calibration_exit_code(found, min_kappa))
-
-
-def _read_system_prompt_file(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return read_bounded_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise SettingsError(f"--system-prompt {path} cannot be read: {why}.") from error
 
 
 def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:

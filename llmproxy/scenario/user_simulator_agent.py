@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bounded_text
+from llmproxy.parsers import read_named_text
 from llmproxy.scenario.agent_adapter import (
     AgentAdapter,
     find_scenario_session,
@@ -81,10 +81,7 @@ def load_built_in_personas() -> dict[str, Persona]:
 
 
 def _build_persona_from_file(path: Path) -> Persona:
-    try:
-        text = read_bounded_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the persona {str(path)!r} cannot be read: {error}") from error
+    text = read_named_text(path, f"the persona {str(path)!r}")
     if path.suffix in {".md", ".txt"}:
         return Persona(name=path.stem, about=text.strip())
     try:

@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 from llmproxy.client.child_env import is_proxy_url
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bounded_text
+from llmproxy.parsers import read_named_text
 
 _TABLES = ("mcpServers", "servers")
 UPSTREAM = "mcp."
@@ -188,12 +188,7 @@ def find_agent_mcp_servers(
     """Return the agent's servers; None if none are known. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
         insert_mcp_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
-        try:
-            text = read_bounded_text(cwd / asked)
-        except (OSError, ValueError) as error:
-            unreadable = getattr(error, "strerror", None) or error
-            why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else unreadable
-            raise SettingsError(f"--mcp-config {asked} cannot be read: {why}.") from error
+        text = read_named_text(cwd / asked, f"--mcp-config {asked}")
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
             return insert_mcp_config(command, asked, write_mcp_config_copy(made, folder))

@@ -18,6 +18,7 @@ from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import build_dict_without_duplicates, read_bounded_text, replace_file
+from llmproxy.parsers import read_named_text
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.lab.judge_transcript import Transcript
 from llmproxy.scenario.types import Message
@@ -39,12 +40,7 @@ class LabelledTranscript:
 
 def read_human_labels(path: Path) -> list[LabelledTranscript]:
     """Read a file of labels. Raises SettingsError: it is unreadable or empty, or a line is invalid."""
-    try:
-        text = read_bounded_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"the labels {path} cannot be read: {getattr(error, 'strerror', None) or error}."
-        ) from error
+    text = read_named_text(path, f"the labels {path}")
     found: dict[str, LabelledTranscript] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if _is_blank_or_comment(line):

@@ -23,7 +23,8 @@ from typing import Any, ClassVar, cast
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
-from llmproxy.files import build_dict_without_duplicates, read_bounded_text
+from llmproxy.files import build_dict_without_duplicates
+from llmproxy.parsers import read_named_text
 from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
 from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, ScenarioEventStream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
@@ -472,13 +473,8 @@ def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
 
 
 def _read_messages_file(path: Path) -> list[Any]:
-    try:
-        text = read_bounded_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"the history {str(path)!r} cannot be read: {error}",
-            hint="It is a list of messages, a .json or .jsonl file of them, or a recording: store.db::cassette.",
-        ) from error
+    hint = "It is a list of messages, a .json or .jsonl file of them, or a recording: store.db::cassette."
+    text = read_named_text(path, f"the history {str(path)!r}", hint)
     read = partial(json.loads, object_pairs_hook=build_dict_without_duplicates)
     try:
         value = [read(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else read(text)
