@@ -186,6 +186,23 @@ def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
     assert "NEVER USED" not in warm
 
 
+def test_a_file_of_the_cassette_that_no_option_names_is_pointed_out(tmp_path: Path) -> None:
+    """A fresh clone has tests/cassettes and no store; what is printed for it replays when it is typed. Another cassette is recorded."""
+    folder = ["--cassette-dir", "tests/cassettes"]
+    with Provider([step(user="hi", say="hello")]) as provider:
+        env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+        assert run("--mode", "record", *folder, "--", *asking("hi"), env=env, cwd=tmp_path).returncode == 0
+    for each in tmp_path.glob("llmproxy.db*"):
+        each.unlink()
+    missed = run("--", *asking("hi"), cwd=tmp_path).stderr
+    assert "tests/cassettes/default.yaml is there, and was not read. Replay it: llmproxy run" in missed
+    typed = missed.partition("Replay it: llmproxy run ")[2].partition(" -- COMMAND")[0].split()
+    assert run(*typed, "--", *asking("hi"), cwd=tmp_path).stdout == "hello\n"
+    for each in tmp_path.glob("llmproxy.db*"):
+        each.unlink()
+    assert "Record what is missing: " in run("--cassette", "other", "--", *asking("hi"), cwd=tmp_path).stderr
+
+
 SEEDED = ASK.replace('"messages"', '"seed": int(os.environ["SEED"]), "messages"')
 
 

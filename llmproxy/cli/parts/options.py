@@ -22,6 +22,7 @@ from llmproxy.advice import ProxyStartCommand, quote_word
 from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
+from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded, Option, format_shown_path, format_value, list_setting_options, load
 
 
@@ -345,6 +346,17 @@ def format_record_command(loaded: Loaded, cassette: str = "") -> str:
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(protocol.TESTS_STORE)
 LAST_REPORT = Path(protocol.LAST_REPORT)
+
+
+def describe_unread_cassette_file(loaded: Loaded) -> str:
+    """Return how to replay the cassette's file in tests/cassettes; empty without one, or if recordings are named."""
+    settings, file = loaded.settings, CASSETTES / f"{loaded.settings.cassette}.yaml"
+    if store_exists(settings.store) or settings.cassette_dir is not None or not file.is_file():
+        return ""
+    options = (*loaded.list_typed(environment=False), ("cassette_dir", str(CASSETTES)))
+    again = ProxyStartCommand("llmproxy run", " -- COMMAND", options)
+    typed = again.command("", settings.cassette, store=format_shown_path(settings.store))
+    return f"{file} is there, and was not read. Replay it: {typed}"
 
 
 def find_tests_store(settings: Loaded) -> Path:

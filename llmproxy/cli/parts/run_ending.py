@@ -17,6 +17,7 @@ from llmproxy import calls_and_totals
 from llmproxy.advice import ProxyStartCommand, format_command, quote_word
 from llmproxy.amount_formatting import name_some
 from llmproxy.calls_and_totals import Totals, describe_served_failures, explain_exit, find_strict_violations
+from llmproxy.cli.parts.options import describe_unread_cassette_file
 from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
 from llmproxy.client.bypass_monitor import PROJECTS, find_bypassing_clients, is_client_configured_in_command
@@ -230,6 +231,8 @@ class RunFinisher:
 
     def _format_miss_advice(self, store: str) -> str:
         """Suggest a command after misses; without any recordings `why` has nothing to add."""
+        if self.proxy.process is not None and (unread := describe_unread_cassette_file(self.loaded)):
+            return f"  {unread}"
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
         return f"  `{format_command('why', store)}` shows each request and its nearest recording."

@@ -13,7 +13,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import format_command
-from llmproxy.cli.parts.options import format_record_command, load_settings
+from llmproxy.cli.parts.options import describe_unread_cassette_file, format_record_command, load_settings
 from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteBusy, CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
@@ -120,7 +120,8 @@ def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
         with open_given_store(store) as database:
             there = f" {describe_cassettes(database)}".rstrip()
     said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {format_store_location(store)}.{there}"
-    return CassetteNotFound(said, hint=f"Record it first: {format_record_command(loaded)}")
+    hint = describe_unread_cassette_file(loaded) or f"Record it first: {format_record_command(loaded)}"
+    return CassetteNotFound(said, hint=hint)
 
 
 def require_recordings(loaded: Loaded) -> None:
