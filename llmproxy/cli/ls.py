@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.advice import format_command
-from llmproxy.amount_formatting import format_local_time, number
+from llmproxy.amount_formatting import format_count, format_local_time, number
 from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
@@ -261,7 +261,7 @@ def audit(
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
         _print_ignore_reason_counts(pairs)
         differed = [pair for pair in answers if pair.differences]
-        served = f"{len(answers)} questions that the journal kept were served"
+        served = f"The journal kept {format_count(len(answers), 'answered question')}"
         print_line(f"{served}; {len(differed)} differed from what was recorded.")
         _print_ignore_reason_counts(differed)
         for pair in unexplained[:_SHOWN]:

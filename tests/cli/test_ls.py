@@ -309,7 +309,7 @@ def test_what_was_served_is_compared_with_what_was_recorded(tmp_path: Path, caps
     perform(store, Mode.REPLAY, ({**HI, "user": "u"}, (("user-agent", "two"),)), ({**HI, "seed": 1}, ()))
     code, said = run(capsys, store, "audit")
     assert (code, "0 unexplained" in said) == (0, True), said
-    assert "2 questions that the journal kept were served; 1 differed" in said
+    assert "The journal kept 2 answered questions; 1 differed" in said
     assert "$.user: end-user id for abuse detection" in said
     assert "header user-agent: identifies the client and its version" in said
     code, said = run(capsys, store, "audit", "--json")
@@ -352,4 +352,4 @@ def test_a_key_that_is_equal_by_a_fault_of_ours_is_found(tmp_path: Path, capsys:
 def test_without_a_journal_the_recordings_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(tmp_path / "a.db", chat())
     code, said = run(capsys, tmp_path / "a.db", "audit")
-    assert (code, "0 questions" in said) == (0, True)
+    assert (code, "The journal kept 0 answered questions" in said) == (0, True)

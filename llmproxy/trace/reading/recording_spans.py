@@ -27,7 +27,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
             names = ", ".join(store.list_cassette_names(20)) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
-                hint=format_command("ls", path),
+                hint=f"See what is recorded, and name one: {format_command('ls', path)}",
             )
         found = store.iter_interactions(cassette, sample)
         yield from build_spans(each for each in found if party in (None, each.party))
