@@ -84,17 +84,14 @@ def test_a_start_imports_nothing_that_it_does_not_need(
     assert imported(how) & (more | set(HEAVY)) <= MAY.get(name, set())
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "engine.engine",
-        "providers.routing",
-        "store.store",
-        "cassettes.folder_sync",
-        "cassettes.formats",
-        "misses.explain",
-    ],
-)
+@pytest.mark.parametrize("module", [
+    "engine.engine",
+    "providers.routing",
+    "store.store",
+    "cassettes.folder_sync",
+    "cassettes.formats",
+    "misses.explain",
+])  # fmt: skip
 def test_the_core_runs_without_the_extras(module: str) -> None:
     """Whatever runs in the user's own environment must not need mitmproxy or litellm."""
     assert not imported(f"import llmproxy.core.{module}") & {"mitmproxy", "litellm", "openai"}

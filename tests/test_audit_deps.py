@@ -44,18 +44,15 @@ def test_nothing_known_is_said_after_the_database_named_what_is_known(tmp_path: 
     assert (done.returncode, done.stdout) == (1, "httpx 1: PYSEC-1 (CVE-2014-1402); mended in 2.7.2\n")
 
 
-@pytest.mark.parametrize(
-    ("canary", "found"),
-    [
-        ([answer("jinja2")], [answer("httpx")]),
-        ("", [answer("httpx")]),
-        ([], [answer("httpx")]),
-        ([answer("jinja2", BAD)], []),
-        ([answer("jinja2", BAD)], "{"),
-        ([answer("jinja2", BAD)], [answer("other")]),
-        ([answer("jinja2", BAD)], [{"name": "httpx", "skip_reason": "not found"}]),
-    ],
-)
+@pytest.mark.parametrize(("canary", "found"), [
+    ([answer("jinja2")], [answer("httpx")]),
+    ("", [answer("httpx")]),
+    ([], [answer("httpx")]),
+    ([answer("jinja2", BAD)], []),
+    ([answer("jinja2", BAD)], "{"),
+    ([answer("jinja2", BAD)], [answer("other")]),
+    ([answer("jinja2", BAD)], [{"name": "httpx", "skip_reason": "not found"}]),
+])  # fmt: skip
 def test_what_was_not_looked_up_is_never_clean(tmp_path: Path, canary: object, found: object) -> None:
     """No database, no answer, half an answer, a skipped dependency: exit 3, and not a word of clean."""
     done = audited(tmp_path, canary, found)

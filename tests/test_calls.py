@@ -133,18 +133,15 @@ def test_a_call_is_read_as_it_was_told() -> None:
     assert Call.from_json({"decision": "NEWS"}).decision == "NEWS"
 
 
-@pytest.mark.parametrize(
-    ("totals", "unused", "fail_on_miss", "strict"),
-    [
-        (Totals(hits=3), 0, (), ()),
-        (Totals(), 0, ("no request came",), ("no request came",)),
-        (Totals(refused=1), 0, *[("no request came but what was refused",)] * 2),
-        (Totals(misses=1), 0, ("1 miss",), ("1 miss",)),
-        (Totals(misses=2, bound=1), 0, ("2 misses",), ("2 misses", "1 hit was bound, not exact")),
-        (Totals(hits=3), 1, (), ("1 recording unused",)),
-        (Totals(hits=3), None, (), ("nothing is known of unused recordings",)),
-    ],
-)
+@pytest.mark.parametrize(("totals", "unused", "fail_on_miss", "strict"), [
+    (Totals(hits=3), 0, (), ()),
+    (Totals(), 0, ("no request came",), ("no request came",)),
+    (Totals(refused=1), 0, *[("no request came but what was refused",)] * 2),
+    (Totals(misses=1), 0, ("1 miss",), ("1 miss",)),
+    (Totals(misses=2, bound=1), 0, ("2 misses",), ("2 misses", "1 hit was bound, not exact")),
+    (Totals(hits=3), 1, (), ("1 recording unused",)),
+    (Totals(hits=3), None, (), ("nothing is known of unused recordings",)),
+])  # fmt: skip
 def test_each_doubt_is_named(
     totals: Totals, unused: int | None, fail_on_miss: tuple[str, ...], strict: tuple[str, ...]
 ) -> None:

@@ -51,15 +51,12 @@ def test_exit_codes_are_those_of_the_readme() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        ("no postgresql://me:s3:cr%21et@h/x, no y@z", "no postgresql://me:***@h/x, no y@z"),
-        ("postgresql:/me:secret@h:5432/x", "postgresql:/me:***@h:5432/x"),
-        ("redis://:secret@h", "redis://:***@h"),
-        ("https://me@h:1/a:b@c and C:/x:y", "https://me@h:1/a:b@c and C:/x:y"),
-    ],
-)
+@pytest.mark.parametrize(("said", "shown"), [
+    ("no postgresql://me:s3:cr%21et@h/x, no y@z", "no postgresql://me:***@h/x, no y@z"),
+    ("postgresql:/me:secret@h:5432/x", "postgresql:/me:***@h:5432/x"),
+    ("redis://:secret@h", "redis://:***@h"),
+    ("https://me@h:1/a:b@c and C:/x:y", "https://me@h:1/a:b@c and C:/x:y"),
+])  # fmt: skip
 def test_no_message_has_a_password_of_a_url(said: str, shown: str) -> None:
     """Also of one that lost a slash when it was taken for a path."""
     assert redact_url_passwords(said) == shown

@@ -37,34 +37,31 @@ def wrong(text: str | bytes) -> list[str]:
     return [str(problem) for problem in problems]
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        *((text, text) for text in ("no", "yes", "on", "off", "y", "tRUE", "None", "0b11", "1.2.3", "=")),
-        *((text, text) for text in ("1_000", "12:30", "190:20:30", "2026-01-02", "2026-01-02T10:00:00Z")),
-        ("true", True),
-        ("FALSE", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
-        ("0o17", 15),
-        ("0x1F", 31),
-        ("017", 17),
-        ("-5", -5),
-        ("+5", 5),
-        ("1e3", 1000.0),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("-.inf", -math.inf),
-        ("'1'", "1"),
-        ("'-'", "-"),
-        ('"true"', "true"),
-        ("!!str 5", "5"),
-        ("!!float 5", 5.0),
-        ("!!int '5'", 5),
-        ("|\n  no\n", "no\n"),
-    ],
-)
+@pytest.mark.parametrize(("written", "value"), [
+    *((text, text) for text in ("no", "yes", "on", "off", "y", "tRUE", "None", "0b11", "1.2.3", "=")),
+    *((text, text) for text in ("1_000", "12:30", "190:20:30", "2026-01-02", "2026-01-02T10:00:00Z")),
+    ("true", True),
+    ("FALSE", False),
+    ("null", None),
+    ("~", None),
+    ("", None),
+    ("0o17", 15),
+    ("0x1F", 31),
+    ("017", 17),
+    ("-5", -5),
+    ("+5", 5),
+    ("1e3", 1000.0),
+    (".5", 0.5),
+    ("5.", 5.0),
+    ("-.inf", -math.inf),
+    ("'1'", "1"),
+    ("'-'", "-"),
+    ('"true"', "true"),
+    ("!!str 5", "5"),
+    ("!!float 5", 5.0),
+    ("!!int '5'", 5),
+    ("|\n  no\n", "no\n"),
+])  # fmt: skip
 def test_plain_values_are_those_of_the_core_schema(written: str, value: object) -> None:
     """Only true and false are booleans; dates, times and 1_000 are texts; quotes make texts."""
     made = one(f"key: {written}\n")
@@ -128,36 +125,33 @@ def test_several_documents_are_read_and_empty_ones_left_out() -> None:
     assert str(documents[1][1]) == "f.yaml:5:1"
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "words"),
-    [
-        ("", "1:1", "the file is empty"),
-        ("  \n\n", "1:1", "the file is empty"),
-        ("# nothing\n", "1:1", "nothing but comments"),
-        ("a: [*b]", "1:5", "*b names no anchor above"),
-        ("a: &a [*a]", "1:8", "it would never end"),
-        ("a: {<<: 1}", "1:9", "merges mappings"),
-        ("a: {<<: *x, <<: *x}\n", "1:9", "*x names no anchor"),
-        ("x: &x {}\na: {<<: *x, <<: *x}\n", "2:13", "`<<` stands here twice"),
-        ("? [a]\n: b\n", "1:3", "a key must be a plain text"),
-        ("a: !include x.yaml", "1:4", "the tag !include is not known"),
-        ("a: !!python/name:os.system x", "1:4", "!!python/name:os.system is not known"),
-        ("a: !!timestamp 2026-01-01", "1:4", "!!timestamp is not known"),
-        ("a: !!int x", "1:4", "'x' is no int"),
-        ("a: " + "9" * 500, "1:4", "this number has 500 digits"),
-        ("[" * 5000, "1:66", "nested more than 64 deep"),
-        (b"\xff\xfe\x00", "1:3", "not UTF-8"),
-        ("a:\n\tb: 1\n", "2:1", "indented with a tab, and YAML allows only spaces (replace the tab"),
-        ("a:\n  b: 1\n \tc: 2\n", "3:2", "indented with a tab"),
-        ("a: b: c", "1:5", "needs quotes around it"),
-        ("a: 'x", "1:6", "a quote is opened and never closed"),
-        ("a: {b: 1\nc: 2\n", "2:2", "which begins in line 1"),
-        ("- a\nb: c\n", "2:1", "check the indentation"),
-        ("a: @x", "1:4", "begins with @"),
-        ("a: \x00", "1:4", "save the file as UTF-8"),
-        ("a: 1\nb\n", "3:1", "a colon and a space"),
-    ],
-)
+@pytest.mark.parametrize(("text", "place", "words"), [
+    ("", "1:1", "the file is empty"),
+    ("  \n\n", "1:1", "the file is empty"),
+    ("# nothing\n", "1:1", "nothing but comments"),
+    ("a: [*b]", "1:5", "*b names no anchor above"),
+    ("a: &a [*a]", "1:8", "it would never end"),
+    ("a: {<<: 1}", "1:9", "merges mappings"),
+    ("a: {<<: *x, <<: *x}\n", "1:9", "*x names no anchor"),
+    ("x: &x {}\na: {<<: *x, <<: *x}\n", "2:13", "`<<` stands here twice"),
+    ("? [a]\n: b\n", "1:3", "a key must be a plain text"),
+    ("a: !include x.yaml", "1:4", "the tag !include is not known"),
+    ("a: !!python/name:os.system x", "1:4", "!!python/name:os.system is not known"),
+    ("a: !!timestamp 2026-01-01", "1:4", "!!timestamp is not known"),
+    ("a: !!int x", "1:4", "'x' is no int"),
+    ("a: " + "9" * 500, "1:4", "this number has 500 digits"),
+    ("[" * 5000, "1:66", "nested more than 64 deep"),
+    (b"\xff\xfe\x00", "1:3", "not UTF-8"),
+    ("a:\n\tb: 1\n", "2:1", "indented with a tab, and YAML allows only spaces (replace the tab"),
+    ("a:\n  b: 1\n \tc: 2\n", "3:2", "indented with a tab"),
+    ("a: b: c", "1:5", "needs quotes around it"),
+    ("a: 'x", "1:6", "a quote is opened and never closed"),
+    ("a: {b: 1\nc: 2\n", "2:2", "which begins in line 1"),
+    ("- a\nb: c\n", "2:1", "check the indentation"),
+    ("a: @x", "1:4", "begins with @"),
+    ("a: \x00", "1:4", "save the file as UTF-8"),
+    ("a: 1\nb\n", "3:1", "a colon and a space"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_said_with_its_place(text: str | bytes, place: str, words: str) -> None:
     """Empty files, tags, endless and missing anchors, odd keys, depth; of syntax, what one usually has to do."""
     told = wrong(text)

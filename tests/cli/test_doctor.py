@@ -152,14 +152,11 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     assert set(verdicts(found)) == {"ok"}
 
 
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        ({}, "no variable of this shell points to the proxy"),
-        ({"OPENAI_BASE_URL": "https://gw/v1"}, "OPENAI_BASE_URL=https://gw/v1 points elsewhere"),
-        ({"HTTPS_PROXY": f"http://x@{URL[7:]}"}, "NODE_USE_ENV_PROXY is not 1"),
-    ],
-)
+@pytest.mark.parametrize(("env", "words"), [
+    ({}, "no variable of this shell points to the proxy"),
+    ({"OPENAI_BASE_URL": "https://gw/v1"}, "OPENAI_BASE_URL=https://gw/v1 points elsewhere"),
+    ({"HTTPS_PROXY": f"http://x@{URL[7:]}"}, "NODE_USE_ENV_PROXY is not 1"),
+])  # fmt: skip
 def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: str) -> None:
     bad = [each for each in check_proxy_env_variables(env, URL) if each.verdict is DiagnosisLevel.BAD]
     assert words in bad[0].text

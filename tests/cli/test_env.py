@@ -43,13 +43,10 @@ def test_it_finds_the_proxy_where_start_would_listen(px: Proxy) -> None:
         assert json.loads(run("--format", "json", env=env).stdout)["ANTHROPIC_BASE_URL"] == f"{px.url}/anthropic"
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["--format", "cmd"], 2, "sh, fish, powershell, dotenv, json"),
-        (["--url", "http://127.0.0.1:9"], 3, "no llmproxy answers"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["--format", "cmd"], 2, "sh, fish, powershell, dotenv, json"),
+    (["--url", "http://127.0.0.1:9"], 3, "no llmproxy answers"),
+])  # fmt: skip
 def test_what_goes_wrong_is_said_on_stderr_only(words: list[str], code: int, said: str) -> None:
     """Whatever stands on stdout is evaluated by a shell."""
     done = run(*words)
@@ -96,15 +93,12 @@ def test_a_shell_reads_back_what_was_written() -> None:
     assert done.stdout == f"{ODD['A']}|{ODD['B']}"
 
 
-@pytest.mark.parametrize(
-    ("form", "value", "text"),
-    [
-        ("fish", "it's", "set -gx A 'it\\'s';"),
-        ("powershell", "it's", "$env:A = 'it''s'"),
-        ("dotenv", "it's", 'A="it\'s"'),
-        ("dotenv", ODD["B"], f"A='{ODD['B']}'"),
-    ],
-)
+@pytest.mark.parametrize(("form", "value", "text"), [
+    ("fish", "it's", "set -gx A 'it\\'s';"),
+    ("powershell", "it's", "$env:A = 'it''s'"),
+    ("dotenv", "it's", 'A="it\'s"'),
+    ("dotenv", ODD["B"], f"A='{ODD['B']}'"),
+])  # fmt: skip
 def test_each_form_quotes_in_its_own_way(form: str, value: str, text: str) -> None:
     """An apostrophe is the test of every quoting; else dotenv takes single quotes, which are literal to all readers."""
     assert format_env_assignments({"A": value}, form) == text

@@ -119,18 +119,15 @@ def test_folders_of_cassettes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "0 cassette files written to tests/cassettes, 2 as before.\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["x.db"], "merge was not told what to write"),
-        (["none", "--report", "json=a"], "There is no file or folder none."),
-        (["notes.txt", "--report", "json=a"], "notes.txt is nothing that can be merged"),
-        (["x.db", "--report", "json=a"], "no report of a part of a test was given"),
-        (["x.db", "--cassette-dir", "d"], "no folder that was given holds cassette files"),
-        (["empty", "--store", "s.db"], "no store was given"),
-        (["whole.json", "--report", "json=a"], "whole.json is the report of a whole test"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (["x.db"], "merge was not told what to write"),
+    (["none", "--report", "json=a"], "There is no file or folder none."),
+    (["notes.txt", "--report", "json=a"], "notes.txt is nothing that can be merged"),
+    (["x.db", "--report", "json=a"], "no report of a part of a test was given"),
+    (["x.db", "--cassette-dir", "d"], "no folder that was given holds cassette files"),
+    (["empty", "--store", "s.db"], "no store was given"),
+    (["whole.json", "--report", "json=a"], "whole.json is the report of a whole test"),
+])  # fmt: skip
 def test_what_cannot_be_merged_is_said(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,20 +34,17 @@ def tool(*, used: int, inherited: bool = False) -> dict[str, Any]:
     return {"tool": "t", "nth": 2, "result": "5", "used": used, "inherited": inherited}
 
 
-@pytest.mark.parametrize(
-    ("members", "child", "code"),
-    [
-        ({}, 0, 0),
-        ({}, 7, 7),
-        ({"misses": 1}, 0, 4),
-        ({"misses": 1, "overrides": {"tools": [tool(used=0)]}}, 1, 4),
-        ({"overrides": {"tools": [tool(used=0)]}}, 0, 2),
-        ({"overrides": {"tools": [tool(used=0)]}}, 130, 130),
-        ({"overrides": {"tools": [tool(used=0, inherited=True)]}}, 0, 0),
-        ({"failed": 1}, 0, 3),
-        ({"failed": 1}, 5, 5),
-    ],
-)
+@pytest.mark.parametrize(("members", "child", "code"), [
+    ({}, 0, 0),
+    ({}, 7, 7),
+    ({"misses": 1}, 0, 4),
+    ({"misses": 1, "overrides": {"tools": [tool(used=0)]}}, 1, 4),
+    ({"overrides": {"tools": [tool(used=0)]}}, 0, 2),
+    ({"overrides": {"tools": [tool(used=0)]}}, 130, 130),
+    ({"overrides": {"tools": [tool(used=0, inherited=True)]}}, 0, 0),
+    ({"failed": 1}, 0, 3),
+    ({"failed": 1}, 5, 5),
+])  # fmt: skip
 def test_the_exit_code_is_the_worst_that_happened(
     tmp_path: Path, members: dict[str, Any], child: int, code: int
 ) -> None:

@@ -130,15 +130,12 @@ def test_a_prompt_that_speaks_of_redaction_is_asked_again(tmp_path: Path) -> Non
         assert (done.returncode, len(provider.requests)) == (0, 1), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("typed", "says"),
-    [
-        (("weather",), "takes the number of an interaction"),
-        (("3",), "not openai's own host"),
-        (("1", "--upstream", "openai=http://127.0.0.1:1/v1"), "set OPENAI_API_KEY"),
-        (("4", "--upstream", "openai=http://127.0.0.1:1/v1"), "a secret was taken out"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "says"), [
+    (("weather",), "takes the number of an interaction"),
+    (("3",), "not openai's own host"),
+    (("1", "--upstream", "openai=http://127.0.0.1:1/v1"), "set OPENAI_API_KEY"),
+    (("4", "--upstream", "openai=http://127.0.0.1:1/v1"), "a secret was taken out"),
+])  # fmt: skip
 def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
     store: Path, typed: tuple[str, ...], says: str
 ) -> None:

@@ -125,14 +125,11 @@ def test_nothing_leaves_and_what_tried_is_named(px: Proxy, outside: tuple[str, i
     assert (service in tried(done.stderr), "NEVER USED" in done.stderr) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        pytest.param(["sh", "-c", "(sh -c 'curl -s http://203.0.113.8:86/'; true)"], "curl: 203.0.113.8:86", id="curl"),
-        pytest.param(["node", "-e", NODE], "node: node.elsewhere.example:443", id="node"),
-        pytest.param(["java", "A.java"], "java: 203.0.113.9:85", id="java", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("command", "name"), [
+    pytest.param(["sh", "-c", "(sh -c 'curl -s http://203.0.113.8:86/'; true)"], "curl: 203.0.113.8:86", id="curl"),
+    pytest.param(["node", "-e", NODE], "node: node.elsewhere.example:443", id="node"),
+    pytest.param(["java", "A.java"], "java: 203.0.113.9:85", id="java", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_any_program_is_named(command: Sequence[str], name: str, px: Proxy, tmp_path: Path) -> None:
     """A grandchild of a shell, Node, Java: by its own name."""
     if shutil.which(command[0]) is None:

@@ -86,19 +86,16 @@ def test_what_was_done_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (data["same"], data["trace"]["contract_changed"], data["forks"]) == (False, True, [])
 
 
-@pytest.mark.parametrize(
-    ("names", "on", "code"),
-    [
-        (("a", "b"), "contract", 1),
-        (("a", "b"), "any", 1),
-        (("a", "c"), "contract", 0),
-        (("a", "c"), "any", 1),
-        (("a", "a"), "any", 0),
-        (("1", "2"), "any", 1),
-        (("1", "1"), "any", 0),
-        (("a", "b"), "all", 2),
-    ],
-)
+@pytest.mark.parametrize(("names", "on", "code"), [
+    (("a", "b"), "contract", 1),
+    (("a", "b"), "any", 1),
+    (("a", "c"), "contract", 0),
+    (("a", "c"), "any", 1),
+    (("a", "a"), "any", 0),
+    (("1", "2"), "any", 1),
+    (("1", "1"), "any", 0),
+    (("a", "b"), "all", 2),
+])  # fmt: skip
 def test_a_change_is_a_failure_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, str], on: str, code: int
 ) -> None:

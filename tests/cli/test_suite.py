@@ -161,15 +161,12 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
     assert (back, list(problems)) == (value, [])
 
 
-@pytest.mark.parametrize(
-    ("text", "agent"),
-    [
-        ("http://127.0.0.1:8000/v1", {"http": "http://127.0.0.1:8000/v1"}),
-        ("python agent.py --lines", {"command": ["python", "agent.py", "--lines"]}),
-        ("agents.tasks:answer", {"python": "agents.tasks:answer"}),
-        ("{url: http://x/v1, session: s}", {"url": "http://x/v1", "session": "s"}),
-    ],
-)
+@pytest.mark.parametrize(("text", "agent"), [
+    ("http://127.0.0.1:8000/v1", {"http": "http://127.0.0.1:8000/v1"}),
+    ("python agent.py --lines", {"command": ["python", "agent.py", "--lines"]}),
+    ("agents.tasks:answer", {"python": "agents.tasks:answer"}),
+    ("{url: http://x/v1, session: s}", {"url": "http://x/v1", "session": "s"}),
+])  # fmt: skip
 def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
     """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
     assert parse_agent_or_store_spec(text, "--agent") == agent
@@ -185,16 +182,13 @@ def test_a_description_that_is_none_is_refused(text: str, said: str) -> None:
         parse_agent_or_store_spec(text, "--agent")
 
 
-@pytest.mark.parametrize(
-    ("agent", "found"),
-    [
-        ({"command": ["python", "agent.py"]}, {"command": {"run": ["python", "agent.py"], "cwd": ".."}}),
-        ({"command": {"run": "x", "cwd": "bin"}}, {"command": {"run": "x", "cwd": "../bin"}}),
-        ({"python": "agent.py:answer"}, {"python": "../agent.py:answer"}),
-        ({"python": "agent:answer"}, {"python": "agent:answer"}),
-        ({"http": "http://127.0.0.1:1/v1"}, {"http": "http://127.0.0.1:1/v1"}),
-    ],
-)
+@pytest.mark.parametrize(("agent", "found"), [
+    ({"command": ["python", "agent.py"]}, {"command": {"run": ["python", "agent.py"], "cwd": ".."}}),
+    ({"command": {"run": "x", "cwd": "bin"}}, {"command": {"run": "x", "cwd": "../bin"}}),
+    ({"python": "agent.py:answer"}, {"python": "../agent.py:answer"}),
+    ({"python": "agent:answer"}, {"python": "agent:answer"}),
+    ({"http": "http://127.0.0.1:1/v1"}, {"http": "http://127.0.0.1:1/v1"}),
+])  # fmt: skip
 def test_an_agent_is_found_from_the_suites_folder(
     agent: dict[str, object], found: dict[str, object], tmp_path: Path
 ) -> None:

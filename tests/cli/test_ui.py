@@ -58,14 +58,11 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert (seen.store, seen.start["store_words"]) == (tmp_path / STORE, f" --store {STORE}")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("report.html", html.render_report(report_samples.story()), "is the viewer itself, with its report inside"),
-        ("report.xml", "<testsuites/>", "says too little to look at"),
-        ("report.json", '{"format": 2, "exit_code": 0, "scenarios": []}', "a report of format 2; this version reads 1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("report.html", html.render_report(report_samples.story()), "is the viewer itself, with its report inside"),
+    ("report.xml", "<testsuites/>", "says too little to look at"),
+    ("report.json", '{"format": 2, "exit_code": 0, "scenarios": []}', "a report of format 2; this version reads 1"),
+])  # fmt: skip
 def test_reports_of_other_kinds_and_versions_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
 ) -> None:

@@ -96,16 +96,13 @@ def test_keys_get_a_placeholder_in_replay_only_and_never_over_one_that_is_set() 
     assert plan_env(URL, "x", env, replay=False).keys == {}
 
 
-@pytest.mark.parametrize(
-    ("env", "names", "given"),
-    [
-        ({}, ("OPENAI_API_KEY",), {"OPENAI_API_KEY"}),
-        ({"OPENAI_API_KEY": ""}, ("OPENAI_API_KEY", "GROQ_API_KEY"), {"OPENAI_API_KEY", "GROQ_API_KEY"}),
-        ({}, ("ANTHROPIC_AUTH_TOKEN",), {"ANTHROPIC_AUTH_TOKEN"}),
-        ({}, (), set()),
-        ({}, ("AWS_PROFILE",), {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", *AWS_REGION}),
-    ],
-)
+@pytest.mark.parametrize(("env", "names", "given"), [
+    ({}, ("OPENAI_API_KEY",), {"OPENAI_API_KEY"}),
+    ({"OPENAI_API_KEY": ""}, ("OPENAI_API_KEY", "GROQ_API_KEY"), {"OPENAI_API_KEY", "GROQ_API_KEY"}),
+    ({}, ("ANTHROPIC_AUTH_TOKEN",), {"ANTHROPIC_AUTH_TOKEN"}),
+    ({}, (), set()),
+    ({}, ("AWS_PROFILE",), {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", *AWS_REGION}),
+])  # fmt: skip
 def test_placeholders_are_given_for_what_the_recording_needed(
     env: dict[str, str], names: tuple[str, ...], given: set[str]
 ) -> None:
@@ -118,15 +115,12 @@ def test_placeholders_are_given_for_what_the_recording_needed(
     assert (live.keys, set(live.unset_keys)) == ({}, given - set(AWS_REGION))
 
 
-@pytest.mark.parametrize(
-    ("env", "files", "given"),
-    [
-        ({}, False, True),
-        ({"AWS_PROFILE": "dev"}, False, False),
-        ({}, True, False),
-        ({"AWS_REGION": "eu-west-1"}, False, True),
-    ],
-)
+@pytest.mark.parametrize(("env", "files", "given"), [
+    ({}, False, True),
+    ({"AWS_PROFILE": "dev"}, False, False),
+    ({}, True, False),
+    ({"AWS_REGION": "eu-west-1"}, False, True),
+])  # fmt: skip
 def test_aws_gets_placeholders_only_where_it_has_no_credentials(env: dict[str, str], files: bool, given: bool) -> None:
     """A placeholder would hide the credentials that other services need."""
     keys = plan_env(URL, "x", env, replay=True, aws_files=files).keys
@@ -202,18 +196,15 @@ def test_an_endpoint_that_aws_was_told_to_ignore_is_heeded() -> None:
     assert plan_env(URL, "x", env, replay=True).others["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] == "false"
 
 
-@pytest.mark.parametrize(
-    ("value", "ours"),
-    [
-        ("http://127.0.0.1:8080/s/x/v1", True),
-        ("http://localhost:8080", True),
-        ("127.0.0.1:8080/ollama", True),
-        ("http://x@127.0.0.1:8080", True),
-        ("http://127.0.0.1:8081/v1", False),
-        ("https://api.openai.com/v1", False),
-        ("http://127.0.0.1:nonsense", False),
-    ],
-)
+@pytest.mark.parametrize(("value", "ours"), [
+    ("http://127.0.0.1:8080/s/x/v1", True),
+    ("http://localhost:8080", True),
+    ("127.0.0.1:8080/ollama", True),
+    ("http://x@127.0.0.1:8080", True),
+    ("http://127.0.0.1:8081/v1", False),
+    ("https://api.openai.com/v1", False),
+    ("http://127.0.0.1:nonsense", False),
+])  # fmt: skip
 def test_an_address_of_ours_is_known(value: str, ours: bool) -> None:
     assert is_proxy_url(value, URL) is ours
 

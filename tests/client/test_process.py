@@ -79,13 +79,10 @@ def test_what_is_there_already_comes_before_a_download(
     assert ("on PATH" in found.source) == (words == ("/tool/llmproxy",))
 
 
-@pytest.mark.parametrize(
-    ("tool", "words"),
-    [
-        ("uvx", ("/bin/uvx", "--from", "llmproxy-replay[proxy]", "llmproxy")),
-        ("pipx", ("/bin/pipx", "run", "--spec", "llmproxy-replay[proxy]", "llmproxy")),
-    ],
-)
+@pytest.mark.parametrize(("tool", "words"), [
+    ("uvx", ("/bin/uvx", "--from", "llmproxy-replay[proxy]", "llmproxy")),
+    ("pipx", ("/bin/pipx", "run", "--spec", "llmproxy-replay[proxy]", "llmproxy")),
+])  # fmt: skip
 def test_a_download_is_announced_with_what_avoids_it(tool: str, words: tuple[str, ...]) -> None:
     """An offline run hangs at most after it has said why."""
     found = find_proxy_command({}, look(tools=[tool]))

@@ -142,20 +142,17 @@ def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("command", "files", "names"),
-    [
-        (["codex", "exec", "hi"], {}, ["Codex"]),
-        (["sh", "-c", "cd x && /opt/bin/codex exec 'hi'"], {}, ["Codex"]),
-        (["npx", "codex.js"], {}, ["Codex"]),
-        (["claude", "-p", "what is a codex-like thing?"], {}, []),
-        (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google": "^3"}}'}, ["@ai-sdk/google"]),
-        (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google-vertex": "^3"}}'}, []),
-        (["pytest"], {"requirements.txt": "mistralai==3.7.0\n"}, ["Mistral's client"]),
-        (["npm", "test"], {"package.json": '{"dependencies": {"ollama": "1"}}'}, ["Ollama's JavaScript client"]),
-        (["true"], {}, []),
-    ],
-)
+@pytest.mark.parametrize(("command", "files", "names"), [
+    (["codex", "exec", "hi"], {}, ["Codex"]),
+    (["sh", "-c", "cd x && /opt/bin/codex exec 'hi'"], {}, ["Codex"]),
+    (["npx", "codex.js"], {}, ["Codex"]),
+    (["claude", "-p", "what is a codex-like thing?"], {}, []),
+    (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google": "^3"}}'}, ["@ai-sdk/google"]),
+    (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google-vertex": "^3"}}'}, []),
+    (["pytest"], {"requirements.txt": "mistralai==3.7.0\n"}, ["Mistral's client"]),
+    (["npm", "test"], {"package.json": '{"dependencies": {"ollama": "1"}}'}, ["Ollama's JavaScript client"]),
+    (["true"], {}, []),
+])  # fmt: skip
 def test_a_client_is_known_by_its_program_or_its_package(
     command: list[str], files: dict[str, str], names: list[str]
 ) -> None:
@@ -170,36 +167,30 @@ def test_codex_with_an_address_needs_no_advice() -> None:
     assert is_client_configured_in_command(codex, ["sh", "-c", "codex -c model_providers.x.base_url=$OPENAI_BASE_URL"])
 
 
-@pytest.mark.parametrize(
-    ("command", "warned"),
-    [
-        (["codex", "exec", "hi"], True),
-        (["/opt/bin/codex", "exec", "hi"], True),
-        (["npx", "codex", "exec"], True),
-        (["sh", "-c", "cd x && codex exec 'hi'"], True),
-        (["sh", "-c", 'codex -c model_providers.x.base_url="$OPENAI_BASE_URL" hi'], False),
-        (["claude", "-p", "run codex"], False),
-        (["sh", "-c", "claude -p 'say codex'"], False),
-        (["sh", "-c", "ls codex.d"], False),
-    ],
-)
+@pytest.mark.parametrize(("command", "warned"), [
+    (["codex", "exec", "hi"], True),
+    (["/opt/bin/codex", "exec", "hi"], True),
+    (["npx", "codex", "exec"], True),
+    (["sh", "-c", "cd x && codex exec 'hi'"], True),
+    (["sh", "-c", 'codex -c model_providers.x.base_url="$OPENAI_BASE_URL" hi'], False),
+    (["claude", "-p", "run codex"], False),
+    (["sh", "-c", "claude -p 'say codex'"], False),
+    (["sh", "-c", "ls codex.d"], False),
+])  # fmt: skip
 def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool) -> None:
     """Only for a program that is run, not for one that is talked about, and not where it is configured."""
     assert bool(list_bypass_warnings(command)) is warned
 
 
-@pytest.mark.parametrize(
-    ("program", "name"),
-    [
-        ("/usr/bin/python3.13", "Python"),
-        ("node", "Node"),
-        ("C:\\tools\\NODE.EXE", "Node"),
-        ("/usr/bin/java", "Java"),
-        ("go", "Go"),
-        ("docker", "a container or another machine"),
-        ("./my-agent", OTHER.name),
-    ],
-)
+@pytest.mark.parametrize(("program", "name"), [
+    ("/usr/bin/python3.13", "Python"),
+    ("node", "Node"),
+    ("C:\\tools\\NODE.EXE", "Node"),
+    ("/usr/bin/java", "Java"),
+    ("go", "Go"),
+    ("docker", "a container or another machine"),
+    ("./my-agent", OTHER.name),
+])  # fmt: skip
 def test_a_runtime_is_known_by_its_program(program: str, name: str) -> None:
     assert find_runtime_advice(program).name == name
 

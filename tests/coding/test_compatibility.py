@@ -40,35 +40,32 @@ def lab() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "scripts/lab/compatibility"))
 
 
-@pytest.mark.parametrize(
-    ("name", "changed", "worse"),
-    [
-        ("Claude Code", {}, []),
-        ("Claude Code", {"version": "3", "recorded": "3", "in place": "10,3"}, []),
-        ("Claude Code", {"in place": "3,10 clock"}, []),
-        ("Claude Code", {"in place": "3"}, ["Claude Code: in place: 3,10 -> 3"]),
-        (
-            "Claude Code",
-            {"in place": "no", "MCP": "-"},
-            ["Claude Code: in place: 3,10 -> no", "Claude Code: MCP: yes -> -"],
-        ),
-        ("Claude Code", {"sub-agents": "no"}, ["Claude Code: sub-agents: yes -> no"]),
-        ("Claude Code", {"requests per miss": "2"}, ["Claude Code: requests per miss: 1 -> 2"]),
-        (
-            "Claude Code",
-            {"requests per miss": "1, text hidden"},
-            ["Claude Code: requests per miss: 1 -> 1, text hidden"],
-        ),
-        ("Claude Code", {"requests per miss": "-"}, ["Claude Code: requests per miss: 1 -> -"]),
-        ("Codex", {"requests per miss": "1", "MCP": "no", "elsewhere": "no"}, []),
-        (
-            "Codex",
-            {"requests per miss": "10, text hidden"},
-            ["Codex: requests per miss: 2, text hidden -> 10, text hidden"],
-        ),
-        ("Qwen Code", {"recorded": "no"}, []),
-    ],
-)
+@pytest.mark.parametrize(("name", "changed", "worse"), [
+    ("Claude Code", {}, []),
+    ("Claude Code", {"version": "3", "recorded": "3", "in place": "10,3"}, []),
+    ("Claude Code", {"in place": "3,10 clock"}, []),
+    ("Claude Code", {"in place": "3"}, ["Claude Code: in place: 3,10 -> 3"]),
+    (
+        "Claude Code",
+        {"in place": "no", "MCP": "-"},
+        ["Claude Code: in place: 3,10 -> no", "Claude Code: MCP: yes -> -"],
+    ),
+    ("Claude Code", {"sub-agents": "no"}, ["Claude Code: sub-agents: yes -> no"]),
+    ("Claude Code", {"requests per miss": "2"}, ["Claude Code: requests per miss: 1 -> 2"]),
+    (
+        "Claude Code",
+        {"requests per miss": "1, text hidden"},
+        ["Claude Code: requests per miss: 1 -> 1, text hidden"],
+    ),
+    ("Claude Code", {"requests per miss": "-"}, ["Claude Code: requests per miss: 1 -> -"]),
+    ("Codex", {"requests per miss": "1", "MCP": "no", "elsewhere": "no"}, []),
+    (
+        "Codex",
+        {"requests per miss": "10, text hidden"},
+        ["Codex: requests per miss: 2, text hidden -> 10, text hidden"],
+    ),
+    ("Qwen Code", {"recorded": "no"}, []),
+])  # fmt: skip
 def test_a_row_is_compared_with_the_same_agent_and_column(
     lab: dict[str, Any], name: str, changed: dict[str, str], worse: list[str]
 ) -> None:

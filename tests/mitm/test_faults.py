@@ -204,14 +204,11 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
         assert "everybody" in shared.message
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        name
-        for name, kind in KINDS.items()
-        if not kind.needs_answer and name not in ("refused", "tls-failure") and Channel.LLM in kind.channels
-    ],
-)
+@pytest.mark.parametrize("kind", [
+    name
+    for name, kind in KINDS.items()
+    if not kind.needs_answer and name not in ("refused", "tls-failure") and Channel.LLM in kind.channels
+])  # fmt: skip
 def test_every_kind_that_needs_no_answer_lets_the_retry_through(tape: Path, kind: str) -> None:
     with Rig("replay", tape, faults=kind) as rig:
         assert rig.ask(chat("hi")).headers.get("x-llmproxy-cache") != "hit"

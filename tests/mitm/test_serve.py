@@ -269,14 +269,11 @@ def make_newer(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("make", "mode", "said"),
-    [
-        *((make_foreign, mode, "is not an llmproxy store") for mode in ("replay", "record", "auto", "once")),
-        (make_newer, "record", "newer llmproxy"),
-        (lambda path: make_foreign(path) / "x.db", "record", ""),
-    ],
-)
+@pytest.mark.parametrize(("make", "mode", "said"), [
+    *((make_foreign, mode, "is not an llmproxy store") for mode in ("replay", "record", "auto", "once")),
+    (make_newer, "record", "newer llmproxy"),
+    (lambda path: make_foreign(path) / "x.db", "record", ""),
+])  # fmt: skip
 def test_a_store_that_cannot_be_used_is_refused_and_left_alone(
     store: Path, make: Callable[[Path], Path], mode: str, said: str
 ) -> None:

@@ -174,17 +174,14 @@ def test_a_changed_contract_shuts_the_gate(fresh: Repository) -> None:
     assert json.loads((fresh.path.parent / "llmproxy-report.json").read_text())["contract_changed"]
 
 
-@pytest.mark.parametrize(
-    ("told", "why"),
-    [
-        ("{", "the event in GITHUB_EVENT_PATH cannot be read: Expecting"),
-        ("[" * 100_000, "the event in GITHUB_EVENT_PATH cannot be read: maximum recursion"),
-        ("[1]", "names no commit"),
-        ('{"pull_request": 1}', "names no commit"),
-        ('{"pull_request": {"base": [null]}, "before": {}}', "names no commit"),
-        ('{"pull_request": {"base": {"sha": "--upload-pack=touch x"}}}', "names no commit"),
-    ],
-)
+@pytest.mark.parametrize(("told", "why"), [
+    ("{", "the event in GITHUB_EVENT_PATH cannot be read: Expecting"),
+    ("[" * 100_000, "the event in GITHUB_EVENT_PATH cannot be read: maximum recursion"),
+    ("[1]", "names no commit"),
+    ('{"pull_request": 1}', "names no commit"),
+    ('{"pull_request": {"base": [null]}, "before": {}}', "names no commit"),
+    ('{"pull_request": {"base": {"sha": "--upload-pack=touch x"}}}', "names no commit"),
+])  # fmt: skip
 def test_a_damaged_or_hostile_event_is_told(told: str, why: str, repository: Repository) -> None:
     """In words, and nothing that it names becomes an option of git's."""
     done, summary = repository.act(fail_on="contract", told=told)
@@ -235,16 +232,13 @@ def test_no_text_of_a_miss_ends_its_fence(end: str) -> None:
 LIMITS = "max-cost is {!r}; it takes US dollars from 0"
 
 
-@pytest.mark.parametrize(
-    ("inputs", "why"),
-    [
-        ({"fail_on": "miss"}, "fail-on has miss;"),
-        ({"fail_on": "cost"}, "no limit"),
-        *(({"fail_on": "cost", "max_cost": each}, LIMITS.format(each)) for each in ("nan", "inf", "-1", "$", "a lot")),
-        ({"max_cost": "-inf"}, LIMITS.format("-inf")),
-        ({"options": "--store 'x"}, "options cannot be split into words"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "why"), [
+    ({"fail_on": "miss"}, "fail-on has miss;"),
+    ({"fail_on": "cost"}, "no limit"),
+    *(({"fail_on": "cost", "max_cost": each}, LIMITS.format(each)) for each in ("nan", "inf", "-1", "$", "a lot")),
+    ({"max_cost": "-inf"}, LIMITS.format("-inf")),
+    ({"options": "--store 'x"}, "options cannot be split into words"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(inputs: dict[str, str], why: str, repository: Repository) -> None:
     """A gate that is spelled wrongly would be open."""
     done, _ = repository.act(**inputs)

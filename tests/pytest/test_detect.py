@@ -24,18 +24,15 @@ def mentions_plugin_below(places: Iterable[Path], root: Path) -> bool:
     return any(map(file_mentions_plugin, python_files(places, root, FILES, NORECURSE)))
 
 
-@pytest.mark.parametrize(
-    ("text", "uses"),
-    [
-        ("def test_a(llmproxy):", True),
-        ("def test_a(tmp_path, llmproxy: Walk) -> None:", True),
-        ("def test_a(\n    llmproxy,\n):", True),
-        ("@pytest.mark.llmproxy(mode='auto')", True),
-        ('pytestmark = pytest.mark.usefixtures("llmproxy")', True),
-        ("import llmproxy\nfrom llmproxy.core.keys import key", False),
-        ("# llmproxy is great", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "uses"), [
+    ("def test_a(llmproxy):", True),
+    ("def test_a(tmp_path, llmproxy: Walk) -> None:", True),
+    ("def test_a(\n    llmproxy,\n):", True),
+    ("@pytest.mark.llmproxy(mode='auto')", True),
+    ('pytestmark = pytest.mark.usefixtures("llmproxy")', True),
+    ("import llmproxy\nfrom llmproxy.core.keys import key", False),
+    ("# llmproxy is great", False),
+])  # fmt: skip
 def test_a_use_is_a_parameter_a_marker_or_a_name(tmp_path: Path, text: str, uses: bool) -> None:
     """To import our package is not to ask for the fixture."""
     (tmp_path / "test_a.py").write_text(text)
@@ -68,21 +65,18 @@ def test_a_named_file_brings_the_conftests_above_it(tmp_path: Path) -> None:
     assert not mentions_plugin_below([tmp_path / "a" / "b" / "test_x.py"], tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    ("text", "ours"),
-    [
-        ("name: t\nscenarios: []\n", True),
-        ("id: one\nsteps:\n  - chat: hi\n", True),
-        ("name: t\nagnet: x\nscenarios: []\n", True),
-        ("name: t\nscenarios:\n\t- broken\n", True),
-        ('{"name": "t",\n"scenarios": []}\n', True),
-        ("# yaml-language-server: $schema=x/suite.schema.json\na: 1\nb: 2\nscenarios: []\n", True),
-        ("config: {target: x}\nscenarios:\n  - flow: []\n", False),
-        ("on: push\njobs: {}\n", False),
-        ("trigger: x\npool: y\nsteps: []\n", False),
-        ("", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "ours"), [
+    ("name: t\nscenarios: []\n", True),
+    ("id: one\nsteps:\n  - chat: hi\n", True),
+    ("name: t\nagnet: x\nscenarios: []\n", True),
+    ("name: t\nscenarios:\n\t- broken\n", True),
+    ('{"name": "t",\n"scenarios": []}\n', True),
+    ("# yaml-language-server: $schema=x/suite.schema.json\na: 1\nb: 2\nscenarios: []\n", True),
+    ("config: {target: x}\nscenarios:\n  - flow: []\n", False),
+    ("on: push\njobs: {}\n", False),
+    ("trigger: x\npool: y\nsteps: []\n", False),
+    ("", False),
+])  # fmt: skip
 def test_a_suite_of_ours_is_told_by_its_keys(tmp_path: Path, text: str, ours: bool) -> None:
     """Also one that is broken: its error must be seen; not one of another tool."""
     path = tmp_path / "suite.yaml"

@@ -94,15 +94,12 @@ def test_parts_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "part 1/2 is missing: nothing is known of test_x.py::test_it[0]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--llmproxy-shard", "0/3"), "--llmproxy-shard is '0/3': there is no part 0 of 3"),
-        (("--llmproxy-shard", "3"), "--llmproxy-shard is '3'"),
-        (("--llmproxy-shard-times", "a.json"), "it goes with --llmproxy-shard 1/10"),
-        (("--llmproxy-shard", "1/3", "--llmproxy-shard-times", "a.json"), "a.json cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (("--llmproxy-shard", "0/3"), "--llmproxy-shard is '0/3': there is no part 0 of 3"),
+    (("--llmproxy-shard", "3"), "--llmproxy-shard is '3'"),
+    (("--llmproxy-shard-times", "a.json"), "it goes with --llmproxy-shard 1/10"),
+    (("--llmproxy-shard", "1/3", "--llmproxy-shard-times", "a.json"), "a.json cannot be read"),
+])  # fmt: skip
 def test_what_is_no_part_ends_before_a_test(
     words: tuple[str, ...], said: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:

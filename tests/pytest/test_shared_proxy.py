@@ -128,22 +128,19 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
     one.end()
 
 
-@pytest.mark.parametrize(
-    ("given", "mode"),
-    [
-        ({}, "replay"),
-        ({"ini": "once"}, "once"),
-        ({"ini": "once", "variable": "auto"}, "auto"),
-        ({"variable": "auto", "marker": "record"}, "record"),
-        ({"marker": "record", "option": "none"}, "replay"),
-        ({"option": "new_episodes"}, "auto"),
-        ({"ini": "once", "ci": True}, "replay"),
-        ({"marker": "passthrough", "ci": True}, "replay"),
-        ({"marker": "replay", "variable": "auto", "ci": True}, "replay"),
-        ({"marker": "record", "variable": "auto", "ci": True}, "auto"),
-        ({"option": "once", "ci": True}, "once"),
-    ],
-)
+@pytest.mark.parametrize(("given", "mode"), [
+    ({}, "replay"),
+    ({"ini": "once"}, "once"),
+    ({"ini": "once", "variable": "auto"}, "auto"),
+    ({"variable": "auto", "marker": "record"}, "record"),
+    ({"marker": "record", "option": "none"}, "replay"),
+    ({"option": "new_episodes"}, "auto"),
+    ({"ini": "once", "ci": True}, "replay"),
+    ({"marker": "passthrough", "ci": True}, "replay"),
+    ({"marker": "replay", "variable": "auto", "ci": True}, "replay"),
+    ({"marker": "record", "variable": "auto", "ci": True}, "auto"),
+    ({"option": "once", "ci": True}, "once"),
+])  # fmt: skip
 def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode: str) -> None:
     """Command line, marker, variable, ini file; in CI only the command line and the variable make a test go live."""
     assert choose_mode(**given) == mode  # type: ignore[arg-type]

@@ -43,13 +43,10 @@ def project(folder: Path, text: str = SUITE, name: str = "suite.yaml") -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [
-        pytest.param((), id="one process"),
-        pytest.param(("-n", "2", "--dist", "loadfile"), id="xdist", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("workers", [
+    pytest.param((), id="one process"),
+    pytest.param(("-n", "2", "--dist", "loadfile"), id="xdist", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_each_scenario_is_an_item_and_its_runs_are_sub_reports(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """Skip, xfail, the share that must pass, hooks once, what the console of suites says, and no traceback."""
     project(tmp_path)
@@ -74,14 +71,11 @@ def test_each_scenario_is_an_item_and_its_runs_are_sub_reports(tmp_path: Path, w
     assert (found["scenario.status"], found["scenario.cassette"]) == ("passed", "t/one")
 
 
-@pytest.mark.parametrize(
-    ("words", "ids"),
-    [
-        (("-m", "slow-ish or smoke"), ["one", "two"]),
-        (("suite.yaml::three",), ["three"]),
-        (("-k", "smoke or fou"), ["one", "four"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "ids"), [
+    (("-m", "slow-ish or smoke"), ["one", "two"]),
+    (("suite.yaml::three",), ["three"]),
+    (("-k", "smoke or fou"), ["one", "four"]),
+])  # fmt: skip
 def test_items_are_selected_as_any_test(tmp_path: Path, words: tuple[str, ...], ids: list[str]) -> None:
     """Tags are registered marks, so --strict-markers passes; collecting starts no proxy."""
     project(tmp_path)
@@ -179,16 +173,13 @@ def test_suites_and_the_fixture_have_proxies_of_their_own(tmp_path: Path) -> Non
     result.stdout.fnmatch_lines(["2 tests: 2 hits, 0 misses, 0 recorded*"])
 
 
-@pytest.mark.parametrize(
-    ("status", "outcome"),
-    [
-        (Status.PASSED, "passed"),
-        (Status.FAILED, "failed"),
-        (Status.AGENT_ERROR, "failed"),
-        (Status.ENVIRONMENT_ERROR, "failed"),
-        (Status.SKIPPED, "skipped"),
-    ],
-)
+@pytest.mark.parametrize(("status", "outcome"), [
+    (Status.PASSED, "passed"),
+    (Status.FAILED, "failed"),
+    (Status.AGENT_ERROR, "failed"),
+    (Status.ENVIRONMENT_ERROR, "failed"),
+    (Status.SKIPPED, "skipped"),
+])  # fmt: skip
 def test_a_run_is_a_report_of_its_item(status: Status, outcome: str) -> None:
     """What says nothing about the agent is no pass either."""
     pytest.importorskip("_pytest.subtests", reason="this pytest has no subtests")

@@ -29,17 +29,14 @@ def _finished(**more: object) -> Finished:
 BOUND = _finished(replayed=True, bound=3, bound_names=("cwd", "date"))
 
 
-@pytest.mark.parametrize(
-    ("finished", "words"),
-    [
-        (BOUND, "replayed, 3 bound: cwd, date"),
-        (_finished(replayed=True, carried=2, carried_names=("system-3f2a",)), "replayed, 2 carried under system-3f2a"),
-        (_finished(replayed=True, bound=0), "replayed"),
-        (_finished(replayed=True, bound=None), "replayed"),
-        (_finished(replayed=False, bound=1, bound_names=("cwd",)), "1 bound: cwd"),
-        (_finished(), ""),
-    ],
-)
+@pytest.mark.parametrize(("finished", "words"), [
+    (BOUND, "replayed, 3 bound: cwd, date"),
+    (_finished(replayed=True, carried=2, carried_names=("system-3f2a",)), "replayed, 2 carried under system-3f2a"),
+    (_finished(replayed=True, bound=0), "replayed"),
+    (_finished(replayed=True, bound=None), "replayed"),
+    (_finished(replayed=False, bound=1, bound_names=("cwd",)), "1 bound: cwd"),
+    (_finished(), ""),
+])  # fmt: skip
 def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) -> None:
     """A run says that it was replayed, and what was bound if anything was."""
     assert describe_replay_match_kinds(finished) == words

@@ -113,22 +113,19 @@ def test_calls_without_a_recording_are_no_change_that_can_be_accepted() -> None:
     assert found.list_next_steps(store) == []
 
 
-@pytest.mark.parametrize(
-    ("seen", "after", "said"),
-    [
-        ([call(1, change())], {1: 0.01}, "to record anew: 1 call: $0.0100, about 2.0 s"),
-        (
-            [call(1, change())],
-            dict.fromkeys(range(1, 27), 0.01),
-            "1 call, about 3 with what follows, at most 26: $0.0100 to $0.2600",
-        ),
-        ([call(2, change())], {1: 0.5, 2: 0.01}, "1 call: $0.0100"),
-        ([call(1, change(), cost=None)], {1: None}, "1 call: at an unknown price"),
-        ([call(1, change()), call(2, change(), cost=None)], {}, "2 calls: $0.0100 and 1 call of unknown price"),
-        ([call(1, change())], {1: 0.01, 2: None}, "at most 2: $0.0100 and 1 call of unknown price"),
-        ([call(1, change()), call(None, why=RefusalReason.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
-    ],
-)
+@pytest.mark.parametrize(("seen", "after", "said"), [
+    ([call(1, change())], {1: 0.01}, "to record anew: 1 call: $0.0100, about 2.0 s"),
+    (
+        [call(1, change())],
+        dict.fromkeys(range(1, 27), 0.01),
+        "1 call, about 3 with what follows, at most 26: $0.0100 to $0.2600",
+    ),
+    ([call(2, change())], {1: 0.5, 2: 0.01}, "1 call: $0.0100"),
+    ([call(1, change(), cost=None)], {1: None}, "1 call: at an unknown price"),
+    ([call(1, change()), call(2, change(), cost=None)], {}, "2 calls: $0.0100 and 1 call of unknown price"),
+    ([call(1, change())], {1: 0.01, 2: None}, "at most 2: $0.0100 and 1 call of unknown price"),
+    ([call(1, change()), call(None, why=RefusalReason.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
+])  # fmt: skip
 def test_the_bill_counts_what_is_known_and_says_what_is_not(
     seen: list[CarriedOrRefusedCall], after: dict[int, float | None], said: str
 ) -> None:

@@ -43,16 +43,13 @@ def test_a_function_hears_every_event() -> None:
     assert convert_to_event_handlers([handler]) == (handler,)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ([42], "42 hears nothing"),
-        ([object()], "hears nothing"),
-        (["print"], "hears nothing"),
-        ("print", "a list"),
-        ([dict], "dict()"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), [
+    ([42], "42 hears nothing"),
+    ([object()], "hears nothing"),
+    (["print"], "hears nothing"),
+    ("print", "a list"),
+    ([dict], "dict()"),
+])  # fmt: skip
 def test_what_would_hear_nothing_is_refused(given: Any, words: str) -> None:
     """Silence would look like a run in which nothing happened."""
     with pytest.raises(ValueError, match="handlers") as caught:

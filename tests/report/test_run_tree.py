@@ -169,15 +169,12 @@ def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
     assert show_value({"a": [1, None]}) == '{"a": [1, null]}'
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("hi", "hi"),
-        (None, ""),
-        ([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:"}}], "look\n[image_url]"),
-        ({"odd": 1}, '{"odd": 1}'),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), [
+    ("hi", "hi"),
+    (None, ""),
+    ([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:"}}], "look\n[image_url]"),
+    ({"odd": 1}, '{"odd": 1}'),
+])  # fmt: skip
 def test_content_of_every_kind_is_text(content: object, expected: str) -> None:
     """Parts that are no text are named, not dropped."""
     assert format_message_content({"role": "user", "content": content}) == expected

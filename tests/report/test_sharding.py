@@ -192,15 +192,12 @@ def test_a_part_that_came_twice_with_other_results_is_not_resolved() -> None:
         merge_shard_reports(as_parts([*every, other]))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"of": 9}, "of 10 and 9 parts"),
-        ({"by": "pytest"}, "of test and pytest"),
-        ({"items": ["x"], "parts": [1]}, "are of other suites: only"),
-        ({"parts": [1] * 23}, "were cut differently"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"of": 9}, "of 10 and 9 parts"),
+    ({"by": "pytest"}, "of test and pytest"),
+    ({"items": ["x"], "parts": [1]}, "are of other suites: only"),
+    ({"parts": [1] * 23}, "were cut differently"),
+])  # fmt: skip
 def test_what_are_no_parts_of_one_test_is_refused(change: dict[str, Any], said: str) -> None:
     """Reports of other suites, another number of parts, other times."""
     parts = as_parts(made.parts())

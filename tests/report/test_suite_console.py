@@ -132,13 +132,10 @@ def test_what_is_not_recorded_is_said_at_the_end_alone() -> None:
     assert text == "nothing is recorded for 2 of 2\n2 environment errors in 1.0 s\n"
 
 
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        (Status.PASSED, "failed as expected: bug 1"),
-        (Status.FAILED, "it was expected to fail, and passed; remove `xfail`"),
-    ],
-)
+@pytest.mark.parametrize(("status", "said"), [
+    (Status.PASSED, "failed as expected: bug 1"),
+    (Status.FAILED, "it was expected to fail, and passed; remove `xfail`"),
+])  # fmt: skip
 def test_an_expected_failure_says_so(status: Status, said: str) -> None:
     """A green line for a scenario that does not work, or a red one for one that does, explains itself."""
     text = shown(

@@ -136,42 +136,36 @@ def repr_of(value: object) -> str:
     return repr(value)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (Colour.RED, Colour.BLUE),
-        (Colour.RED, 1),
-        (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
-        (Decimal("1.0"), Decimal("1.00")),
-        (Path("a"), Path("b")),
-        (Model(name="a"), Model(name="b")),
-        (Record(1), Record(2)),
-        (Record(1), {"a": 1}),
-        (Hidden("a"), Hidden("b")),
-        (Bits(8), Bits(16)),
-        (Agent, Other),
-        (f, g),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    (Colour.RED, Colour.BLUE),
+    (Colour.RED, 1),
+    (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
+    (Decimal("1.0"), Decimal("1.00")),
+    (Path("a"), Path("b")),
+    (Model(name="a"), Model(name="b")),
+    (Record(1), Record(2)),
+    (Record(1), {"a": 1}),
+    (Hidden("a"), Hidden("b")),
+    (Bits(8), Bits(16)),
+    (Agent, Other),
+    (f, g),
+])  # fmt: skip
 def test_objects_count_by_their_value(one: object, other: object) -> None:
     """Enums, times, numbers, paths, models, dataclasses, classes, functions."""
     assert key(one) == key(one) != key(other)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        object(),
-        io.StringIO(),
-        create_model("Model", temp=(int, 0)),
-        lambda: 1,
-        [1, [object()]],
-        {"a": Agent()},
-        Record(object()),
-        (x for x in [1]),
-        Mock(),
-    ],
-)
+@pytest.mark.parametrize("value", [
+    object(),
+    io.StringIO(),
+    create_model("Model", temp=(int, 0)),
+    lambda: 1,
+    [1, [object()]],
+    {"a": Agent()},
+    Record(object()),
+    (x for x in [1]),
+    Mock(),
+])  # fmt: skip
 def test_what_has_no_value_has_no_key(value: object) -> None:
     """Never `str()` of it: the address in it changes, or it hides a difference. It says where it is."""
     with pytest.raises(NotCacheable, match="argument 'x'"):
@@ -230,33 +224,27 @@ def conversation(_llm: Any = None, **changes: Any) -> AgentInput:
     return AgentInput(thread_id=state.thread_id, messages=state.messages, scenario_state=state, **given).set_llm(_llm)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"thread_id": "other"},
-        {"config": ScenarioConfig(default_model="m", verbose=3, debug=True, max_turns=3, cache_key="x")},
-        {"config": ScenarioConfig(default_model=ModelConfig(model="m", api_key="sk-other"))},
-        {"_llm": object()},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"thread_id": "other"},
+    {"config": ScenarioConfig(default_model="m", verbose=3, debug=True, max_turns=3, cache_key="x")},
+    {"config": ScenarioConfig(default_model=ModelConfig(model="m", api_key="sk-other"))},
+    {"_llm": object()},
+])  # fmt: skip
 def test_of_an_input_counts_what_it_means(changes: dict[str, Any]) -> None:
     """Not the thread, not how verbose it is, not whose key pays."""
     assert key(conversation()) == key(conversation(**changes))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"messages": []},
-        {"new_messages": [{"role": "user", "content": "hi"}]},
-        {"judgment_request": JudgmentRequest()},
-        {"judgment_request": JudgmentRequest(additional_context="c")},
-        {"judgment_request": JudgmentRequest(criteria=["c"])},
-        {"description": "other"},
-        {"current_turn": 1},
-        {"config": ScenarioConfig(default_model="other")},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"messages": []},
+    {"new_messages": [{"role": "user", "content": "hi"}]},
+    {"judgment_request": JudgmentRequest()},
+    {"judgment_request": JudgmentRequest(additional_context="c")},
+    {"judgment_request": JudgmentRequest(criteria=["c"])},
+    {"description": "other"},
+    {"current_turn": 1},
+    {"config": ScenarioConfig(default_model="other")},
+])  # fmt: skip
 def test_of_an_input_everything_else_counts(changes: dict[str, Any]) -> None:
     """The conversation, what is asked for, the scenario, the model."""
     assert key(conversation()) != key(conversation(**changes))

@@ -122,26 +122,23 @@ def test_answers_of_known_sdks_come_back() -> None:
         assert found.model_dump() == value.model_dump()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        object(),
-        {1, 2},
-        b"bytes",
-        {1: "a"},
-        math.nan,
-        math.inf,
-        lambda: 1,
-        iter([]),
-        [object()],
-        {"a": {1: 2}},
-        Anything(value={1, 2}),
-        Path("a"),
-        "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789",
-        {"a": ["Bearer", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"]},
-        Anything(value=SecretStr("hush")),
-    ],
-)
+@pytest.mark.parametrize("value", [
+    object(),
+    {1, 2},
+    b"bytes",
+    {1: "a"},
+    math.nan,
+    math.inf,
+    lambda: 1,
+    iter([]),
+    [object()],
+    {"a": {1: 2}},
+    Anything(value={1, 2}),
+    Path("a"),
+    "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789",
+    {"a": ["Bearer", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"]},
+    Anything(value=SecretStr("hush")),
+])  # fmt: skip
 def test_what_would_not_come_back_is_not_kept(value: object) -> None:
     """Nor is a credential, in any part of a value."""
     with pytest.raises(NotCacheable):

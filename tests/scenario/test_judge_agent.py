@@ -578,24 +578,21 @@ def outcome(votes: str, rule: VoteRule) -> str:
     return combine_votes(["c1"], given, rule)[0]["c1"].status.value[0]
 
 
-@pytest.mark.parametrize(
-    ("votes", "majority", "unanimous"),
-    [
-        ("p", "p", "p"),
-        ("ppp", "p", "p"),
-        ("ppf", "p", "i"),
-        ("pff", "f", "i"),
-        ("fff", "f", "f"),
-        ("pfi", "i", "i"),
-        ("pii", "i", "i"),
-        ("pp-", "p", "i"),
-        ("p--", "i", "i"),
-        ("pf", "i", "i"),
-        ("ppff", "i", "i"),
-        ("pppff", "p", "i"),
-        ("---", "i", "i"),
-    ],
-)
+@pytest.mark.parametrize(("votes", "majority", "unanimous"), [
+    ("p", "p", "p"),
+    ("ppp", "p", "p"),
+    ("ppf", "p", "i"),
+    ("pff", "f", "i"),
+    ("fff", "f", "f"),
+    ("pfi", "i", "i"),
+    ("pii", "i", "i"),
+    ("pp-", "p", "i"),
+    ("p--", "i", "i"),
+    ("pf", "i", "i"),
+    ("ppff", "i", "i"),
+    ("pppff", "p", "i"),
+    ("---", "i", "i"),
+])  # fmt: skip
 def test_a_criterion_needs_more_than_half_of_all_votes(votes: str, majority: str, unanimous: str) -> None:
     """A missing vote counts as one that was cast; a tie decides nothing."""
     assert outcome(votes, VoteRule.MAJORITY) == outcome(votes, VoteRule.CONFIRM_ON_FAIL) == majority

@@ -166,15 +166,12 @@ def test_crescendo_tells_goal_plan_and_phase() -> None:
             GoatStrategy(wrong)
 
 
-@pytest.mark.parametrize(
-    ("raw", "attack"),
-    [
-        ('{"observation": "weak", "strategy": "s", "reply": " hi "}', AttackerReply("hi", "weak", "s")),
-        ('```json\n{"reply": "hi"}\n```', AttackerReply("hi")),
-        ("plain words", AttackerReply("plain words", parse_failed=True)),
-        ('{"reply": ""}', AttackerReply('{"reply": ""}', parse_failed=True)),
-        ("[1]", AttackerReply("[1]", parse_failed=True)),
-    ],
-)
+@pytest.mark.parametrize(("raw", "attack"), [
+    ('{"observation": "weak", "strategy": "s", "reply": " hi "}', AttackerReply("hi", "weak", "s")),
+    ('```json\n{"reply": "hi"}\n```', AttackerReply("hi")),
+    ("plain words", AttackerReply("plain words", parse_failed=True)),
+    ('{"reply": ""}', AttackerReply('{"reply": ""}', parse_failed=True)),
+    ("[1]", AttackerReply("[1]", parse_failed=True)),
+])  # fmt: skip
 def test_goat_reads_json_and_says_what_is_none(raw: str, attack: AttackerReply) -> None:
     assert GoatStrategy().parse_attacker_output(raw) == attack

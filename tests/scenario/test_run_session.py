@@ -368,18 +368,15 @@ def test_a_name_that_cannot_travel_in_a_header_is_refused(px: Proxy) -> None:
         asyncio.run(RunSession.open("http://127.0.0.1:9", cassette="x"))
 
 
-@pytest.mark.parametrize(
-    ("run_proxy", "configured", "env", "found"),
-    [
-        (None, None, {}, None),
-        (None, None, {"LLMPROXY_URL": "http://127.0.0.1:1/"}, "http://127.0.0.1:1"),
-        (None, "http://b", {"LLMPROXY_URL": "http://c"}, "http://b"),
-        ("http://a/", "http://b", {"LLMPROXY_URL": "http://c"}, "http://a"),
-        (False, "http://b", {"LLMPROXY_URL": "http://c"}, None),
-        (True, None, {"LLMPROXY_URL": "http://c"}, "http://c"),
-        ("", None, {}, None),
-    ],
-)
+@pytest.mark.parametrize(("run_proxy", "configured", "env", "found"), [
+    (None, None, {}, None),
+    (None, None, {"LLMPROXY_URL": "http://127.0.0.1:1/"}, "http://127.0.0.1:1"),
+    (None, "http://b", {"LLMPROXY_URL": "http://c"}, "http://b"),
+    ("http://a/", "http://b", {"LLMPROXY_URL": "http://c"}, "http://a"),
+    (False, "http://b", {"LLMPROXY_URL": "http://c"}, None),
+    (True, None, {"LLMPROXY_URL": "http://c"}, "http://c"),
+    ("", None, {}, None),
+])  # fmt: skip
 def test_the_proxy_is_the_runs_the_configured_one_or_the_environments(
     run_proxy: str | bool | None, configured: str | bool | None, env: dict[str, str], found: str | None
 ) -> None:

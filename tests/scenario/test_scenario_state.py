@@ -109,19 +109,16 @@ def test_what_servers_of_tools_got() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"served": None}, "there is no proxy"),
-        ({"served": ServerSideToolCalls()}, "no server of tools was seen"),
-        (
-            {"served": ServerSideToolCalls(seen=True, unread=["call 3 of the session"])},
-            "nothing was recorded of call 3",
-        ),
-        ({"served": ServerSideToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
-        ({"served": ServerSideToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"served": None}, "there is no proxy"),
+    ({"served": ServerSideToolCalls()}, "no server of tools was seen"),
+    (
+        {"served": ServerSideToolCalls(seen=True, unread=["call 3 of the session"])},
+        "nothing was recorded of call 3",
+    ),
+    ({"served": ServerSideToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
+    ({"served": ServerSideToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
+])  # fmt: skip
 def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:
     """Never an empty list that looks as if nothing had been called."""
     for look in (ScenarioState.server_calls, ScenarioState.server_differences):

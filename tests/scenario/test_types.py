@@ -52,14 +52,11 @@ def test_the_llm_is_in_no_dump() -> None:
     assert given().llm is None
 
 
-@pytest.mark.parametrize(
-    ("success", "reasoning", "want"),
-    [
-        (True, "ok", "ScenarioResult(success=True, status=PASSED, reasoning='ok')"),
-        (False, None, "ScenarioResult(success=False, status=FAILED, reasoning='None')"),
-        (False, "it's", "ScenarioResult(success=False, status=FAILED, reasoning='it's')"),
-    ],
-)
+@pytest.mark.parametrize(("success", "reasoning", "want"), [
+    (True, "ok", "ScenarioResult(success=True, status=PASSED, reasoning='ok')"),
+    (False, None, "ScenarioResult(success=False, status=FAILED, reasoning='None')"),
+    (False, "it's", "ScenarioResult(success=False, status=FAILED, reasoning='it's')"),
+])  # fmt: skip
 def test_the_repr_of_a_result(success: bool, reasoning: str | None, want: str) -> None:
     """The literal that users know; nothing of ours is in it."""
     assert repr(ScenarioResult(success=success, messages=[], reasoning=reasoning)) == want

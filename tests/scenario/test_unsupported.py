@@ -12,15 +12,12 @@ from llmproxy.errors import SettingsError
 from tests.scenario.people import Agent
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"evaluators": [object()]}, "LangWatch's servers"),
-        ({"on_audio_chunk": print}, "voice"),
-        ({"audio_playback": True}, "voice"),
-        ({"trace_wait_timeout": 3.0}, "LangWatch's servers"),
-    ],
-)
+@pytest.mark.parametrize(("given", "why"), [
+    ({"evaluators": [object()]}, "LangWatch's servers"),
+    ({"on_audio_chunk": print}, "voice"),
+    ({"audio_playback": True}, "voice"),
+    ({"trace_wait_timeout": 3.0}, "LangWatch's servers"),
+])  # fmt: skip
 def test_a_run_that_asks_for_it_is_refused(given: dict[str, Any], why: str) -> None:
     agent = Agent()
     with pytest.raises(SettingsError, match=why):

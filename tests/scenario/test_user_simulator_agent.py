@@ -266,19 +266,16 @@ def test_files_are_personas(tmp_path: Path) -> None:
     assert find_persona(str(tmp_path / "who.md")) == Persona(name="who", about="Somebody from 北京.")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("a.yaml", "mood: bad", "is no persona"),
-        ("a.yaml", "- about: x", "is no persona"),
-        ("a.yaml", "about: 3", "is no persona"),
-        ("a.yaml", "name: x", "says nothing"),
-        ("a.yaml", "about: [", "no YAML"),
-        ("a.yaml", "about: x\nabout: y", "a.yaml:2:1: `about` stands here twice, first at line 1, column 1"),
-        ("a.md", "  \n", "says nothing"),
-        ("none.md", None, "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "says"), [
+    ("a.yaml", "mood: bad", "is no persona"),
+    ("a.yaml", "- about: x", "is no persona"),
+    ("a.yaml", "about: 3", "is no persona"),
+    ("a.yaml", "name: x", "says nothing"),
+    ("a.yaml", "about: [", "no YAML"),
+    ("a.yaml", "about: x\nabout: y", "a.yaml:2:1: `about` stands here twice, first at line 1, column 1"),
+    ("a.md", "  \n", "says nothing"),
+    ("none.md", None, "cannot be read"),
+])  # fmt: skip
 def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, text: str | None, says: str) -> None:
     """The error names the file and what is wrong with it."""
     if text is not None:

@@ -75,14 +75,11 @@ def test_update_replaces_the_recording_of_one_test(modules: Path, tmp_path: Path
     assert f"{TESTS} passed" in replayed.stdout
 
 
-@pytest.mark.parametrize(
-    ("env", "said"),
-    [
-        ({"LLMPROXY_COMMAND": "", "PATH": "/nowhere"}, "uv tool install 'llmproxy-replay[proxy]'"),
-        ({"LLMPROXY_COMMAND": "false"}, "the proxy does not start; it was called as `false start`"),
-        ({"LLMPROXY_MODE": "sometimes"}, 'LLMPROXY_MODE is "sometimes"; it can be replay, once, auto'),
-    ],
-)
+@pytest.mark.parametrize(("env", "said"), [
+    ({"LLMPROXY_COMMAND": "", "PATH": "/nowhere"}, "uv tool install 'llmproxy-replay[proxy]'"),
+    ({"LLMPROXY_COMMAND": "false"}, "the proxy does not start; it was called as `false start`"),
+    ({"LLMPROXY_MODE": "sometimes"}, 'LLMPROXY_MODE is "sometimes"; it can be replay, once, auto'),
+])  # fmt: skip
 def test_what_is_wrong_is_said_in_words(env: dict[str, str], said: str, modules: Path, tmp_path: Path) -> None:
     """Without a command, with one that fails, with no mode: the runner fails, with a text that says what to do."""
     done = Suite.make(RUNNERS["node-test"], tmp_path / "suite", modules, 1).run(DEAD, **env)

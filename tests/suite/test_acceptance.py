@@ -130,16 +130,13 @@ def test_a_broken_agent_fails_where_it_is_broken(
     assert any("says that something was done" in label for label in found.told.finished[0].labels) is claims
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("no-reply", "empty answer|no answer|nothing"),
-        ("html", "<html>|web page|no JSON"),
-        ("garbage", "no JSON|oops"),
-        ("crash", "ended|exit"),
-        ("status-500", "it broke"),
-    ],
-)
+@pytest.mark.parametrize(("how", "message"), [
+    ("no-reply", "empty answer|no answer|nothing"),
+    ("html", "<html>|web page|no JSON"),
+    ("garbage", "no JSON|oops"),
+    ("crash", "ended|exit"),
+    ("status-500", "it broke"),
+])  # fmt: skip
 def test_an_agent_that_gives_no_answer_is_an_error_of_the_agent(running: Rig, how: str, message: str) -> None:
     """It was reached, so it counts against the agent, and the rest of its steps is skipped."""
     found = broken(running, "task-001", how)

@@ -76,26 +76,23 @@ def test_what_can_be_meant_is_taken(text: str) -> None:
     assert objections(text) == []
 
 
-@pytest.mark.parametrize(
-    ("wanted", "told"),
-    [
-        (1, ""),
-        (0, ""),
-        ("$limit", ""),
-        ({"gte": 1, "lte": 2.5}, ""),
-        ({"eq": "$limit"}, ""),
-        (-1, "takes a whole number"),
-        (1.5, "takes a whole number"),
-        (True, "takes a whole number"),
-        ("1", "mind the quotes"),
-        (None, "takes a whole number"),
-        ([], "takes a whole number"),
-        ({}, "nothing is asserted"),
-        ({"min": 1}, "unknown key `min`"),
-        ({"gte": "1"}, "takes a number that is not negative"),
-        ({"gte": float("nan")}, "takes a number that is not negative"),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "told"), [
+    (1, ""),
+    (0, ""),
+    ("$limit", ""),
+    ({"gte": 1, "lte": 2.5}, ""),
+    ({"eq": "$limit"}, ""),
+    (-1, "takes a whole number"),
+    (1.5, "takes a whole number"),
+    (True, "takes a whole number"),
+    ("1", "mind the quotes"),
+    (None, "takes a whole number"),
+    ([], "takes a whole number"),
+    ({}, "nothing is asserted"),
+    ({"min": 1}, "unknown key `min`"),
+    ({"gte": "1"}, "takes a number that is not negative"),
+    ({"gte": float("nan")}, "takes a number that is not negative"),
+])  # fmt: skip
 def test_numbers_of_something(wanted: object, told: str) -> None:
     """A count, comparisons or a reference; the text "5" is no number."""
     problems = Problems()

@@ -48,44 +48,38 @@ def cases(tmp_path: Path) -> Sequence[SuiteCase]:
     return rig.cases_of(tmp_path, TEXT)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "ids"),
-    [
-        (SelectionOptions(), ["a", "b", "c[1]", "c[2]"]),
-        (SelectionOptions(tags="smoke and not slow"), ["a"]),
-        (SelectionOptions(tags="slow or tasks"), ["b", "c[1]", "c[2]"]),
-        (SelectionOptions(tags="smoke and (slow or fast) and not tasks"), ["a", "b"]),
-        (SelectionOptions(tag=("smoke", "slow")), ["b"]),
-        (SelectionOptions(ids=("b",)), ["b"]),
-        (SelectionOptions(ids=("c",)), ["c[1]", "c[2]"]),
-        (SelectionOptions(ids=("c[2]", "a")), ["a", "c[2]"]),
-        (SelectionOptions(grep="MILK"), ["b"]),
-        (SelectionOptions(grep="first"), ["a"]),
-        (SelectionOptions(grep="first", tag=("slow",)), []),
-        (SelectionOptions(only={"c[1]", "gone"}), ["c[1]"]),
-        (SelectionOptions(label="two"), ["a"]),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "ids"), [
+    (SelectionOptions(), ["a", "b", "c[1]", "c[2]"]),
+    (SelectionOptions(tags="smoke and not slow"), ["a"]),
+    (SelectionOptions(tags="slow or tasks"), ["b", "c[1]", "c[2]"]),
+    (SelectionOptions(tags="smoke and (slow or fast) and not tasks"), ["a", "b"]),
+    (SelectionOptions(tag=("smoke", "slow")), ["b"]),
+    (SelectionOptions(ids=("b",)), ["b"]),
+    (SelectionOptions(ids=("c",)), ["c[1]", "c[2]"]),
+    (SelectionOptions(ids=("c[2]", "a")), ["a", "c[2]"]),
+    (SelectionOptions(grep="MILK"), ["b"]),
+    (SelectionOptions(grep="first"), ["a"]),
+    (SelectionOptions(grep="first", tag=("slow",)), []),
+    (SelectionOptions(only={"c[1]", "gone"}), ["c[1]"]),
+    (SelectionOptions(label="two"), ["a"]),
+])  # fmt: skip
 def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, ids: list[str]) -> None:
     assert [case.id for case in select_cases(cases, wanted)] == ids
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        (SelectionOptions(tags="smok"), "did you mean 'smoke'"),
-        (SelectionOptions(tag=("nope",)), "Known tags: fast, slow, smoke, tasks"),
-        (SelectionOptions(ids=("x",)), "no such scenario"),
-        (SelectionOptions(label="three"), "no selected scenario has a step"),
-        (SelectionOptions(tags="smoke and"), "is no expression"),
-        (SelectionOptions(tags="(smoke"), "is no expression"),
-        (SelectionOptions(tags="smoke slow"), "is no expression"),
-        (SelectionOptions(tags="or smoke"), "is no expression"),
-        (SelectionOptions(tags="smoke (slow)"), "is no expression"),
-        (SelectionOptions(tags="()"), "is no expression"),
-        (SelectionOptions(tags="not " * 20_000 + "smoke"), "is no expression"),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "message"), [
+    (SelectionOptions(tags="smok"), "did you mean 'smoke'"),
+    (SelectionOptions(tag=("nope",)), "Known tags: fast, slow, smoke, tasks"),
+    (SelectionOptions(ids=("x",)), "no such scenario"),
+    (SelectionOptions(label="three"), "no selected scenario has a step"),
+    (SelectionOptions(tags="smoke and"), "is no expression"),
+    (SelectionOptions(tags="(smoke"), "is no expression"),
+    (SelectionOptions(tags="smoke slow"), "is no expression"),
+    (SelectionOptions(tags="or smoke"), "is no expression"),
+    (SelectionOptions(tags="smoke (slow)"), "is no expression"),
+    (SelectionOptions(tags="()"), "is no expression"),
+    (SelectionOptions(tags="not " * 20_000 + "smoke"), "is no expression"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(cases: Sequence[SuiteCase], wanted: SelectionOptions, message: str) -> None:
     """A misspelt tag would select nothing, or with `not` everything."""
     with pytest.raises(SuiteError, match=message.replace("(", r"\(")):

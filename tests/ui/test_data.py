@@ -46,18 +46,15 @@ def test_a_call_is_opened_with_what_came_before_and_after(store: Store) -> None:
     assert told == {"toolu_2": {"text": "written", "in": 5}, "toolu_3": {"text": "14 passed in 0.3 s", "in": 5}}
 
 
-@pytest.mark.parametrize(
-    ("question", "query"),
-    [
-        ("calls", {}),
-        ("calls", {"cassette": "agent", "offset": "-1"}),
-        ("calls", {"cassette": "agent", "limit": "1e9"}),
-        ("calls", {"cassette": "agent", "sample": "x"}),
-        ("call", {}),
-        ("call", {"id": "٣"}),
-        ("bodies", {"id": "1;drop"}),
-    ],
-)
+@pytest.mark.parametrize(("question", "query"), [
+    ("calls", {}),
+    ("calls", {"cassette": "agent", "offset": "-1"}),
+    ("calls", {"cassette": "agent", "limit": "1e9"}),
+    ("calls", {"cassette": "agent", "sample": "x"}),
+    ("call", {}),
+    ("call", {"id": "٣"}),
+    ("bodies", {"id": "1;drop"}),
+])  # fmt: skip
 def test_what_makes_no_sense_is_refused(store: Store, question: str, query: dict[str, str]) -> None:
     """With what it can be; nothing is guessed."""
     with pytest.raises(InvalidViewerQuery, match="llmproxy: "):

@@ -274,7 +274,6 @@ class SeenModelCall:
 
     @property
     def has_counted_answer(self) -> bool:
-        """Whether a model answered, and the answer counts."""
         return self.is_chat and not self.replaced and self.has_usable_answer
 
     @property

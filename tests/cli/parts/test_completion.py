@@ -12,32 +12,26 @@ from tests.support.chats import chat, fill
 from tests.support.process import llmproxy, needed
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("llmproxy re", ["rename", "replay", "rerecord", "review"]),
-        ("llmproxy show w", ["weather", "weather~2"]),
-        ("llmproxy run --cassette w", ["weather", "weather~2"]),
-        ("llmproxy run --mode pa", ["passthrough"]),
-        ("llmproxy judge calibrate --model o", ["openai/gpt-4o"]),
-    ],
-)
+@pytest.mark.parametrize(("typed", "offered"), [
+    ("llmproxy re", ["rename", "replay", "rerecord", "review"]),
+    ("llmproxy show w", ["weather", "weather~2"]),
+    ("llmproxy run --cassette w", ["weather", "weather~2"]),
+    ("llmproxy run --mode pa", ["passthrough"]),
+    ("llmproxy judge calibrate --model o", ["openai/gpt-4o"]),
+])  # fmt: skip
 def test_names_are_completed(tmp_path: Path, typed: str, offered: list[str]) -> None:
     """Commands, cassettes and their samples, words of an option, models that were recorded."""
     fill(tmp_path / "llmproxy.db", chat(cassette="weather"), chat(cassette="weather", sample=2), chat())
     assert sorted(complete(typed, tmp_path)) == offered
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (["show", "te"], [r"tests/test_a.py::test_b\[one\ two\]", "tests/test_a.py::test_c"]),
-        (["show", "tests/test_a.py", ":"], [r":test_b\[one\ two\]", ":test_c"]),
-        (["show", "tests/test_a.py", "::"], [r"test_b\[one\ two\]", "test_c"]),
-        (["show", "tests/test_a.py", "::", r"test_b\[o"], [r"test_b\[one\ two\]"]),
-        (["ls", "--cassette", "tests/test_a.py", "::", "test_c"], ["test_c"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "offered"), [
+    (["show", "te"], [r"tests/test_a.py::test_b\[one\ two\]", "tests/test_a.py::test_c"]),
+    (["show", "tests/test_a.py", ":"], [r":test_b\[one\ two\]", ":test_c"]),
+    (["show", "tests/test_a.py", "::"], [r"test_b\[one\ two\]", "test_c"]),
+    (["show", "tests/test_a.py", "::", r"test_b\[o"], [r"test_b\[one\ two\]"]),
+    (["ls", "--cassette", "tests/test_a.py", "::", "test_c"], ["test_c"]),
+])  # fmt: skip
 def test_names_of_pytest_are_completed_over_their_colons(tmp_path: Path, words: list[str], offered: list[str]) -> None:
     """Bash parts words at colons, and inserts what it gets as it is."""
     names = ["tests/test_a.py::test_b[one two]", "tests/test_a.py::test_c"]

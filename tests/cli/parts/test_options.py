@@ -52,13 +52,10 @@ def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
     assert seen["fail_on_miss"] is False
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        (CommandWithSettingsFlags, "default 8080]"),
-        (FreePortCliCommand, "[any free one unless given; for agents at a `url` 8080]"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "says"), [
+    (CommandWithSettingsFlags, "default 8080]"),
+    (FreePortCliCommand, "[any free one unless given; for agents at a `url` 8080]"),
+])  # fmt: skip
 def test_help_says_where_the_command_listens(
     kind: type[CommandWithSettingsFlags], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

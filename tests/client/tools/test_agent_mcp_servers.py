@@ -61,15 +61,12 @@ def test_claude_gets_a_copy_of_all_its_servers_and_no_other(tmp_path: Path) -> N
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        ({}, set()),
-        ({"enableAllProjectMcpServers": True}, {"a", "b"}),
-        ({"enabledMcpjsonServers": ["b"]}, {"b"}),
-        ({"enableAllProjectMcpServers": True, "disabledMcpjsonServers": ["a"]}, {"b"}),
-    ],
-)
+@pytest.mark.parametrize(("settings", "names"), [
+    ({}, set()),
+    ({"enableAllProjectMcpServers": True}, {"a", "b"}),
+    ({"enabledMcpjsonServers": ["b"]}, {"b"}),
+    ({"enableAllProjectMcpServers": True, "disabledMcpjsonServers": ["a"]}, {"b"}),
+])  # fmt: skip
 def test_servers_of_a_repository_need_somebody_s_approval(tmp_path: Path, settings: object, names: set[str]) -> None:
     """A file that came with a clone starts nothing that claude itself would not have started."""
     write(tmp_path / ".mcp.json", {"mcpServers": {"a": A, "b": B}})
@@ -226,17 +223,14 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
     assert alone[0].names["工具"] != alone[1].names["数据"]
 
 
-@pytest.mark.parametrize(
-    ("server", "why"),
-    [
-        ({"command": "python", "args": "x"}, "`args` are no list of texts"),
-        ({"command": 7}, "`command` is no text"),
-        ({"type": "sse", "url": "http://h/sse"}, "type is 'sse'"),
-        ({"url": "${X}/mcp"}, "no plain address"),
-        ({}, "neither `command` nor `url`"),
-        ([], "neither `command` nor `url`"),
-    ],
-)
+@pytest.mark.parametrize(("server", "why"), [
+    ({"command": "python", "args": "x"}, "`args` are no list of texts"),
+    ({"command": 7}, "`command` is no text"),
+    ({"type": "sse", "url": "http://h/sse"}, "type is 'sse'"),
+    ({"url": "${X}/mcp"}, "no plain address"),
+    ({}, "neither `command` nor `url`"),
+    ([], "neither `command` nor `url`"),
+])  # fmt: skip
 def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str) -> None:
     """It runs for real in every replay: who reads that wants to know what to change."""
     config = parse_mcp_config(json.dumps({"mcpServers": {"a": server}}), "x.json")
@@ -261,14 +255,11 @@ def test_what_is_no_configuration_is_said(text: str) -> None:
     assert "mcpServers" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("command", "made"),
-    [
-        (["agent", "--mcp", "x.json"], ("agent", "--mcp", "/tmp/c")),
-        (["agent", "--mcp=x.json"], ("agent", "--mcp=/tmp/c")),
-        (["/bin/claude", "-p", "hi"], ("/bin/claude", "-p", "hi", "--mcp-config", "/tmp/c", "--strict-mcp-config")),
-    ],
-)
+@pytest.mark.parametrize(("command", "made"), [
+    (["agent", "--mcp", "x.json"], ("agent", "--mcp", "/tmp/c")),
+    (["agent", "--mcp=x.json"], ("agent", "--mcp=/tmp/c")),
+    (["/bin/claude", "-p", "hi"], ("/bin/claude", "-p", "hi", "--mcp-config", "/tmp/c", "--strict-mcp-config")),
+])  # fmt: skip
 def test_the_command_gets_the_copy(command: list[str], made: tuple[str, ...]) -> None:
     """Where it named the file; Claude Code takes it by an option of its own."""
     assert insert_mcp_config(command, "x.json", "/tmp/c") == made

@@ -126,16 +126,13 @@ def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[st
     assert build_llmproxy_arguments(tool, asked, serving) == words
 
 
-@pytest.mark.parametrize(
-    ("there", "found"),
-    [
-        ((), ("", "")),
-        (("llmproxy.db",), ("", "")),
-        ((".llmproxy/llmproxy.db",), (".llmproxy/llmproxy.db", "")),
-        (("llmproxy.db", ".llmproxy/llmproxy.db"), ("", ".llmproxy/llmproxy.db")),
-        (("pyproject.toml", ".llmproxy/llmproxy.db"), ("", "")),
-    ],
-)
+@pytest.mark.parametrize(("there", "found"), [
+    ((), ("", "")),
+    (("llmproxy.db",), ("", "")),
+    ((".llmproxy/llmproxy.db",), (".llmproxy/llmproxy.db", "")),
+    (("llmproxy.db", ".llmproxy/llmproxy.db"), ("", ".llmproxy/llmproxy.db")),
+    (("pyproject.toml", ".llmproxy/llmproxy.db"), ("", "")),
+])  # fmt: skip
 def test_a_suite_s_recordings_are_found_where_they_are_alone(
     there: Sequence[str], found: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,18 +26,15 @@ from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
 
 
-@pytest.mark.parametrize(
-    ("words", "asked"),
-    [
-        ("-- npx -y x", McpShimOptions(("npx", "-y", "x"))),
-        ("--mode record --store=a.db -- x -- y", McpShimOptions(("x", "--", "y"), mode="record", store="a.db")),
-        (
-            "--proxy http://x:1 --session s --name n --cassette c -- x",
-            McpShimOptions(("x",), "n", "http://x:1", "s", None, "c"),
-        ),
-        ("--store=-a -- x", McpShimOptions(("x",), store="-a")),
-    ],
-)
+@pytest.mark.parametrize(("words", "asked"), [
+    ("-- npx -y x", McpShimOptions(("npx", "-y", "x"))),
+    ("--mode record --store=a.db -- x -- y", McpShimOptions(("x", "--", "y"), mode="record", store="a.db")),
+    (
+        "--proxy http://x:1 --session s --name n --cassette c -- x",
+        McpShimOptions(("x",), "n", "http://x:1", "s", None, "c"),
+    ),
+    ("--store=-a -- x", McpShimOptions(("x",), store="-a")),
+])  # fmt: skip
 def test_plain_words_are_read(words: str, asked: McpShimOptions) -> None:
     """Options with a value, two dashes, the server's command."""
     assert parse_mcp_shim_arguments(words.split()) == asked
@@ -82,20 +79,17 @@ def test_mistakes_are_said_without_a_traceback(tmp_path: Path) -> None:
 PLACES = {"cwd": "/home/kim/a", "home": "/home/kim", "tmp": "/tmp"}
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("npx -y @modelcontextprotocol/server-filesystem .", "server-filesystem"),
-        ("npx -y @modelcontextprotocol/server-filesystem@2026.1.1 .", "server-filesystem"),
-        ("uvx mcp-server-git --repository .", "mcp-server-git"),
-        ("/usr/bin/python3 tools/server.py", "server.py"),
-        ("node /opt/x/index.js", "index.js"),
-        ("uv run server", "server"),
-        ("C:\\x\\server.exe", "server"),
-        ("docker run -i --rm -e GITHUB_PERSONAL_ACCESS_TOKEN ghcr.io/github/github-mcp-server", "github-mcp-server"),
-        ("env LOG=1 API_KEY=k3yk3yk3y uvx mcp-server-git", "mcp-server-git"),
-    ],
-)
+@pytest.mark.parametrize(("command", "name"), [
+    ("npx -y @modelcontextprotocol/server-filesystem .", "server-filesystem"),
+    ("npx -y @modelcontextprotocol/server-filesystem@2026.1.1 .", "server-filesystem"),
+    ("uvx mcp-server-git --repository .", "mcp-server-git"),
+    ("/usr/bin/python3 tools/server.py", "server.py"),
+    ("node /opt/x/index.js", "index.js"),
+    ("uv run server", "server"),
+    ("C:\\x\\server.exe", "server"),
+    ("docker run -i --rm -e GITHUB_PERSONAL_ACCESS_TOKEN ghcr.io/github/github-mcp-server", "github-mcp-server"),
+    ("env LOG=1 API_KEY=k3yk3yk3y uvx mcp-server-git", "mcp-server-git"),
+])  # fmt: skip
 def test_a_server_is_called_after_its_program(command: str, name: str) -> None:
     assert choose_mcp_server_name(command.split(), PLACES).rpartition("-")[0] == name
 
@@ -110,16 +104,13 @@ def test_a_server_has_one_name_in_every_folder() -> None:
     assert choose_mcp_server_name(["npx", "files", "/home/kim/a/docs"], {"cwd": "/x"}) != here
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "docker run -i --rm -e GITHUB_PERSONAL_ACCESS_TOKEN={} ghcr.io/github/github-mcp-server",
-        "env API_KEY={} uvx mcp-server-git",
-        "server --token {} --max-tokens 1000000000 --sort-key created_at",
-        "server --api-key={}",
-        "npx mcp-remote https://mcp.example.com/sse --header Authorization:{}",
-    ],
-)
+@pytest.mark.parametrize("command", [
+    "docker run -i --rm -e GITHUB_PERSONAL_ACCESS_TOKEN={} ghcr.io/github/github-mcp-server",
+    "env API_KEY={} uvx mcp-server-git",
+    "server --token {} --max-tokens 1000000000 --sort-key created_at",
+    "server --api-key={}",
+    "npx mcp-remote https://mcp.example.com/sse --header Authorization:{}",
+])  # fmt: skip
 def test_a_secret_in_the_command_is_no_part_of_the_name(command: str) -> None:
     """It is told to what redacts; another key, as in CI, is the same server."""
     here, secrets = split_secrets_from_command(command.format("ghp_k3y0123456789").split())

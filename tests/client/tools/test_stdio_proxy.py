@@ -420,18 +420,15 @@ RESULT_LINE = RESULT.encode() + b"\n"
 ASKED = b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}\n'
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [b""],
-        [RESULT_LINE],
-        [RESULT_LINE + RESULT_LINE],
-        [PROGRESS + PROGRESS],
-        [PROGRESS + PROGRESS, RESULT_LINE],
-        [RESULT_LINE + PROGRESS, ASKED + PROGRESS, RESULT_LINE],
-        [b'{"id":1,"result":{"text":"a \\"method\\": \\"notifications/x\\""}}\n' + RESULT_LINE],
-    ],
-)
+@pytest.mark.parametrize("parts", [
+    [b""],
+    [RESULT_LINE],
+    [RESULT_LINE + RESULT_LINE],
+    [PROGRESS + PROGRESS],
+    [PROGRESS + PROGRESS, RESULT_LINE],
+    [RESULT_LINE + PROGRESS, ASKED + PROGRESS, RESULT_LINE],
+    [b'{"id":1,"result":{"text":"a \\"method\\": \\"notifications/x\\""}}\n' + RESULT_LINE],
+])  # fmt: skip
 def test_what_follows_a_notification_is_a_part_of_its_own(parts: list[bytes]) -> None:
     """Nothing else is cut, and not a byte is lost."""
     assert split_notification_runs(b"".join(parts)) == parts

@@ -163,15 +163,12 @@ async def test_a_second_line_is_not_taken_for_the_next_answer() -> None:
     await agent.close()
 
 
-@pytest.mark.parametrize(
-    ("command", "more", "part"),
-    [
-        (["no-such-agent-anywhere"], {}, "Is it installed"),
-        ([sys.executable], {"cwd": "/no/such/folder"}, "in /no/such/folder"),
-        ([*PYTHON_LINES, "127"], {}, "exit code 127"),
-        (["/etc/hostname"], {}, "cannot be started"),
-    ],
-)
+@pytest.mark.parametrize(("command", "more", "part"), [
+    (["no-such-agent-anywhere"], {}, "Is it installed"),
+    ([sys.executable], {"cwd": "/no/such/folder"}, "in /no/such/folder"),
+    ([*PYTHON_LINES, "127"], {}, "exit code 127"),
+    (["/etc/hostname"], {}, "cannot be started"),
+])  # fmt: skip
 def test_an_agent_that_cannot_be_started_was_never_reached(command: list[str], more: dict[str, Any], part: str) -> None:
     """The environment is to blame, and the text says with what."""
     with pytest.raises(AgentUnreachable) as caught:

@@ -47,22 +47,19 @@ class Callee:
         return message.upper()
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        (sole, "heard hi"),
-        (takes_input, "t9"),
-        (annotated, "hi"),
-        (lambda messages, thread_id, message="": f"{len(messages)} {thread_id} {message}", "2 t9 hi"),
-        (waits, "hi by weather"),
-        (lambda message: waits(message, llm=LLM_HERE), "hi by weather"),
-        (lambda *args, **more: f"{args} {more}", "() {}"),
-        (Callee(), "HI"),
-        (lambda: "nothing asked", "nothing asked"),
-        (lambda text, /: text, "hi"),
-        (lambda message, /, thread_id: message + thread_id, "hit9"),
-    ],
-)
+@pytest.mark.parametrize(("target", "said"), [
+    (sole, "heard hi"),
+    (takes_input, "t9"),
+    (annotated, "hi"),
+    (lambda messages, thread_id, message="": f"{len(messages)} {thread_id} {message}", "2 t9 hi"),
+    (waits, "hi by weather"),
+    (lambda message: waits(message, llm=LLM_HERE), "hi by weather"),
+    (lambda *args, **more: f"{args} {more}", "() {}"),
+    (Callee(), "HI"),
+    (lambda: "nothing asked", "nothing asked"),
+    (lambda text, /: text, "hi"),
+    (lambda message, /, thread_id: message + thread_id, "hit9"),
+])  # fmt: skip
 def test_a_callable_gets_what_it_asks_for_by_name(target: Callable[..., Any], said: str) -> None:
     """Sync or async, a function or an object; one argument of another name is the message."""
     assert ask(FunctionAgent(target)) == said
@@ -160,18 +157,15 @@ def test_nothing_is_imported_before_the_first_run(tmp_path: Path) -> None:
     FunctionAgent(f"mod_{tmp_path.name}:answer", folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "target", "kind", "said"),
-    [
-        ("", "no_such_module_here:answer", AgentUnreachable, "no module 'no_such_module_here'"),
-        ("", "no_such_file.py:answer", AgentUnreachable, "no file no_such_file.py"),
-        ("def answer(message): ...", "MODULE:anser", AgentUnreachable, "did you mean 'answer'"),
-        ("import no_such_thing", "MODULE:answer", AgentError, "no_such_thing"),
-        ("1 / 0", "MODULE:answer", AgentError, "ZeroDivisionError"),
-        ("open('no_data')", "MODULE.py:answer", AgentError, "crashed while it was imported: FileNotFoundError"),
-        ("answer = 5", "MODULE:answer", SuiteError, "neither a callable"),
-    ],
-)
+@pytest.mark.parametrize(("text", "target", "kind", "said"), [
+    ("", "no_such_module_here:answer", AgentUnreachable, "no module 'no_such_module_here'"),
+    ("", "no_such_file.py:answer", AgentUnreachable, "no file no_such_file.py"),
+    ("def answer(message): ...", "MODULE:anser", AgentUnreachable, "did you mean 'answer'"),
+    ("import no_such_thing", "MODULE:answer", AgentError, "no_such_thing"),
+    ("1 / 0", "MODULE:answer", AgentError, "ZeroDivisionError"),
+    ("open('no_data')", "MODULE.py:answer", AgentError, "crashed while it was imported: FileNotFoundError"),
+    ("answer = 5", "MODULE:answer", SuiteError, "neither a callable"),
+])  # fmt: skip
 def test_what_cannot_be_imported_says_why(
     tmp_path: Path, text: str, target: str, kind: type[Exception], said: str
 ) -> None:

@@ -218,19 +218,16 @@ def test_a_plain_text_is_an_answer_where_no_path_says_otherwise(agent: Served) -
         ask(HttpAgent(agent.url + "/own", reply="$.answer"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"method": "POTS"}, "method: 'POTS'.*did you mean 'POST'"),
-        ({"method": "GET", "body": {}}, "a GET sends no body"),
-        ({"body": "$mesage"}, "no \\$mesage"),
-        ({"headers": {"a": "$x"}}, "headers: there is no \\$x"),
-        ({"reply": "$..x"}, "reply: "),
-        ({"conversation": "$..x"}, "conversation: "),
-        ({"body": {"c": "$conversation"}}, "nothing says where it stands"),
-        ({"url": "localhost"}, "no address"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"method": "POTS"}, "method: 'POTS'.*did you mean 'POST'"),
+    ({"method": "GET", "body": {}}, "a GET sends no body"),
+    ({"body": "$mesage"}, "no \\$mesage"),
+    ({"headers": {"a": "$x"}}, "headers: there is no \\$x"),
+    ({"reply": "$..x"}, "reply: "),
+    ({"conversation": "$..x"}, "conversation: "),
+    ({"body": {"c": "$conversation"}}, "nothing says where it stands"),
+    ({"url": "localhost"}, "no address"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused_at_once(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(SuiteError, match=said):
         HttpAgent(**{"url": "http://127.0.0.1:9/", **arguments})
@@ -292,16 +289,13 @@ def test_tool_calls_that_an_agent_reports_are_given_on(stream: bool) -> None:
     assert said["tool_calls"][0]["function"]["name"] == "get_weather"
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("/no-completion", "no chat completion"),
-        ("/html", "a web page"),
-        ("/empty", "empty answer"),
-        ("/error", "quota"),
-        ("/500", "HTTP 500"),
-    ],
-)
+@pytest.mark.parametrize(("path", "said"), [
+    ("/no-completion", "no chat completion"),
+    ("/html", "a web page"),
+    ("/empty", "empty answer"),
+    ("/error", "quota"),
+    ("/500", "HTTP 500"),
+])  # fmt: skip
 def test_what_is_no_completion_is_the_agents_fault(path: str, said: str, agent: Served) -> None:
     mine = OpenAIAgent(agent.url)
     mine.url = agent.url + path
@@ -320,25 +314,22 @@ VALUES = build_agent_template_values(
 )
 
 
-@pytest.mark.parametrize(
-    ("template", "filled"),
-    [
-        ("$message", "hi"),
-        ("say: $message!", "say: hi!"),
-        ("${message}s", "his"),
-        ("$$message costs $$5", "$message costs $5"),
-        ("$$", "$"),
-        ("costs $5", "costs $5"),
-        ({"q": ["$message", 1, None, True]}, {"q": ["hi", 1, None, True]}),
-        ({"$thread_id": {"deep": "$conversation"}}, {"t1": {"deep": "c-7"}}),
-        ("$history", [{"role": "assistant", "content": "hello"}]),
-        ("$messages", [{"role": "assistant", "content": "hello"}, {"role": "user", "content": "hi"}]),
-        ("all: $history", 'all: [{"role": "assistant", "content": "hello"}]'),
-        ("$session at $proxy", "weather at http://127.0.0.1:8080"),
-        ("Bearer $env.KEY", "Bearer s3cret"),
-        ("$env.KEY", "s3cret"),
-    ],
-)
+@pytest.mark.parametrize(("template", "filled"), [
+    ("$message", "hi"),
+    ("say: $message!", "say: hi!"),
+    ("${message}s", "his"),
+    ("$$message costs $$5", "$message costs $5"),
+    ("$$", "$"),
+    ("costs $5", "costs $5"),
+    ({"q": ["$message", 1, None, True]}, {"q": ["hi", 1, None, True]}),
+    ({"$thread_id": {"deep": "$conversation"}}, {"t1": {"deep": "c-7"}}),
+    ("$history", [{"role": "assistant", "content": "hello"}]),
+    ("$messages", [{"role": "assistant", "content": "hello"}, {"role": "user", "content": "hi"}]),
+    ("all: $history", 'all: [{"role": "assistant", "content": "hello"}]'),
+    ("$session at $proxy", "weather at http://127.0.0.1:8080"),
+    ("Bearer $env.KEY", "Bearer s3cret"),
+    ("$env.KEY", "s3cret"),
+])  # fmt: skip
 def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:
     """The value itself where nothing else stands there, text inside a text."""
     assert RequestTemplate.from_tree(template, "body").fill(VALUES, {"KEY": "s3cret"}) == filled

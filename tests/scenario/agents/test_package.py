@@ -80,15 +80,12 @@ def test_an_agent_that_swallows_a_miss_does_not_pass(tmp_path: Path) -> None:
         scenario.run_sync("sorry", "x", [agents.FunctionAgent(sloppy)], script=script, proxy=px.url)
 
 
-@pytest.mark.parametrize(
-    ("agent", "kind"),
-    [
-        (agents.CommandAgent([*PYTHON_LINES, "crash"]), AgentError),
-        (agents.CommandAgent(["no-such-program-anywhere"]), AgentUnreachable),
-        (agents.HttpAgent(f"http://127.0.0.1:{free_port()}/"), AgentUnreachable),
-        (agents.FunctionAgent("no_such_module_at_all:agent"), AgentUnreachable),
-    ],
-)
+@pytest.mark.parametrize(("agent", "kind"), [
+    (agents.CommandAgent([*PYTHON_LINES, "crash"]), AgentError),
+    (agents.CommandAgent(["no-such-program-anywhere"]), AgentUnreachable),
+    (agents.HttpAgent(f"http://127.0.0.1:{free_port()}/"), AgentUnreachable),
+    (agents.FunctionAgent("no_such_module_at_all:agent"), AgentUnreachable),
+])  # fmt: skip
 def test_an_agent_that_fails_ends_the_run_with_its_own_error(
     agent: scenario.AgentAdapter, kind: type[Exception]
 ) -> None:

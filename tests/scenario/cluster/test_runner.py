@@ -120,14 +120,11 @@ def test_who_missed_on_a_node_is_told_where_to_look(tmp_path: Path) -> None:
     assert execute(Ray(back()), case_of(tmp_path))[2].list_notes() == []
 
 
-@pytest.mark.parametrize(
-    ("answers", "said"),
-    [
-        ((Died("gone"), Died("gone too")), "its worker or node died twice: gone too"),
-        ((ModuleNotFoundError("No module named 'llmproxy'"),), "a node could not run it: No module named 'llmproxy'"),
-        ((MachineError("a node has llmproxy 1"),), "a node has llmproxy 1"),
-    ],
-)
+@pytest.mark.parametrize(("answers", "said"), [
+    ((Died("gone"), Died("gone too")), "its worker or node died twice: gone too"),
+    ((ModuleNotFoundError("No module named 'llmproxy'"),), "a node could not run it: No module named 'llmproxy'"),
+    ((MachineError("a node has llmproxy 1"),), "a node has llmproxy 1"),
+])  # fmt: skip
 def test_what_cannot_be_run_is_an_error_of_the_environment(
     answers: tuple[Exception, ...], said: str, tmp_path: Path
 ) -> None:

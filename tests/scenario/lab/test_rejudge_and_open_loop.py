@@ -158,17 +158,14 @@ def test_what_the_agent_raises_is_raised() -> None:
         loop(Agent(), Judge(), messages=[message("assistant", "hi")])
 
 
-@pytest.mark.parametrize(
-    ("agents", "says"),
-    [
-        ((Agent(), User(), Judge()), "everything is live"),
-        ((Agent(), User()), "the recorded judge judged another"),
-        ((User(), Judge()), "what the agent would answer"),
-        ((Agent(),), "what the user and judge would answer"),
-        ((), "it is a replay"),
-        ((Judge(),), "no agent among the agents"),
-    ],
-)
+@pytest.mark.parametrize(("agents", "says"), [
+    ((Agent(), User(), Judge()), "everything is live"),
+    ((Agent(), User()), "the recorded judge judged another"),
+    ((User(), Judge()), "what the agent would answer"),
+    ((Agent(),), "what the user and judge would answer"),
+    ((), "it is a replay"),
+    ((Judge(),), "no agent among the agents"),
+])  # fmt: skip
 def test_other_casts_are_refused(agents: tuple[Any, ...], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         loop(*agents)

@@ -69,21 +69,18 @@ def test_a_missing_model_is_no_miss() -> None:
     assert "{" not in str(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "what"),
-    [
-        ("UnsupportedParamsError: gpt-5 models don't support temperature=0.0", 400, RefusableParameter.TEMPERATURE),
-        ("Unsupported value: 'temperature' does not support 0", "400", RefusableParameter.TEMPERATURE),
-        ("Thinking mode does not support this tool_choice", 400, RefusableParameter.TOOL_CHOICE),
-        ("`tools` is not supported by this model", 422, RefusableParameter.TOOL_CHOICE),
-        ("No endpoints found that support tool use", 404, RefusableParameter.TOOL_CHOICE),
-        ("function calling is not enabled", 400, RefusableParameter.TOOL_CHOICE),
-        ("This response_format type is unavailable now", 400, RefusableParameter.FORMAT),
-        ("context length exceeded", 400, None),
-        ("tool_choice: overloaded", 529, None),
-        ("temperature too high in the data center", 500, None),
-    ],
-)
+@pytest.mark.parametrize(("text", "status", "what"), [
+    ("UnsupportedParamsError: gpt-5 models don't support temperature=0.0", 400, RefusableParameter.TEMPERATURE),
+    ("Unsupported value: 'temperature' does not support 0", "400", RefusableParameter.TEMPERATURE),
+    ("Thinking mode does not support this tool_choice", 400, RefusableParameter.TOOL_CHOICE),
+    ("`tools` is not supported by this model", 422, RefusableParameter.TOOL_CHOICE),
+    ("No endpoints found that support tool use", 404, RefusableParameter.TOOL_CHOICE),
+    ("function calling is not enabled", 400, RefusableParameter.TOOL_CHOICE),
+    ("This response_format type is unavailable now", 400, RefusableParameter.FORMAT),
+    ("context length exceeded", 400, None),
+    ("tool_choice: overloaded", 529, None),
+    ("temperature too high in the data center", 500, None),
+])  # fmt: skip
 def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: RefusableParameter | None) -> None:
     """Only a client error that names the thing is a refusal; what the proxy says never is."""
     assert find_refused_parameter(FromLitellm(text, status)) is what
@@ -98,16 +95,13 @@ def test_a_chosen_temperature_that_is_refused_is_the_users_mistake() -> None:
     assert "Leave temperature out" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("status", "text", "transient"),
-    [
-        (429, "slow down", True),
-        (529, "overloaded", True),
-        (500, "oops", True),
-        (400, "bad", False),
-        (401, "key", False),
-    ],
-)
+@pytest.mark.parametrize(("status", "text", "transient"), [
+    (429, "slow down", True),
+    (529, "overloaded", True),
+    (500, "oops", True),
+    (400, "bad", False),
+    (401, "key", False),
+])  # fmt: skip
 def test_a_bad_moment_is_told_from_a_mistake(status: int, text: str, transient: bool) -> None:
     """Only what may be different a moment later is worth another call."""
     assert is_transient(FromLitellm(text, status)) is transient

@@ -31,28 +31,25 @@ from tests.support import near
 P = "http://127.0.0.1:8080"
 
 
-@pytest.mark.parametrize(
-    ("model", "base"),
-    [
-        ("openai/gpt-4.1-mini", f"{P}/v1"),
-        ("gpt-4.1-mini", f"{P}/v1"),
-        ("anthropic/claude-sonnet-4-5", P),
-        ("claude-sonnet-4-5", P),
-        ("gemini/gemini-2.5-flash", f"{P}/v1beta"),
-        ("cohere/command-r", f"{P}/cohere/v2/chat"),
-        ("cohere_chat/command-r", f"{P}/cohere/v2/chat"),
-        ("ollama/llama3", f"{P}/ollama"),
-        ("ollama_chat/llama3", f"{P}/ollama"),
-        ("azure/my-deployment", f"{P}/azure"),
-        ("openrouter/openai/gpt-4o", f"{P}/openrouter/api/v1"),
-        ("mistral/mistral-large-latest", f"{P}/mistral/v1"),
-        ("groq/llama-3.3-70b", f"{P}/groq/openai/v1"),
-        ("deepseek/deepseek-chat", f"{P}/deepseek"),
-        ("together_ai/meta/llama", f"{P}/together/v1"),
-        ("xai/grok-4", f"{P}/xai/v1"),
-        ("nebius/some-model", f"{P}/nebius/v1"),
-    ],
-)
+@pytest.mark.parametrize(("model", "base"), [
+    ("openai/gpt-4.1-mini", f"{P}/v1"),
+    ("gpt-4.1-mini", f"{P}/v1"),
+    ("anthropic/claude-sonnet-4-5", P),
+    ("claude-sonnet-4-5", P),
+    ("gemini/gemini-2.5-flash", f"{P}/v1beta"),
+    ("cohere/command-r", f"{P}/cohere/v2/chat"),
+    ("cohere_chat/command-r", f"{P}/cohere/v2/chat"),
+    ("ollama/llama3", f"{P}/ollama"),
+    ("ollama_chat/llama3", f"{P}/ollama"),
+    ("azure/my-deployment", f"{P}/azure"),
+    ("openrouter/openai/gpt-4o", f"{P}/openrouter/api/v1"),
+    ("mistral/mistral-large-latest", f"{P}/mistral/v1"),
+    ("groq/llama-3.3-70b", f"{P}/groq/openai/v1"),
+    ("deepseek/deepseek-chat", f"{P}/deepseek"),
+    ("together_ai/meta/llama", f"{P}/together/v1"),
+    ("xai/grok-4", f"{P}/xai/v1"),
+    ("nebius/some-model", f"{P}/nebius/v1"),
+])  # fmt: skip
 def test_each_provider_has_its_base_url(model: str, base: str) -> None:
     """The table of SCENARIO.md 1.19; a provider that is not in it follows the path of its default base URL."""
     assert route_model(model, P + "/")["api_base"] == base
@@ -80,13 +77,10 @@ VERTEX = ["vertex_ai/gemini-2.5-flash", "gemini-2.5-flash", "vertex_ai_beta/gemi
 OWN = ["hosted_vllm/x", "lm_studio/x", "huggingface/x"]
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        *((name, r'write "gemini/gemini-2\.5-flash"') for name in VERTEX),
-        *((name, r"ModelConfig\(model=.*api_base") for name in OWN),
-    ],
-)
+@pytest.mark.parametrize(("model", "words"), [
+    *((name, r'write "gemini/gemini-2\.5-flash"') for name in VERTEX),
+    *((name, r"ModelConfig\(model=.*api_base") for name in OWN),
+])  # fmt: skip
 def test_what_cannot_be_led_there_is_refused_with_what_to_write(model: str, words: str) -> None:
     """Vertex dies on Google credentials before any HTTP; where a server of one's own is nobody knows."""
     with pytest.raises(SettingsError, match=words):

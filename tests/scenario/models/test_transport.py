@@ -187,13 +187,10 @@ def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
     assert {"gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-4o-2024-08-06", "gpt-4-turbo"} <= taken
 
 
-@pytest.mark.parametrize(
-    ("known", "names"),
-    [
-        (True, ["gpt-4.1-mini", "gpt-4o", "gpt-3.5-turbo-0125", "chatgpt-4o-latest", "gpt-4-1106-preview"]),
-        (False, ["gpt-5", "gpt-4o-audio-preview", "o3", "gpt-4x", "gpt-4o:mine", "", "gemini-2.5-flash"]),
-    ],
-)
+@pytest.mark.parametrize(("known", "names"), [
+    (True, ["gpt-4.1-mini", "gpt-4o", "gpt-3.5-turbo-0125", "chatgpt-4o-latest", "gpt-4-1106-preview"]),
+    (False, ["gpt-5", "gpt-4o-audio-preview", "o3", "gpt-4x", "gpt-4o:mine", "", "gemini-2.5-flash"]),
+])  # fmt: skip
 def test_a_bare_name_of_openai_is_known(known: bool, names: list[str]) -> None:
     """For these nobody has to be asked whose they are, as litellm says; one that only looks like them is asked about."""
     for name in names:
@@ -201,15 +198,12 @@ def test_a_bare_name_of_openai_is_known(known: bool, names: list[str]) -> None:
         assert not known or import_litellm().get_llm_provider(name, api_key="none")[1] == "openai"
 
 
-@pytest.mark.parametrize(
-    ("keywords", "env", "base"),
-    [
-        ({}, {}, BASE),
-        ({}, {"OPENAI_API_BASE": "http://b/v1"}, "http://b/v1"),
-        ({}, {"OPENAI_API_BASE": "http://b/v1", "OPENAI_BASE_URL": "http://a/v1"}, "http://a/v1"),
-        ({"api_base": "http://c/v1"}, {"OPENAI_BASE_URL": "http://a/v1"}, "http://c/v1"),
-    ],
-)
+@pytest.mark.parametrize(("keywords", "env", "base"), [
+    ({}, {}, BASE),
+    ({}, {"OPENAI_API_BASE": "http://b/v1"}, "http://b/v1"),
+    ({}, {"OPENAI_API_BASE": "http://b/v1", "OPENAI_BASE_URL": "http://a/v1"}, "http://a/v1"),
+    ({"api_base": "http://c/v1"}, {"OPENAI_BASE_URL": "http://a/v1"}, "http://c/v1"),
+])  # fmt: skip
 def test_where_it_goes(keywords: dict[str, Any], env: dict[str, str], base: str) -> None:
     """The user's word, then the variables in litellm's order, then OpenAI."""
     request = direct(given(**keywords), env, served=False)
@@ -343,15 +337,12 @@ def test_an_answer_that_takes_too_long() -> None:
         assert "Request timed out: no answer within 0.1 s" in str(wrong(config.model_copy(update={"timeout": 0.1})))
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("", "The api_key must be passed"),
-        ("key\nx: y", "characters that no key has"),
-        ("schlüssel", "characters"),
-        ("sesame ", "a blank at its end"),
-    ],
-)
+@pytest.mark.parametrize(("key", "said"), [
+    ("", "The api_key must be passed"),
+    ("key\nx: y", "characters that no key has"),
+    ("schlüssel", "characters"),
+    ("sesame ", "a blank at its end"),
+])  # fmt: skip
 def test_a_key_that_is_none(key: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked without one, and the error says where it is taken from; it does not show it."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -463,21 +454,18 @@ def message(**members: Any) -> bytes:
     return json.dumps({"choices": [{"index": 0, "message": members, "finish_reason": "stop"}]}).encode()
 
 
-@pytest.mark.parametrize(
-    ("said", "heard"),
-    [
-        ("hello", "hello"),
-        ("<think>he wants a refund</think>\n\nI want a refund", "I want a refund"),
-        ("<Thinking>a</Thinking>b<think>c</think>d", "bd"),
-        ("he wants a refund</think>I want a refund", "I want a refund"),
-        ("<think>never ends", ""),
-        ("i think <b>so</b>", "i think <b>so</b>"),
-        (None, ""),
-        (7, ""),
-        ([{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b"}], "a"),
-        ([{"type": "text", "text": None}, "x", {"type": "text", "text": "c"}], "c"),
-    ],
-)
+@pytest.mark.parametrize(("said", "heard"), [
+    ("hello", "hello"),
+    ("<think>he wants a refund</think>\n\nI want a refund", "I want a refund"),
+    ("<Thinking>a</Thinking>b<think>c</think>d", "bd"),
+    ("he wants a refund</think>I want a refund", "I want a refund"),
+    ("<think>never ends", ""),
+    ("i think <b>so</b>", "i think <b>so</b>"),
+    (None, ""),
+    (7, ""),
+    ([{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b"}], "a"),
+    ([{"type": "text", "text": None}, "x", {"type": "text", "text": "c"}], "c"),
+])  # fmt: skip
 def test_reasoning_is_stripped(said: object, heard: str) -> None:
     """Row 32: what a model thought aloud is not what it said."""
     assert strip_reasoning(said) == heard

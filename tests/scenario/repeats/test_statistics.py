@@ -26,16 +26,13 @@ COUNTS = st.integers(0, 60).flatmap(lambda runs: st.tuples(st.integers(0, runs),
 LABELS = st.lists(st.tuples(st.sampled_from("pfi"), st.sampled_from("pfi")), max_size=40)
 
 
-@pytest.mark.parametrize(
-    ("passed", "runs", "low", "high"),
-    [
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0000, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-        (29, 29, 0.8830, 1.0000),
-    ],
-)
+@pytest.mark.parametrize(("passed", "runs", "low", "high"), [
+    (81, 263, 0.2553, 0.3662),
+    (15, 148, 0.0624, 0.1605),
+    (0, 20, 0.0000, 0.1611),
+    (1, 29, 0.0061, 0.1718),
+    (29, 29, 0.8830, 1.0000),
+])  # fmt: skip
 def test_wilson_gives_the_published_intervals(passed: int, runs: int, low: float, high: float) -> None:
     """Newcombe 1998, table I, method 3; the last row is its mirror image by hand."""
     found = wilson(passed, runs)

@@ -25,22 +25,19 @@ def test_agent_errors_count_and_environment_errors_do_not() -> None:
     assert "(4 of 5 count)" in found.summary_lines()[1]
 
 
-@pytest.mark.parametrize(
-    ("statuses", "allowed", "verdict"),
-    [
-        ([P, P], False, P),
-        ([P, F], False, Status.FLAKY),
-        ([P, A], False, Status.FLAKY),
-        ([F, A], False, F),
-        ([A, A], False, A),
-        ([P, E], False, E),
-        ([P, E], True, P),
-        ([P, F, E], True, Status.FLAKY),
-        ([E, E], True, E),
-        ([S, S], False, S),
-        ([], True, E),
-    ],
-)
+@pytest.mark.parametrize(("statuses", "allowed", "verdict"), [
+    ([P, P], False, P),
+    ([P, F], False, Status.FLAKY),
+    ([P, A], False, Status.FLAKY),
+    ([F, A], False, F),
+    ([A, A], False, A),
+    ([P, E], False, E),
+    ([P, E], True, P),
+    ([P, F, E], True, Status.FLAKY),
+    ([E, E], True, E),
+    ([S, S], False, S),
+    ([], True, E),
+])  # fmt: skip
 def test_the_verdict(statuses: list[Status], allowed: bool, verdict: Status) -> None:
     """Environment errors make it an error unless allowed, and nothing that counts is always one."""
     assert (
@@ -70,18 +67,15 @@ def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
     assert (unknown, found.possible_pass_rate_range) == ((None,) * 3, ConfidenceInterval(0.1, 0.9))
 
 
-@pytest.mark.parametrize(
-    ("statuses", "runs", "threshold", "decided"),
-    [
-        ([F], 10, 1.0, True),
-        ([P] * 9, 10, 1.0, False),
-        ([P] * 8, 10, 0.8, True),
-        ([P] * 7, 10, 0.8, False),
-        ([F] * 3, 10, 0.8, True),
-        ([F] * 2, 10, 0.8, False),
-        ([], 10, 0.5, False),
-    ],
-)
+@pytest.mark.parametrize(("statuses", "runs", "threshold", "decided"), [
+    ([F], 10, 1.0, True),
+    ([P] * 9, 10, 1.0, False),
+    ([P] * 8, 10, 0.8, True),
+    ([P] * 7, 10, 0.8, False),
+    ([F] * 3, 10, 0.8, True),
+    ([F] * 2, 10, 0.8, False),
+    ([], 10, 0.5, False),
+])  # fmt: skip
 def test_when_it_is_decided(statuses: list[Status], runs: int, threshold: float, decided: bool) -> None:
     """When no run that is left can change the side of the threshold."""
     assert RunStatusCounts.from_statuses(statuses, runs).is_decided(threshold) is decided

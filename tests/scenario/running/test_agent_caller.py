@@ -77,14 +77,11 @@ def test_messages_and_time_come_back() -> None:
     assert call(Judge(result)).returned is result
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"failed_criteria": ["polite"], "passed_criteria": ["short"]},
-        {"inconclusive_criteria": ["polite"]},
-        {"criteria": [CriterionResult(criterion="polite", status="failed")]},
-    ],
-)
+@pytest.mark.parametrize("told", [
+    {"failed_criteria": ["polite"], "passed_criteria": ["short"]},
+    {"inconclusive_criteria": ["polite"]},
+    {"criteria": [CriterionResult(criterion="polite", status="failed")]},
+])  # fmt: skip
 def test_a_result_that_contradicts_itself_passes_nobody(told: dict[str, Any]) -> None:
     """A judge of one's own says success, and names a criterion that did not pass: an error that names it."""
     with pytest.raises(ValueError, match=r"Judge returned a result with success=True .* did not pass: 'polite'\."):

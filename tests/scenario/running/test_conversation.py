@@ -211,16 +211,13 @@ def test_message_adds_any_role(role: str, first: str) -> None:
 START = [scenario.user("x"), scenario.agent()]
 
 
-@pytest.mark.parametrize(
-    ("judges", "script", "want"),
-    [
-        (1, [*START, scenario.proceed(turns=2)], "uaua"),
-        (0, [*START, scenario.proceed(turns=2)], "uauaua"),
-        (0, [scenario.proceed(turns=0)], "ua"),
-        (0, [scenario.proceed(turns=1)], "ua"),
-        (0, [scenario.proceed()], "uauauaua"),
-    ],
-)
+@pytest.mark.parametrize(("judges", "script", "want"), [
+    (1, [*START, scenario.proceed(turns=2)], "uaua"),
+    (0, [*START, scenario.proceed(turns=2)], "uauaua"),
+    (0, [scenario.proceed(turns=0)], "ua"),
+    (0, [scenario.proceed(turns=1)], "ua"),
+    (0, [scenario.proceed()], "uauauaua"),
+])  # fmt: skip
 def test_proceed_counts_the_turn_of_its_first_step(judges: int, script: list[Any], want: str) -> None:
     """A judge that is pending is a turn of its own; no turns are one, and without a number it goes on to the limit."""
     assert roles(play(User(), Agent(), *[Judge([])] * judges, script=script, max_turns=4)) == want
@@ -299,21 +296,18 @@ def test_an_adapter_can_add_messages_meanwhile() -> None:
 # -- Debug mode: what a person types joins the conversation, or ends it
 
 
-@pytest.mark.parametrize(
-    ("line", "want"),
-    [
-        ("", ParsedPersonInput()),
-        ("   ", ParsedPersonInput()),
-        ("hello there ", ParsedPersonInput("hello there ")),
-        ("/pass", ParsedPersonInput("", success=True)),
-        ("/pass all good", ParsedPersonInput("all good", success=True)),
-        ("/fail  rude", ParsedPersonInput("rude", success=False)),
-        ("/judge", ParsedPersonInput(judge=True)),
-        ("/judge now", ParsedPersonInput("/judge now")),
-        ("/passport please", ParsedPersonInput("/passport please")),
-        ("/etc/hosts", ParsedPersonInput("/etc/hosts")),
-    ],
-)
+@pytest.mark.parametrize(("line", "want"), [
+    ("", ParsedPersonInput()),
+    ("   ", ParsedPersonInput()),
+    ("hello there ", ParsedPersonInput("hello there ")),
+    ("/pass", ParsedPersonInput("", success=True)),
+    ("/pass all good", ParsedPersonInput("all good", success=True)),
+    ("/fail  rude", ParsedPersonInput("rude", success=False)),
+    ("/judge", ParsedPersonInput(judge=True)),
+    ("/judge now", ParsedPersonInput("/judge now")),
+    ("/passport please", ParsedPersonInput("/passport please")),
+    ("/etc/hosts", ParsedPersonInput("/etc/hosts")),
+])  # fmt: skip
 def test_what_a_line_means(line: str, want: ParsedPersonInput) -> None:
     """Enter is nothing, a known word after a slash is an order, all else is said."""
     assert parse_person_input(line) == want
@@ -368,14 +362,11 @@ def test_typed_text_is_what_the_user_says(debug: Callable[..., ScenarioResult]) 
     assert said(debug("", User(), Agent("a"), script=START)) == ["x", "a"]
 
 
-@pytest.mark.parametrize(
-    ("line", "success", "reasoning"),
-    [
-        ("/pass good", True, "good"),
-        ("/fail", False, "Ended by hand with /fail"),
-        ("/pass", True, "Ended by hand with /pass"),
-    ],
-)
+@pytest.mark.parametrize(("line", "success", "reasoning"), [
+    ("/pass good", True, "good"),
+    ("/fail", False, "Ended by hand with /fail"),
+    ("/pass", True, "Ended by hand with /pass"),
+])  # fmt: skip
 def test_a_person_can_end_it(debug: Callable[..., ScenarioResult], line: str, success: bool, reasoning: str) -> None:
     result = debug(f"{line}\n", User(), Agent(), max_turns=3)
     assert (result.success, result.reasoning, result.messages) == (success, reasoning, [])

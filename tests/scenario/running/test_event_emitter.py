@@ -70,16 +70,13 @@ def test_verdicts_say_whether_they_decide() -> None:
     assert told == [(None, False, ""), (None, True, "unsure"), (True, True, "")]
 
 
-@pytest.mark.parametrize(
-    ("script", "people", "status", "error"),
-    [
-        ([scenario.succeed()], (), Status.PASSED, ""),
-        ([scenario.fail()], (), Status.FAILED, ""),
-        ([scenario.agent()], (Agent(ValueError("no")),), Status.AGENT_ERROR, "ValueError: no"),
-        ([scenario.user()], (User(ValueError("no")),), Status.ENVIRONMENT_ERROR, "ValueError: no"),
-        ([lambda _state: 1 / 0], (), Status.ENVIRONMENT_ERROR, "ZeroDivisionError: division by zero"),
-    ],
-)
+@pytest.mark.parametrize(("script", "people", "status", "error"), [
+    ([scenario.succeed()], (), Status.PASSED, ""),
+    ([scenario.fail()], (), Status.FAILED, ""),
+    ([scenario.agent()], (Agent(ValueError("no")),), Status.AGENT_ERROR, "ValueError: no"),
+    ([scenario.user()], (User(ValueError("no")),), Status.ENVIRONMENT_ERROR, "ValueError: no"),
+    ([lambda _state: 1 / 0], (), Status.ENVIRONMENT_ERROR, "ZeroDivisionError: division by zero"),
+])  # fmt: skip
 def test_finished_says_how(script: Any, people: Any, status: Status, error: str) -> None:
     """Once, at the end, with the error in words."""
     ear = Ear()

@@ -153,14 +153,11 @@ def test_what_a_step_brings_is_kept() -> None:
     assert (said(result), result.failed_criteria, result.total_time is None) == (["excerpt"], ["polite"], False)
 
 
-@pytest.mark.parametrize(
-    ("step", "error", "words"),
-    [
-        (lambda state: state.has_tool_call("pay"), AssertionError, "the step <lambda> returned False"),
-        (lambda _state: type("bool_", (int,), {})(0), AssertionError, "returned False"),  # numpy's
-        (lambda _state: (_ for _ in ()), TypeError, "nothing of it has run"),
-    ],
-)
+@pytest.mark.parametrize(("step", "error", "words"), [
+    (lambda state: state.has_tool_call("pay"), AssertionError, "the step <lambda> returned False"),
+    (lambda _state: type("bool_", (int,), {})(0), AssertionError, "returned False"),  # numpy's
+    (lambda _state: (_ for _ in ()), TypeError, "nothing of it has run"),
+])  # fmt: skip
 def test_a_step_that_says_no_does_not_pass(step: Any, error: type[Exception], words: str) -> None:
     """A check that was not asserted, and one that never ran; True and None go on."""
     with pytest.raises(error, match=words):

@@ -52,16 +52,13 @@ def test_a_file_of_messages(tmp_path: Path, suffix: str) -> None:
     assert load_conversation_history(str(path)) == TALK
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('[{"role": "robot"}]', "message 1"),
-        ('["hi"]', "message 1"),
-        ("{", "no JSON"),
-        ("3", "message 1"),
-        (None, "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ('[{"role": "robot"}]', "message 1"),
+    ('["hi"]', "message 1"),
+    ("{", "no JSON"),
+    ("3", "message 1"),
+    (None, "cannot be read"),
+])  # fmt: skip
 def test_what_is_no_conversation_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
     path = tmp_path / "x.json"
     if text is not None:

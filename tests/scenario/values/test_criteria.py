@@ -130,23 +130,20 @@ def test_criteria_that_are_none_are_refused_at_once() -> None:
     assert len(Criteria([])) == 0
 
 
-@pytest.mark.parametrize(
-    "quote",
-    [
-        "",
-        "N/A",
-        "It is on its way.",
-        '"it is ON its   way"',
-        "assistant: It is on its way",
-        "[2] assistant: It is on its way.",
-        'It arrives "tomorrow"',
-        "**It arrives tomorrow**".replace("tomorrow", "“tomorrow”"),
-        "Where is ... on its way",
-        "Where is my […] arrives",
-        'track({"id":"A-1","fast":true})',
-        "Where is my order?\n[2] assistant: It is on its way.",
-    ],
-)
+@pytest.mark.parametrize("quote", [
+    "",
+    "N/A",
+    "It is on its way.",
+    '"it is ON its   way"',
+    "assistant: It is on its way",
+    "[2] assistant: It is on its way.",
+    'It arrives "tomorrow"',
+    "**It arrives tomorrow**".replace("tomorrow", "“tomorrow”"),
+    "Where is ... on its way",
+    "Where is my […] arrives",
+    'track({"id":"A-1","fast":true})',
+    "Where is my order?\n[2] assistant: It is on its way.",
+])  # fmt: skip
 def test_a_quotation_is_found(quote: str) -> None:
     """Case, white space, quotation marks, emphasis, the speaker's name and left-out middles do not matter."""
     assert conversation_contains_quote(quote, TALK)

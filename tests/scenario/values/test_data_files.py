@@ -165,14 +165,11 @@ def test_under_pytest_each_is_a_test(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("-q", "-k", "rome").assert_outcomes(passed=1, deselected=1)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "cities.csv: is not there: it was looked for beside test_it.py (*) or in the working folder *"),
-        (b"id,city\nrome,Rome\n,Oslo\n", "tests/cities.csv:3: this case has no `id`, and others have one"),
-        (b"id,city\nmuc,M\xfcnchen\n", "tests/cities.csv:2: is not UTF-8 (byte 13, 0xfc)"),
-    ],
-)
+@pytest.mark.parametrize(("content", "words"), [
+    (None, "cities.csv: is not there: it was looked for beside test_it.py (*) or in the working folder *"),
+    (b"id,city\nrome,Rome\n,Oslo\n", "tests/cities.csv:3: this case has no `id`, and others have one"),
+    (b"id,city\nmuc,M\xfcnchen\n", "tests/cities.csv:2: is not UTF-8 (byte 13, 0xfc)"),
+])  # fmt: skip
 def test_a_file_that_is_wrong_shows_the_line_that_asks(
     pytester: pytest.Pytester, content: bytes | None, words: str
 ) -> None:

@@ -78,25 +78,22 @@ def test_messages_of_litellm_work() -> None:
     assert found == {"role": "assistant", "tool_calls": [call]}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None,
-        42,
-        1.5,
-        True,
-        ("a",),
-        b"x",
-        {},
-        {"content": "x"},
-        [None],
-        ["x"],
-        [[]],
-        object(),
-        Answer,
-        {"role": "x", "y": object()},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    None,
+    42,
+    1.5,
+    True,
+    ("a",),
+    b"x",
+    {},
+    {"content": "x"},
+    [None],
+    ["x"],
+    [[]],
+    object(),
+    Answer,
+    {"role": "x", "y": object()},
+])  # fmt: skip
 def test_what_is_no_message_is_refused(wrong: object) -> None:
     """With the class, what it returned, and what to return instead."""
     with pytest.raises(ValueError, match="On the call method of the Mine agent adapter, you returned") as caught:
@@ -138,16 +135,13 @@ def test_scripted_content_becomes_a_message() -> None:
         to_message(5, U)
 
 
-@pytest.mark.parametrize(
-    ("content", "want"),
-    [
-        ("x", "x"),
-        (None, ""),
-        ([{"type": "text", "text": "a"}, {"type": "image_url"}, {"text": "b"}], "a\nb"),
-        (5, "5"),
-        ([], ""),
-    ],
-)
+@pytest.mark.parametrize(("content", "want"), [
+    ("x", "x"),
+    (None, ""),
+    ([{"type": "text", "text": "a"}, {"type": "image_url"}, {"text": "b"}], "a\nb"),
+    (5, "5"),
+    ([], ""),
+])  # fmt: skip
 def test_the_text_of_a_message(content: object, want: str) -> None:
     """Parts that are no text are left out."""
     assert get_message_text({"role": "user", "content": content}) == want

@@ -26,20 +26,17 @@ VALUE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "found"),
-    [
-        ("$.answer", "hi"),
-        ("answer", "hi"),
-        ("$", VALUE),
-        ("$.choices[0].message.content", "one"),
-        ("choices[-1].message.content", "two"),
-        ("$.parts[*].text", ["a", "b"]),
-        ("$.empty[*].text", []),
-        ("$['odd name']['*']", 1),
-        ('$["odd name"]["a.b"]', 2),
-    ],
-)
+@pytest.mark.parametrize(("path", "found"), [
+    ("$.answer", "hi"),
+    ("answer", "hi"),
+    ("$", VALUE),
+    ("$.choices[0].message.content", "one"),
+    ("choices[-1].message.content", "two"),
+    ("$.parts[*].text", ["a", "b"]),
+    ("$.empty[*].text", []),
+    ("$['odd name']['*']", 1),
+    ('$["odd name"]["a.b"]', 2),
+])  # fmt: skip
 def test_a_path_leads_to_a_value(path: str, found: object) -> None:
     """Names, indices from both ends, every item, quoted names."""
     assert get_value_at_path(parse_value_path(path), VALUE) == found
@@ -53,16 +50,13 @@ def test_a_path_that_is_not_understood_is_refused(path: str) -> None:
     assert "choices[0]" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("$.reply", r"no \$\.reply; \$ is an object with answer, choices"),
-        ("$.choices[2].message", r"no \$\.choices\[2\]; \$\.choices is a list of 2"),
-        ("$.answer.text", r'no \$\.answer\.text; \$\.answer is "hi"'),
-        ("$.answer[*]", r"no \$\.answer\[\*\]"),
-        ("$.parts[*].size", r"no \$\.parts\[0\]\.size"),
-    ],
-)
+@pytest.mark.parametrize(("path", "said"), [
+    ("$.reply", r"no \$\.reply; \$ is an object with answer, choices"),
+    ("$.choices[2].message", r"no \$\.choices\[2\]; \$\.choices is a list of 2"),
+    ("$.answer.text", r'no \$\.answer\.text; \$\.answer is "hi"'),
+    ("$.answer[*]", r"no \$\.answer\[\*\]"),
+    ("$.parts[*].size", r"no \$\.parts\[0\]\.size"),
+])  # fmt: skip
 def test_a_path_that_leads_nowhere_says_where_it_ends(path: str, said: str) -> None:
     with pytest.raises(LookupError, match=said):
         get_value_at_path(parse_value_path(path), VALUE)
@@ -90,24 +84,21 @@ def test_an_answer_has_one_of_few_forms(value: object, found: object) -> None:
     assert read_agent_answer(value, "the agent") == found
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (None, "null, which is neither"),
-        (42, "42, which is neither"),
-        ("", "empty answer"),
-        (" \n", "empty answer"),
-        ({}, "none of them"),
-        ({"answer": "hi"}, 'is {"text"'),
-        ({"text": "a", "message": "b"}, "has text and message"),
-        ({"messages": []}, "empty list"),
-        ({"messages": ["hi"]}, '"hi", which is neither'),
-        ([1], "1, which is neither"),
-        ({"role": "assistant", "content": ""}, "empty message"),
-        ({"error": "quota"}, 'with an error: "quota"'),
-        ({"text": 5}, "5, which is neither"),
-    ],
-)
+@pytest.mark.parametrize(("value", "said"), [
+    (None, "null, which is neither"),
+    (42, "42, which is neither"),
+    ("", "empty answer"),
+    (" \n", "empty answer"),
+    ({}, "none of them"),
+    ({"answer": "hi"}, 'is {"text"'),
+    ({"text": "a", "message": "b"}, "has text and message"),
+    ({"messages": []}, "empty list"),
+    ({"messages": ["hi"]}, '"hi", which is neither'),
+    ([1], "1, which is neither"),
+    ({"role": "assistant", "content": ""}, "empty message"),
+    ({"error": "quota"}, 'with an error: "quota"'),
+    ({"text": 5}, "5, which is neither"),
+])  # fmt: skip
 def test_anything_else_is_no_answer(value: object, said: str) -> None:
     """Nothing is guessed; the error shows what was there."""
     with pytest.raises(AgentError, match=said):
@@ -134,14 +125,11 @@ def test_what_is_shown_is_short_and_printable() -> None:
     assert keep_text_end("short") == "short"
 
 
-@pytest.mark.parametrize(
-    ("body", "title"),
-    [
-        ("<!DOCTYPE html><title>Sign\n in</title>", "Sign in"),
-        ("  <html><body>x", ""),
-        ('{"a": "<html>"}', None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("body", "title"), [
+    ("<!DOCTYPE html><title>Sign\n in</title>", "Sign in"),
+    ("  <html><body>x", ""),
+    ('{"a": "<html>"}', None),
+    ("", None),
+])  # fmt: skip
 def test_a_web_page_is_known_by_its_beginning(body: str, title: str | None) -> None:
     assert extract_html_title(body) == title

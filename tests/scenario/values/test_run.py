@@ -31,17 +31,14 @@ from llmproxy.scenario.values.run_ids_and_options import (
 from tests.scenario.people import Agent, Person, executor, play
 
 
-@pytest.mark.parametrize(
-    ("name", "set_id", "want"),
-    [
-        ("refund", None, "refund"),
-        ("refund", "default", "refund"),
-        ("refund", "shop", "shop--refund"),
-        ("Refund a lamp!", None, "refund-a-lamp-f9af2838"),
-        ("客户退款", None, "scenario-"),
-        ("a" * 300, None, "a" * 80 + "-"),
-    ],
-)
+@pytest.mark.parametrize(("name", "set_id", "want"), [
+    ("refund", None, "refund"),
+    ("refund", "default", "refund"),
+    ("refund", "shop", "shop--refund"),
+    ("Refund a lamp!", None, "refund-a-lamp-f9af2838"),
+    ("客户退款", None, "scenario-"),
+    ("a" * 300, None, "a" * 80 + "-"),
+])  # fmt: skip
 def test_a_cassette_is_named_after_its_scenario(name: str, set_id: str | None, want: str) -> None:
     """ASCII that a header and a file name take; a digest follows where something was lost."""
     found = name_cassette(name, set_id)
@@ -92,26 +89,23 @@ U, A, J = AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE
 AGENT, ENVIRONMENT, FAILED = Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.FAILED
 
 
-@pytest.mark.parametrize(
-    ("error", "role", "want"),
-    [
-        (ValueError("x"), A, AGENT),
-        (AssertionError("x"), A, AGENT),
-        (AgentError("x"), A, AGENT),
-        (AgentError("x"), None, AGENT),
-        (AgentUnreachable("x"), A, ENVIRONMENT),
-        (MissError("x"), A, ENVIRONMENT),
-        (UpstreamError("x"), J, ENVIRONMENT),
-        (MachineError("x"), None, ENVIRONMENT),
-        (ValueError("x"), U, ENVIRONMENT),
-        (ValueError("x"), J, ENVIRONMENT),
-        (AssertionError("x"), J, ENVIRONMENT),
-        (AssertionError("x"), None, FAILED),
-        (ValueError("x"), None, ENVIRONMENT),
-        (asyncio.CancelledError(), A, ENVIRONMENT),
-        (KeyboardInterrupt(), None, ENVIRONMENT),
-    ],
-)
+@pytest.mark.parametrize(("error", "role", "want"), [
+    (ValueError("x"), A, AGENT),
+    (AssertionError("x"), A, AGENT),
+    (AgentError("x"), A, AGENT),
+    (AgentError("x"), None, AGENT),
+    (AgentUnreachable("x"), A, ENVIRONMENT),
+    (MissError("x"), A, ENVIRONMENT),
+    (UpstreamError("x"), J, ENVIRONMENT),
+    (MachineError("x"), None, ENVIRONMENT),
+    (ValueError("x"), U, ENVIRONMENT),
+    (ValueError("x"), J, ENVIRONMENT),
+    (AssertionError("x"), J, ENVIRONMENT),
+    (AssertionError("x"), None, FAILED),
+    (ValueError("x"), None, ENVIRONMENT),
+    (asyncio.CancelledError(), A, ENVIRONMENT),
+    (KeyboardInterrupt(), None, ENVIRONMENT),
+])  # fmt: skip
 def test_whose_fault(error: BaseException, role: AgentRole | None, want: Status) -> None:
     """An agent that crashes counts against it; whatever says nothing about it does not."""
     assert classify_run_error(error, role) is want

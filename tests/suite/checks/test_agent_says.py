@@ -24,20 +24,17 @@ def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
     ).condenser
 
 
-@pytest.mark.parametrize(
-    ("seen", "said", "activated", "evidence"),
-    [
-        (UNSEEN, True, True, "declared"),
-        (UNSEEN, False, False, "declared"),
-        (UNSEEN, "yes", None, "unobservable"),
-        (INFERRED, True, True, "declared"),
-        (PROVEN, True, True, "proven"),
-        (PROVEN, False, True, "proven"),
-        (INFERRED, False, None, "unobservable"),
-        (IDLE, True, None, "unobservable"),
-        (IDLE, False, False, "proven"),
-    ],
-)
+@pytest.mark.parametrize(("seen", "said", "activated", "evidence"), [
+    (UNSEEN, True, True, "declared"),
+    (UNSEEN, False, False, "declared"),
+    (UNSEEN, "yes", None, "unobservable"),
+    (INFERRED, True, True, "declared"),
+    (PROVEN, True, True, "proven"),
+    (PROVEN, False, True, "proven"),
+    (INFERRED, False, None, "unobservable"),
+    (IDLE, True, None, "unobservable"),
+    (IDLE, False, False, "proven"),
+])  # fmt: skip
 def test_the_wire_decides_where_it_can(
     seen: HistoryEditFinding, said: object, activated: bool | None, evidence: str
 ) -> None:

@@ -19,24 +19,21 @@ from tests.suite.run.test_runner import suite
 ANSWER = "Task 'Buy milk' created successfully."
 
 
-@pytest.mark.parametrize(
-    ("wanted", "answer", "holds"),
-    [
-        ({"contains": ["created", "successfully"]}, ANSWER, True),
-        ({"contains": ["created", "failed"]}, ANSWER, False),
-        ({"contains": "CREATED"}, ANSWER, False),
-        ({"contains": "CREATED", "ignoreCase": True}, ANSWER, True),
-        ({"notContains": ["error", "failed"]}, ANSWER, True),
-        ({"regex": "Task .* created"}, ANSWER, True),
-        ({"regex": "^created"}, ANSWER, False),
-        ({"json": {"a.b": {"gt": 1}}}, '```json\n{"a": {"b": 2}}\n```', True),
-        ({"json": {"a.b": 3}}, '{"a": {"b": 2}}', False),
-        ({"json": {"$": {"eq": [1]}}}, "[1]", True),
-        ({"json": {"a": 1}}, "no json", False),
-        ({"anyOf": [{"contains": "x"}, {"contains": "milk"}]}, ANSWER, True),
-        ({"not": {"contains": "milk"}}, ANSWER, False),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "answer", "holds"), [
+    ({"contains": ["created", "successfully"]}, ANSWER, True),
+    ({"contains": ["created", "failed"]}, ANSWER, False),
+    ({"contains": "CREATED"}, ANSWER, False),
+    ({"contains": "CREATED", "ignoreCase": True}, ANSWER, True),
+    ({"notContains": ["error", "failed"]}, ANSWER, True),
+    ({"regex": "Task .* created"}, ANSWER, True),
+    ({"regex": "^created"}, ANSWER, False),
+    ({"json": {"a.b": {"gt": 1}}}, '```json\n{"a": {"b": 2}}\n```', True),
+    ({"json": {"a.b": 3}}, '{"a": {"b": 2}}', False),
+    ({"json": {"$": {"eq": [1]}}}, "[1]", True),
+    ({"json": {"a": 1}}, "no json", False),
+    ({"anyOf": [{"contains": "x"}, {"contains": "milk"}]}, ANSWER, True),
+    ({"not": {"contains": "milk"}}, ANSWER, False),
+])  # fmt: skip
 def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
     """And what does not hold shows the answer."""
     found = check_text(Response.model_validate(wanted), answer, VariableScope())

@@ -40,17 +40,14 @@ def test_the_nearest_row_is_explained(made: Run, before: RowSnapshotBeforeStep) 
     assert said[2] == "passed created[0].fields.status"
 
 
-@pytest.mark.parametrize(
-    ("count", "rows", "status"),
-    [
-        (2, 2, "passed"),
-        (2, 3, "failed"),
-        ({"gte": 1}, 0, "failed"),
-        ({"gte": 1, "lt": 3}, 2, "passed"),
-        (0, 0, "passed"),
-        (0, 1, "failed"),
-    ],
-)
+@pytest.mark.parametrize(("count", "rows", "status"), [
+    (2, 2, "passed"),
+    (2, 3, "failed"),
+    ({"gte": 1}, 0, "failed"),
+    ({"gte": 1, "lt": 3}, 2, "passed"),
+    (0, 0, "passed"),
+    (0, 1, "failed"),
+])  # fmt: skip
 def test_count_is_of_the_rows_that_have_the_fields(
     count: object, rows: int, status: str, made: Run, before: RowSnapshotBeforeStep
 ) -> None:

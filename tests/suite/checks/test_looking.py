@@ -37,14 +37,11 @@ def test_setup_rows_belong_to_the_runs_user(made: Run) -> None:
     assert "userId" not in made.look.insert_row("notes", {"text": "x"})
 
 
-@pytest.mark.parametrize(
-    ("entity", "data", "error"),
-    [
-        ("taks", {}, UnknownEntity),
-        ("tasks", {"tittle": "x"}, UnknownColumn),
-        ("tasks", {"title": "$no.title"}, StepError),
-    ],
-)
+@pytest.mark.parametrize(("entity", "data", "error"), [
+    ("taks", {}, UnknownEntity),
+    ("tasks", {"tittle": "x"}, UnknownColumn),
+    ("tasks", {"title": "$no.title"}, StepError),
+])  # fmt: skip
 def test_a_setup_that_fails_raises(entity: str, data: dict[str, object], error: type[Exception]) -> None:
     """The scenario must not run on half of its rows."""
     with pytest.raises(error):

@@ -73,18 +73,15 @@ def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) 
     return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=ExchangeTimes(live, recorded))
 
 
-@pytest.mark.parametrize(
-    ("live", "recorded", "status"),
-    [
-        (((0, 1), (2, 3)), ((0, 1), (2, 3)), Status.PASSED),
-        (((0, 4), (2, 3)), ((0, 4), (2, 3)), Status.FAILED),
-        # replayed in no time: when they were recorded they were at once
-        (((5, 5), (6, 6)), ((0, 4), (2, 3)), Status.FAILED),
-        # recorded one by one, the second first; or one recording for both
-        (((5, 5), (6, 6)), ((9, 10), (2, 3)), Status.PASSED),
-        (((5, 5), (6, 6)), ((2, 3), (2, 3)), Status.PASSED),
-    ],
-)
+@pytest.mark.parametrize(("live", "recorded", "status"), [
+    (((0, 1), (2, 3)), ((0, 1), (2, 3)), Status.PASSED),
+    (((0, 4), (2, 3)), ((0, 4), (2, 3)), Status.FAILED),
+    # replayed in no time: when they were recorded they were at once
+    (((5, 5), (6, 6)), ((0, 4), (2, 3)), Status.FAILED),
+    # recorded one by one, the second first; or one recording for both
+    (((5, 5), (6, 6)), ((9, 10), (2, 3)), Status.PASSED),
+    (((5, 5), (6, 6)), ((2, 3), (2, 3)), Status.PASSED),
+])  # fmt: skip
 def test_answers_that_come_at_the_same_time_are_in_no_order(live: Any, recorded: Any, status: Status) -> None:
     """Whoever was sent first may be answered last; what was asked for with the result of the other in hand came later."""
     uses = [asked(n, live[n], recorded[n]) for n in (0, 1)]

@@ -112,57 +112,54 @@ FAIL, OK, NO = '{"error": "no"}', '{"id": 7}', None
 """What a tool returned; NO: nobody has seen it."""
 
 
-@pytest.mark.parametrize(
-    ("tool", "results", "status"),
-    [
-        # how far the calls came: all of them, one of them, none of them
-        ({"count": 2, "status": "requested"}, [FAIL, NO], PASSED),
-        ({"count": 2, "status": "executed"}, [FAIL, OK], PASSED),
-        ({"count": 1, "status": "executed"}, [FAIL, OK], FAILED),
-        ({"count": 2, "status": "executed"}, [OK, NO], ERROR),
-        ({"count": 2, "status": "errored"}, [FAIL, FAIL], PASSED),
-        ({"count": 2, "status": "errored"}, [FAIL, OK], FAILED),
-        ({"count": 2, "status": "errored"}, [FAIL, NO], ERROR),
-        ({"count": 1, "status": "errored", "every": False}, [FAIL, OK], PASSED),
-        ({"count": 1, "status": "errored", "every": False}, [FAIL, NO], ERROR),
-        ({"count": {"gte": 1}, "status": "errored", "every": False}, [FAIL, NO], PASSED),
-        ({"count": {"gt": 2}, "status": "executed", "every": False}, [FAIL, NO], FAILED),
-        ({"count": 0, "status": "errored"}, [OK, OK], PASSED),
-        ({"count": 0, "status": "errored"}, [OK, FAIL], FAILED),
-        ({"count": 0, "status": "errored"}, [OK, NO], ERROR),
-        ({"count": 0, "status": "executed"}, [NO], ERROR),
-        ({"count": 0, "status": "executed"}, [], PASSED),
-        # what they returned
-        ({"output": {"contains": "id"}}, [OK, OK], PASSED),
-        ({"output": {"contains": "id"}}, [OK, FAIL], FAILED),
-        ({"output": {"contains": "id"}}, [OK, NO], ERROR),
-        ({"output": {"contains": "id"}}, [FAIL, NO], FAILED),
-        ({"output": {"notContains": "error"}}, [NO], ERROR),
-        ({"output": {"not": {"contains": "error"}}}, [NO], ERROR),
-        ({"output": {"notContains": "error"}}, [], FAILED),
-        ({"output": {"notContains": "error"}, "count": {"lte": 3}}, [], FAILED),
-        ({"output": {"contains": "id"}, "every": False}, [FAIL, OK], PASSED),
-        ({"output": {"contains": "id"}, "every": False}, [FAIL, NO], ERROR),
-        ({"output": {"contains": "id"}, "every": False}, [FAIL, FAIL], FAILED),
-        # whether they failed
-        ({"error": False}, [OK, OK], PASSED),
-        ({"error": False}, [OK, FAIL], FAILED),
-        ({"error": False}, [OK, NO], ERROR),
-        ({"error": False}, [NO], ERROR),
-        ({"error": False, "count": {"lte": 1}}, [], FAILED),
-        ({"error": True}, [FAIL, FAIL], PASSED),
-        ({"error": True}, [FAIL, OK], FAILED),
-        ({"error": True, "every": False}, [FAIL, OK], PASSED),
-        ({"error": True, "every": False}, [OK, NO], ERROR),
-        ({"error": {"contains": "no"}}, [FAIL, FAIL], PASSED),
-        ({"error": {"contains": "no"}}, [FAIL, OK], FAILED),
-        ({"error": {"contains": "no"}}, [NO], ERROR),
-        # with which input
-        ({"input": {"n": 0}}, [OK, OK], PASSED),
-        ({"input": {"n": 0}, "every": True}, [OK, OK], FAILED),
-        ({"input": {"n": {"lt": 2}}, "every": True}, [OK, OK], PASSED),
-    ],
-)
+@pytest.mark.parametrize(("tool", "results", "status"), [
+    # how far the calls came: all of them, one of them, none of them
+    ({"count": 2, "status": "requested"}, [FAIL, NO], PASSED),
+    ({"count": 2, "status": "executed"}, [FAIL, OK], PASSED),
+    ({"count": 1, "status": "executed"}, [FAIL, OK], FAILED),
+    ({"count": 2, "status": "executed"}, [OK, NO], ERROR),
+    ({"count": 2, "status": "errored"}, [FAIL, FAIL], PASSED),
+    ({"count": 2, "status": "errored"}, [FAIL, OK], FAILED),
+    ({"count": 2, "status": "errored"}, [FAIL, NO], ERROR),
+    ({"count": 1, "status": "errored", "every": False}, [FAIL, OK], PASSED),
+    ({"count": 1, "status": "errored", "every": False}, [FAIL, NO], ERROR),
+    ({"count": {"gte": 1}, "status": "errored", "every": False}, [FAIL, NO], PASSED),
+    ({"count": {"gt": 2}, "status": "executed", "every": False}, [FAIL, NO], FAILED),
+    ({"count": 0, "status": "errored"}, [OK, OK], PASSED),
+    ({"count": 0, "status": "errored"}, [OK, FAIL], FAILED),
+    ({"count": 0, "status": "errored"}, [OK, NO], ERROR),
+    ({"count": 0, "status": "executed"}, [NO], ERROR),
+    ({"count": 0, "status": "executed"}, [], PASSED),
+    # what they returned
+    ({"output": {"contains": "id"}}, [OK, OK], PASSED),
+    ({"output": {"contains": "id"}}, [OK, FAIL], FAILED),
+    ({"output": {"contains": "id"}}, [OK, NO], ERROR),
+    ({"output": {"contains": "id"}}, [FAIL, NO], FAILED),
+    ({"output": {"notContains": "error"}}, [NO], ERROR),
+    ({"output": {"not": {"contains": "error"}}}, [NO], ERROR),
+    ({"output": {"notContains": "error"}}, [], FAILED),
+    ({"output": {"notContains": "error"}, "count": {"lte": 3}}, [], FAILED),
+    ({"output": {"contains": "id"}, "every": False}, [FAIL, OK], PASSED),
+    ({"output": {"contains": "id"}, "every": False}, [FAIL, NO], ERROR),
+    ({"output": {"contains": "id"}, "every": False}, [FAIL, FAIL], FAILED),
+    # whether they failed
+    ({"error": False}, [OK, OK], PASSED),
+    ({"error": False}, [OK, FAIL], FAILED),
+    ({"error": False}, [OK, NO], ERROR),
+    ({"error": False}, [NO], ERROR),
+    ({"error": False, "count": {"lte": 1}}, [], FAILED),
+    ({"error": True}, [FAIL, FAIL], PASSED),
+    ({"error": True}, [FAIL, OK], FAILED),
+    ({"error": True, "every": False}, [FAIL, OK], PASSED),
+    ({"error": True, "every": False}, [OK, NO], ERROR),
+    ({"error": {"contains": "no"}}, [FAIL, FAIL], PASSED),
+    ({"error": {"contains": "no"}}, [FAIL, OK], FAILED),
+    ({"error": {"contains": "no"}}, [NO], ERROR),
+    # with which input
+    ({"input": {"n": 0}}, [OK, OK], PASSED),
+    ({"input": {"n": 0}, "every": True}, [OK, OK], FAILED),
+    ({"input": {"n": {"lt": 2}}, "every": True}, [OK, OK], PASSED),
+])  # fmt: skip
 def test_what_is_said_of_several_calls_holds_for_every_one(
     tool: object, results: list[str | None], status: Status
 ) -> None:
@@ -231,25 +228,22 @@ def served_step(*, listed: bool = True) -> Tools:
     return chats
 
 
-@pytest.mark.parametrize(
-    ("tool", "status", "message"),
-    [
-        ({"createTask": 2}, PASSED, ""),
-        ({"createTask": 1}, FAILED, "createTask was called 2 times"),
-        ({"createTask": {"input": {"title": "Buy bread"}}}, PASSED, ""),
-        ({"createTask": {"input": {"title": "Buy tea"}}}, FAILED, "none of 2 calls"),
-        ({"createTask": {"every": {"title": {"contains": "Buy"}}}}, PASSED, ""),
-        ({"createTask": {"output": {"contains": "7"}, "every": False}}, PASSED, ""),
-        ({"createTask": {"output": {"contains": "7"}}}, FAILED, "no room"),
-        ({"createTask": {"error": False}}, FAILED, "answered with an error"),
-        ({"createTask": {"error": {"contains": "room"}, "every": False}}, PASSED, ""),
-        ({"deleteTask": 0}, PASSED, ""),
-        ({"deleteTask": {"offered": True, "count": 0}}, PASSED, ""),
-        ({"deleteTask": {"offered": False}}, FAILED, "the servers listed createTask, deleteTask"),
-        ({"deletetask": 0}, ERROR, "did you mean 'deleteTask'"),
-        ({"*": 0}, FAILED, "2 times"),
-    ],
-)
+@pytest.mark.parametrize(("tool", "status", "message"), [
+    ({"createTask": 2}, PASSED, ""),
+    ({"createTask": 1}, FAILED, "createTask was called 2 times"),
+    ({"createTask": {"input": {"title": "Buy bread"}}}, PASSED, ""),
+    ({"createTask": {"input": {"title": "Buy tea"}}}, FAILED, "none of 2 calls"),
+    ({"createTask": {"every": {"title": {"contains": "Buy"}}}}, PASSED, ""),
+    ({"createTask": {"output": {"contains": "7"}, "every": False}}, PASSED, ""),
+    ({"createTask": {"output": {"contains": "7"}}}, FAILED, "no room"),
+    ({"createTask": {"error": False}}, FAILED, "answered with an error"),
+    ({"createTask": {"error": {"contains": "room"}, "every": False}}, PASSED, ""),
+    ({"deleteTask": 0}, PASSED, ""),
+    ({"deleteTask": {"offered": True, "count": 0}}, PASSED, ""),
+    ({"deleteTask": {"offered": False}}, FAILED, "the servers listed createTask, deleteTask"),
+    ({"deletetask": 0}, ERROR, "did you mean 'deleteTask'"),
+    ({"*": 0}, FAILED, "2 times"),
+])  # fmt: skip
 def test_what_a_server_got_is_checked_as_what_a_model_asked_for(
     tool: dict[str, object], status: Status, message: str
 ) -> None:
@@ -389,17 +383,14 @@ def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
     assert find_never_offered_tools(wanted, chats.wire.build_step(0), chats.wire.calls) == ["sendMail"]
 
 
-@pytest.mark.parametrize(
-    ("expected", "tools", "status"),
-    [
-        (False, ("createTask",), "passed"),
-        (False, ("createTask", "sendMail"), "failed"),
-        (True, ("createTask", "sendMail"), "passed"),
-        (True, ("createTask",), "failed"),
-        (True, (), "failed"),
-        (False, (), "passed"),
-    ],
-)
+@pytest.mark.parametrize(("expected", "tools", "status"), [
+    (False, ("createTask",), "passed"),
+    (False, ("createTask", "sendMail"), "failed"),
+    (True, ("createTask", "sendMail"), "passed"),
+    (True, ("createTask",), "failed"),
+    (True, (), "failed"),
+    (False, (), "passed"),
+])  # fmt: skip
 def test_what_is_offered_can_be_asserted(expected: bool, tools: tuple[str, ...], status: str) -> None:
     (found,) = looked({"sendMail": {"offered": expected}}, tools=tools)
     assert (found.name, found.status) == ("tools.sendMail.offered", status)
@@ -448,19 +439,16 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "meant"),
-    [
-        ("address.cty", "address.city"),
-        ("address.City", "address.city"),
-        ("address.lines[0].txt", "address.lines.text"),
-        ("given[1].na_me", "given.name"),
-        ("address.city", ""),
-        ("address.lines[0].text", ""),
-        ("labels.prod.a", ""),
-        ("$", ""),
-    ],
-)
+@pytest.mark.parametrize(("path", "meant"), [
+    ("address.cty", "address.city"),
+    ("address.City", "address.city"),
+    ("address.lines[0].txt", "address.lines.text"),
+    ("given[1].na_me", "given.name"),
+    ("address.city", ""),
+    ("address.lines[0].text", ""),
+    ("labels.prod.a", ""),
+    ("$", ""),
+])  # fmt: skip
 def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> None:
     """Of the schema, its lists and objects, and of what was called with."""
     chats = Chats()
@@ -470,16 +458,13 @@ def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> N
     assert found == ([f"t has no argument {told!r}; did you mean {meant!r}?"] if meant else [])
 
 
-@pytest.mark.parametrize(
-    ("path", "has"),
-    [
-        ("force", "address, labels"),
-        ("address.zip", "address.city, address.lines"),
-        ("labels.prod", ""),
-        ("given", ""),
-        ("address.city", ""),
-    ],
-)
+@pytest.mark.parametrize(("path", "has"), [
+    ("force", "address, labels"),
+    ("address.zip", "address.city, address.lines"),
+    ("labels.prod", ""),
+    ("given", ""),
+    ("address.city", ""),
+])  # fmt: skip
 def test_that_no_call_has_an_argument_which_there_is_not_is_no_pass(path: str, has: str) -> None:
     """`count: 0` with an input that no call can have says nothing of the calls that there were; without a call it is true."""
     chats = Chats()

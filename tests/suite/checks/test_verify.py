@@ -101,16 +101,13 @@ def test_many_wrong_rows_are_bounded(made: Run) -> None:
     assert said[-1] == "failed verify.fields: 40 of 40 rows are wrong; 5 are shown"
 
 
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        ({"id": 1, "fields": {"tittle": {"exists": False}}}, "tasks has no column 'tittle'"),
-        ({"filters": {"tittle": "x"}}, "tasks has no column 'tittle'"),
-        ({"id": 1, "filters": {"tittle": "x"}}, "tasks has no column 'tittle'"),
-        ({"id": "$none.id"}, "nothing is called $none"),
-        ({"id": {"ref": "$row.parentId"}}, "is no row's id"),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "said"), [
+    ({"id": 1, "fields": {"tittle": {"exists": False}}}, "tasks has no column 'tittle'"),
+    ({"filters": {"tittle": "x"}}, "tasks has no column 'tittle'"),
+    ({"id": 1, "filters": {"tittle": "x"}}, "tasks has no column 'tittle'"),
+    ({"id": "$none.id"}, "nothing is called $none"),
+    ({"id": {"ref": "$row.parentId"}}, "is no row's id"),
+])  # fmt: skip
 def test_what_cannot_be_evaluated_is_an_error(wanted: dict[str, Any], said: str) -> None:
     """Never a pass, never a failure of the agent."""
     made = run(names=["row"])

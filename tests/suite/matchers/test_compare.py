@@ -10,16 +10,13 @@ from llmproxy.suite.matchers.compare import is_reference, strip_fence
 from llmproxy.suite.matchers.variables import VariableScope
 
 
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [
-        ("```json\n{}\n```", "{}"),
-        ("```\n{}\n```  ", "{}"),
-        ("{}", "{}"),
-        ("see:\n```\n{}\n```", "see:\n```\n{}\n```"),
-        ("```", "```"),
-    ],
-)
+@pytest.mark.parametrize(("text", "inside"), [
+    ("```json\n{}\n```", "{}"),
+    ("```\n{}\n```  ", "{}"),
+    ("{}", "{}"),
+    ("see:\n```\n{}\n```", "see:\n```\n{}\n```"),
+    ("```", "```"),
+])  # fmt: skip
 def test_a_fence_around_the_whole_is_taken_off(text: str, inside: str) -> None:
     """Models like to put JSON into one; text around it makes it no JSON."""
     assert strip_fence(text) == inside

@@ -32,19 +32,16 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
         compile_pattern(pattern)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text", "flags"),
-    [
-        ("b", "abc", ""),
-        ("^b", "a\nb", "m"),
-        ("a.b", "a\nb", "s"),
-        ("a b # c", "ab", "x"),
-        ("A", "a", "i"),
-        (r"\d{2,3}(?=€)", "120€", ""),
-        (r"(?P<q>['\"]).*?(?P=q)", "say 'x'", ""),
-        ("(?i)A", "a", ""),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "text", "flags"), [
+    ("b", "abc", ""),
+    ("^b", "a\nb", "m"),
+    ("a.b", "a\nb", "s"),
+    ("a b # c", "ab", "x"),
+    ("A", "a", "i"),
+    (r"\d{2,3}(?=€)", "120€", ""),
+    (r"(?P<q>['\"]).*?(?P=q)", "say 'x'", ""),
+    ("(?i)A", "a", ""),
+])  # fmt: skip
 def test_patterns_are_those_of_python(pattern: str, text: str, flags: str) -> None:
     assert is_pattern_found(pattern, text, flags)
     letters = {"m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE, "i": re.IGNORECASE, "": re.NOFLAG}
@@ -109,18 +106,15 @@ def test_formats_are_checked(name: str, good: str, bad: str) -> None:
         assert found.status is status, text
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"properties": {"requierd": {"type": "string"}}},
-        {"const": {"requierd": 1}},
-        {"type": "string", "nullable": True, "x-order": {"tipe": 1}, "example": {"tipe": 1}},
-        {"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": ["b"], "c": {"type": "null"}}},
-        {"$schema": "http://json-schema.org/draft-04/schema#", "id": "x", "minimum": 1, "exclusiveMinimum": True},
-        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}},
-        {"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": False},
-    ],
-)
+@pytest.mark.parametrize("schema", [
+    {"properties": {"requierd": {"type": "string"}}},
+    {"const": {"requierd": 1}},
+    {"type": "string", "nullable": True, "x-order": {"tipe": 1}, "example": {"tipe": 1}},
+    {"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": ["b"], "c": {"type": "null"}}},
+    {"$schema": "http://json-schema.org/draft-04/schema#", "id": "x", "minimum": 1, "exclusiveMinimum": True},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}},
+    {"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": False},
+])  # fmt: skip
 def test_names_of_a_user_are_no_misspelt_keywords(schema: dict[str, object]) -> None:
     """Of properties, in values, and what other tools write beside."""
     assert REGISTRY["jsonSchema"].rule is match_json_schema

@@ -39,55 +39,49 @@ def scope() -> VariableScope:
     return made
 
 
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("plain", "plain"),
-        ("a $title b", "a milk b"),
-        ("'$task.title'", "'Buy'"),
-        ("$task.title.", "Buy."),
-        ("${task.title}s", "Buys"),
-        ("$task", "7"),
-        ("do $task now", "do 7 now"),
-        ("$note!", f"{ID}!"),
-        ("$user.name has $user.tags[1]", "Ann has b"),
-        ("${user.tags[0]}1", "a1"),
-        ("$$title is $title", "$title is milk"),
-        ("$$$title", "$milk"),
-        ("costs $5 and $x", "costs $5 and $x"),
-        ("$", "$"),
-        ("100$", "100$"),
-        ("${env:KEY}!", "value!"),
-        ("$userId-$runIndex-$scenarioId", "u-2-s"),
-        ("$task.price", "1.50"),
-        ("at $task.at", "at 2026-01-02T00:00:00+00:00"),
-        ("gone: $task.gone", "gone: null"),
-        ("tags: $user.tags", 'tags: ["a", "b"]'),
-        ("$title是", "milk是"),
-    ],
-)
+@pytest.mark.parametrize(("text", "written"), [
+    ("plain", "plain"),
+    ("a $title b", "a milk b"),
+    ("'$task.title'", "'Buy'"),
+    ("$task.title.", "Buy."),
+    ("${task.title}s", "Buys"),
+    ("$task", "7"),
+    ("do $task now", "do 7 now"),
+    ("$note!", f"{ID}!"),
+    ("$user.name has $user.tags[1]", "Ann has b"),
+    ("${user.tags[0]}1", "a1"),
+    ("$$title is $title", "$title is milk"),
+    ("$$$title", "$milk"),
+    ("costs $5 and $x", "costs $5 and $x"),
+    ("$", "$"),
+    ("100$", "100$"),
+    ("${env:KEY}!", "value!"),
+    ("$userId-$runIndex-$scenarioId", "u-2-s"),
+    ("$task.price", "1.50"),
+    ("at $task.at", "at 2026-01-02T00:00:00+00:00"),
+    ("gone: $task.gone", "gone: null"),
+    ("tags: $user.tags", 'tags: ["a", "b"]'),
+    ("$title是", "milk是"),
+])  # fmt: skip
 def test_references_are_written_out(scope: VariableScope, text: str, written: str) -> None:
     """Names, fields, items, braces, the environment, built-ins; two dollar signs are one; prices stay."""
     assert scope.interpolate_text(text) == written
 
 
-@pytest.mark.parametrize(
-    ("value", "resolved"),
-    [
-        ("$task.id", 7),
-        ("$task", 7),
-        ("${note}", ID),
-        ("$n", 3),
-        ("$user.tags", ["a", "b"]),
-        ("$task.gone", None),
-        ({"ref": "$task.id"}, 7),
-        ({"a": {"ref": "$task.id"}, "b": ["$n", "$n!"]}, {"a": 7, "b": [3, "3!"]}),
-        ({"ref": "$task.id", "other": 1}, {"ref": 7, "other": 1}),
-        ("$word", "$word"),
-        (5, 5),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("value", "resolved"), [
+    ("$task.id", 7),
+    ("$task", 7),
+    ("${note}", ID),
+    ("$n", 3),
+    ("$user.tags", ["a", "b"]),
+    ("$task.gone", None),
+    ({"ref": "$task.id"}, 7),
+    ({"a": {"ref": "$task.id"}, "b": ["$n", "$n!"]}, {"a": 7, "b": [3, "3!"]}),
+    ({"ref": "$task.id", "other": 1}, {"ref": 7, "other": 1}),
+    ("$word", "$word"),
+    (5, 5),
+    (None, None),
+])  # fmt: skip
 def test_a_whole_reference_keeps_its_type(scope: VariableScope, value: object, resolved: object) -> None:
     """Alone it is the value itself, inside of text it is written."""
     made = scope.resolve_value(value)
@@ -95,22 +89,19 @@ def test_a_whole_reference_keeps_its_type(scope: VariableScope, value: object, r
     assert type(made) is type(resolved)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("$later.title", "$later has no value yet"),
-        ("$later", "$later has no value yet"),
-        ("$nothing.x", "nothing is called $nothing"),
-        ("${nothing}", "nothing is called $nothing"),
-        ("$task.titel", "there is no field `titel`"),
-        ("$user.tags[2]", "the list has 2 items"),
-        ("$title.x", "asks for a member of an object"),
-        ("${env:MISSING}", "the environment has no variable MISSING"),
-        ("${a b}", "is no reference"),
-        ("$last.response", "the agent has said nothing yet"),
-        ("$conversation.a", "no named conversation has begun"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("$later.title", "$later has no value yet"),
+    ("$later", "$later has no value yet"),
+    ("$nothing.x", "nothing is called $nothing"),
+    ("${nothing}", "nothing is called $nothing"),
+    ("$task.titel", "there is no field `titel`"),
+    ("$user.tags[2]", "the list has 2 items"),
+    ("$title.x", "asks for a member of an object"),
+    ("${env:MISSING}", "the environment has no variable MISSING"),
+    ("${a b}", "is no reference"),
+    ("$last.response", "the agent has said nothing yet"),
+    ("$conversation.a", "no named conversation has begun"),
+])  # fmt: skip
 def test_what_has_no_value_is_never_sent(scope: VariableScope, text: str, words: str) -> None:
     """An error of the step, with what to do; whole and inside of text."""
     for written in (text, f"say {text} now"):

@@ -38,14 +38,11 @@ def refused(folder: Path, text: str, name: str = "cities.csv") -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("cities.csv", "id,city\nr,Rome\np,Paris\n"),
-        ("cities.jsonl", '{"id": "r", "city": "Rome"}\n{"id": "p", "city": "Paris"}\n'),
-        ("cities.yaml", "- {id: r, city: Rome}\n- {id: p, city: Paris}\n"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [
+    ("cities.csv", "id,city\nr,Rome\np,Paris\n"),
+    ("cities.jsonl", '{"id": "r", "city": "Rome"}\n{"id": "p", "city": "Paris"}\n'),
+    ("cities.yaml", "- {id: r, city: Rome}\n- {id: p, city: Paris}\n"),
+])  # fmt: skip
 def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
     """With an id to select by, its values, and its line; the file is watched."""
     found = loaded(tmp_path, text, name)
@@ -56,15 +53,12 @@ def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
     assert not found.warnings
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "suite.yaml:6:18: cities.csv: has no rows"),
-        ("id,city\n", "has no rows"),
-        ("id,city\nr,Rome\n,Paris\n", "cities.csv:3:1: this case has no `id`"),
-        ("id,city\nr,Rome\nr,Paris\n", "stands here twice"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "suite.yaml:6:18: cities.csv: has no rows"),
+    ("id,city\n", "has no rows"),
+    ("id,city\nr,Rome\n,Paris\n", "cities.csv:3:1: this case has no `id`"),
+    ("id,city\nr,Rome\nr,Paris\n", "stands here twice"),
+])  # fmt: skip
 def test_bad_data_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
     said = refused(tmp_path, text)
     assert words in said
@@ -90,16 +84,13 @@ def test_a_row_that_lacks_what_its_steps_take(tmp_path: Path, file: str) -> None
     assert len(load_suites([path]).scenarios) == 2
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        '[{chat: "Weather in $city?", response: {notContains: x}}]',
-        "[{chat: hi, response: {notContains: $city}}]",
-        '[{chat: hi, response: {judge: {criteria: ["does not name $city"]}}}]',
-        '[{chat: hi}, {judge: "does not name $city"}]',
-        '[{simulate: {goal: "ask for $city", maxTurns: 1}}]',
-    ],
-)
+@pytest.mark.parametrize("steps", [
+    '[{chat: "Weather in $city?", response: {notContains: x}}]',
+    "[{chat: hi, response: {notContains: $city}}]",
+    '[{chat: hi, response: {judge: {criteria: ["does not name $city"]}}}]',
+    '[{chat: hi}, {judge: "does not name $city"}]',
+    '[{simulate: {goal: "ask for $city", maxTurns: 1}}]',
+])  # fmt: skip
 def test_a_column_that_no_row_has(tmp_path: Path, steps: str) -> None:
     """Steps that take it would send and judge a text that nobody wrote: an error, and no warning."""
     path = suite(tmp_path, "id,town\nr,Rome\np,Paris\n")

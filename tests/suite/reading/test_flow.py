@@ -137,15 +137,12 @@ def test_all_names_of_a_scenario_are_found() -> None:
     assert list(list_capture_names(root)) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "steps: 5",
-        "steps: [5, null, []]",
-        "setup: {}\nsteps: []",
-        "steps: [{chat: 5, created: 7, tools: [1], response: x, usage: 1}]",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "steps: 5",
+    "steps: [5, null, []]",
+    "setup: {}\nsteps: []",
+    "steps: [{chat: 5, created: 7, tools: [1], response: x, usage: 1}]",
+])  # fmt: skip
 def test_files_with_other_mistakes_do_not_stop_it(text: str) -> None:
     """The schema says what is wrong with them."""
     assert follow(text) == ([], [])

@@ -103,25 +103,22 @@ def test_an_id_that_stands_twice_is_told_with_what_is_wrong_in_its_scenarios(tmp
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("- id: a", "this is a list, neither a suite nor a scenario"),
-        ("name: s", "suite.yaml:1:1: this is neither a suite (it has no `scenarios`) nor a scenario"),
-        ("name: s\nscenarois: []", "(did you mean `scenarios`?)"),
-        ("name: s\nscenarios: {}", "takes a list"),
-        (f"scenarios: [{{id: a, {STEPS}}}]", "`name` is missing"),
-        (f"name: s\nbaseDir: 5\nscenarios: [{{id: a, {STEPS}}}]", "`baseDir` takes a text"),
-        (
-            f"name: s\nscenarios: [{{id: a, {STEPS}}}, {{id: a, {STEPS}}}]",
-            "the id `a` stands here twice, first at suite.yaml:2:18 (ids are unique in a run)",
-        ),
-        (f"id: a\n{STEPS}\nid: b", "`id` stands here twice, first at line 1, column 1"),
-        (f"id: a\n{STEPS}\nskip: no", "takes true, false or a reason"),
-        (f"id: a\nvars: {{no-name: 1}}\n{STEPS}", "is no name for a variable"),
-        ("id: a\nsteps: [{chat: hi, response: {regex: '(['}}]", "suite.yaml:2:38: `regex`: the pattern '(['"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("- id: a", "this is a list, neither a suite nor a scenario"),
+    ("name: s", "suite.yaml:1:1: this is neither a suite (it has no `scenarios`) nor a scenario"),
+    ("name: s\nscenarois: []", "(did you mean `scenarios`?)"),
+    ("name: s\nscenarios: {}", "takes a list"),
+    (f"scenarios: [{{id: a, {STEPS}}}]", "`name` is missing"),
+    (f"name: s\nbaseDir: 5\nscenarios: [{{id: a, {STEPS}}}]", "`baseDir` takes a text"),
+    (
+        f"name: s\nscenarios: [{{id: a, {STEPS}}}, {{id: a, {STEPS}}}]",
+        "the id `a` stands here twice, first at suite.yaml:2:18 (ids are unique in a run)",
+    ),
+    (f"id: a\n{STEPS}\nid: b", "`id` stands here twice, first at line 1, column 1"),
+    (f"id: a\n{STEPS}\nskip: no", "takes true, false or a reason"),
+    (f"id: a\nvars: {{no-name: 1}}\n{STEPS}", "is no name for a variable"),
+    ("id: a\nsteps: [{chat: hi, response: {regex: '(['}}]", "suite.yaml:2:38: `regex`: the pattern '(['"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
     told = refused(tmp_path, text)
     assert len(told) == 1
@@ -159,17 +156,14 @@ steps: [{chat: "buy $what at $shop", totalToolCalls: $n}]
 """
 
 
-@pytest.mark.parametrize(
-    ("sets", "made"),
-    [
-        ("- {what: milk, n: 1}\n- {what: bread, n: 2}", ["a[milk-1]", "a[bread-2]"]),
-        ("- {id: one, what: milk, n: 1}\n- {what: bread, n: 2}", ["a[one]", "a[bread-2]"]),
-        ("- {what: milk, n: 1}\n- {what: milk, n: 1}", ["a[1]", "a[2]"]),
-        ("- {what: true, n: 1}\n- {what: null, n: 2}", ["a[True-1]", "a[None-2]"]),  # what recordings are called
-        ("- {what: {x: 1}, n: 1}", ["a[1]"]),
-        (f"- {{what: {'x' * 60}, n: 1}}", ["a[1]"]),
-    ],
-)
+@pytest.mark.parametrize(("sets", "made"), [
+    ("- {what: milk, n: 1}\n- {what: bread, n: 2}", ["a[milk-1]", "a[bread-2]"]),
+    ("- {id: one, what: milk, n: 1}\n- {what: bread, n: 2}", ["a[one]", "a[bread-2]"]),
+    ("- {what: milk, n: 1}\n- {what: milk, n: 1}", ["a[1]", "a[2]"]),
+    ("- {what: true, n: 1}\n- {what: null, n: 2}", ["a[True-1]", "a[None-2]"]),  # what recordings are called
+    ("- {what: {x: 1}, n: 1}", ["a[1]"]),
+    (f"- {{what: {'x' * 60}, n: 1}}", ["a[1]"]),
+])  # fmt: skip
 def test_each_set_of_parameters_is_a_case(tmp_path: Path, sets: str, made: list[str]) -> None:
     """Named by its id, else by its values if they are short and differ, else by its number."""
     assert ids(load_suites([write(tmp_path, PARAMETRIZED % sets)])) == made
@@ -246,38 +240,32 @@ def doubts(text: str) -> list[str]:
     return [str(each) for each in found]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("steps: [{chat: hi}]", "f:1:1: nothing is asserted"),
-        ("steps: [{chat: hi}, {wait: {ms: 5}}]", "nothing is asserted"),
-        ("steps: [{chat: hi, onlyTools: false}]", "nothing is asserted"),
-        ("steps: [{chat: hi, tools: {count: 0}}]", "f:1:28: `count` is taken for the name of a tool here"),
-        ("steps: [{chat: hi, tools: {gte: 1}}]", "`totalToolCalls` counts all calls"),
-        ("steps: [{chat: hi, created: [{entity: t, as: $x}]}]", "$x is captured and never used"),
-        ("steps: [{chat: hi, totalToolCalls: {gt: 5, lt: 3}}]", "no number is gt 5 and lt 3"),
-        ("steps: [{chat: hi, totalToolCalls: {gt: 5, lte: 5}}]", "no number is gt 5 and lte 5"),
-        ("parametrize: [{a: 1}, {b: 1, id: x}]\nsteps: [{chat: hi, totalToolCalls: 1}]", "do not have the same names"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("steps: [{chat: hi}]", "f:1:1: nothing is asserted"),
+    ("steps: [{chat: hi}, {wait: {ms: 5}}]", "nothing is asserted"),
+    ("steps: [{chat: hi, onlyTools: false}]", "nothing is asserted"),
+    ("steps: [{chat: hi, tools: {count: 0}}]", "f:1:28: `count` is taken for the name of a tool here"),
+    ("steps: [{chat: hi, tools: {gte: 1}}]", "`totalToolCalls` counts all calls"),
+    ("steps: [{chat: hi, created: [{entity: t, as: $x}]}]", "$x is captured and never used"),
+    ("steps: [{chat: hi, totalToolCalls: {gt: 5, lt: 3}}]", "no number is gt 5 and lt 3"),
+    ("steps: [{chat: hi, totalToolCalls: {gt: 5, lte: 5}}]", "no number is gt 5 and lte 5"),
+    ("parametrize: [{a: 1}, {b: 1, id: x}]\nsteps: [{chat: hi, totalToolCalls: 1}]", "do not have the same names"),
+])  # fmt: skip
 def test_what_is_doubtful_is_told(text: str, words: str) -> None:
     (doubt,) = doubts(text)
     assert words in doubt
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "steps: [{chat: hi}, {verify: {entity: t, count: 1}}]",
-        "steps: [{simulate: {goal: x, criteria: [y]}}]",
-        "steps: [{simulate: {goal: x, maxTurns: 2}}]",
-        "steps: [{chat: hi}]\nusage: {callCount: 1}",
-        "steps: [{chat: hi, created: [{entity: t, as: $x}]}, {verify: {entity: t, id: $x}}]",
-        "steps: [{chat: hi, totalToolCalls: {gte: 5, lte: 5}, response: {regex: [a, '^$', '(']}}]",
-        "parametrize: [{a: 1, id: y}, {a: 2}]\nsteps: [{chat: hi, totalToolCalls: 1}]",
-        "steps: 5",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "steps: [{chat: hi}, {verify: {entity: t, count: 1}}]",
+    "steps: [{simulate: {goal: x, criteria: [y]}}]",
+    "steps: [{simulate: {goal: x, maxTurns: 2}}]",
+    "steps: [{chat: hi}]\nusage: {callCount: 1}",
+    "steps: [{chat: hi, created: [{entity: t, as: $x}]}, {verify: {entity: t, id: $x}}]",
+    "steps: [{chat: hi, totalToolCalls: {gte: 5, lte: 5}, response: {regex: [a, '^$', '(']}}]",
+    "parametrize: [{a: 1, id: y}, {a: 2}]\nsteps: [{chat: hi, totalToolCalls: 1}]",
+    "steps: 5",
+])  # fmt: skip
 def test_what_is_clear_is_left_alone(text: str) -> None:
     """A warning without a reason teaches people to read none."""
     assert doubts(text) == []

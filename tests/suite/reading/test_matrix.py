@@ -101,15 +101,12 @@ def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:
     assert "the matrix has 1,000,000 cells (1000 x 1000); up to 1,000 are run" in told
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (f"matrix: {{model: {list(range(1000))}, prompt: [a, b]}}", "the matrix has 2,000 cells"),
-        ("matrix: {model: [a, a], prompt: [b]}", "twice"),
-        ("matrix: {model: [], prompt: [b]}", "takes at least one item"),
-        ("parametrize: [{model: 1}], matrix: {model: [1], prompt: [b]}", "a parameter as well"),
-    ],
-)
+@pytest.mark.parametrize(("more", "words"), [
+    (f"matrix: {{model: {list(range(1000))}, prompt: [a, b]}}", "the matrix has 2,000 cells"),
+    ("matrix: {model: [a, a], prompt: [b]}", "twice"),
+    ("matrix: {model: [], prompt: [b]}", "takes at least one item"),
+    ("parametrize: [{model: 1}], matrix: {model: [1], prompt: [b]}", "a parameter as well"),
+])  # fmt: skip
 def test_an_axis_of_a_matrix_that_is_refused_is_known(tmp_path: Path, more: str, words: str) -> None:
     """One line says what is wrong: what names the axis is not wrong as well."""
     told = refused(tmp_path, more, BOTH)

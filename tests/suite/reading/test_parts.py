@@ -42,20 +42,17 @@ def test_what_is_included_is_added_and_what_stands_here_wins(tmp_path: Path) -> 
     assert sorted(path.name for path in loaded.files) == ["one.yaml", "suite.yaml", "three.yaml", "two.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        ("include: suite.yaml", "includes itself (suite.yaml -> part.yaml -> suite.yaml)"),
-        ("include: part.yaml", "includes itself"),
-        ("include: nothing.yaml", "there is no file"),
-        ("name: x", "unknown key `name`"),
-        ("defaults: {runs: no}", "part.yaml:1:18: `runs` takes a whole number"),
-        ("[1]", "a file to include is one mapping"),
-        ("a: 1\n---\nb: 1", "a file to include is one mapping"),
-        ("", "the file is empty"),
-        ("a: [", "this is no YAML"),
-    ],
-)
+@pytest.mark.parametrize(("part", "words"), [
+    ("include: suite.yaml", "includes itself (suite.yaml -> part.yaml -> suite.yaml)"),
+    ("include: part.yaml", "includes itself"),
+    ("include: nothing.yaml", "there is no file"),
+    ("name: x", "unknown key `name`"),
+    ("defaults: {runs: no}", "part.yaml:1:18: `runs` takes a whole number"),
+    ("[1]", "a file to include is one mapping"),
+    ("a: 1\n---\nb: 1", "a file to include is one mapping"),
+    ("", "the file is empty"),
+    ("a: [", "this is no YAML"),
+])  # fmt: skip
 def test_a_part_that_cannot_be_used_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, words: str
 ) -> None:

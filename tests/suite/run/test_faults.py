@@ -114,20 +114,17 @@ def test_a_pass_without_the_fault_is_an_error(tape: tuple[Path, str]) -> None:
     assert play(*tape, tries=2, scenario=[{"kind": "http-500", "probability": 0.0001}]).statuses == ["passed"]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ('faults: "http-50"', "there is no kind 'http-50' of fault"),
-        ('faults: "flaky"', "there is no kind 'flaky' of fault"),
-        ("faults: [{kind: reset, cal: 2}]", "unknown member 'cal'; did you mean 'call'"),
-        ("faults: refused", "closes the proxy's port to everybody"),
-        ("faults: 3", "no list of `faults`, but 3"),
-        ("mock: [1]", "takes tools and what they return"),
-        ("mock: {t: [1, 2]}", "of t: 1 is no rule"),
-        ("mock: {t: $late.x}", "used before it is captured"),
-        ("mock: {t: $nobody.x}", "nothing is called $nobody"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ('faults: "http-50"', "there is no kind 'http-50' of fault"),
+    ('faults: "flaky"', "there is no kind 'flaky' of fault"),
+    ("faults: [{kind: reset, cal: 2}]", "unknown member 'cal'; did you mean 'call'"),
+    ("faults: refused", "closes the proxy's port to everybody"),
+    ("faults: 3", "no list of `faults`, but 3"),
+    ("mock: [1]", "takes tools and what they return"),
+    ("mock: {t: [1, 2]}", "of t: 1 is no rule"),
+    ("mock: {t: $late.x}", "used before it is captured"),
+    ("mock: {t: $nobody.x}", "nothing is called $nobody"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_a_problem_with_its_place(tmp_path: Path, given: str, said: str) -> None:
     """Of faults and of mocks, said before anything runs, with line and column."""
     steps = "steps: [{chat: x, created: [{entity: tasks, as: $late}]}]"

@@ -44,17 +44,14 @@ def test_functions_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ((tmp_path / "noted").read_text(), (tmp_path / "later").is_file()) == ("b c", True)
 
 
-@pytest.mark.parametrize(
-    ("hook", "message"),
-    [
-        ({"command": "false"}, "ended with 1"),
-        ({"command": ["sh", "-c", "echo why >&2; exit 3"]}, "ended with 3:\nwhy"),
-        ({"command": "no-such-program-here"}, "cannot be executed"),
-        ({"python": "own_hooks.py:fail"}, "KeyError"),
-        ({"python": "own_hooks.py:text"}, "no function"),
-        ({"python": "own_hooks.py:nothing"}, "nothing"),
-    ],
-)
+@pytest.mark.parametrize(("hook", "message"), [
+    ({"command": "false"}, "ended with 1"),
+    ({"command": ["sh", "-c", "echo why >&2; exit 3"]}, "ended with 3:\nwhy"),
+    ({"command": "no-such-program-here"}, "cannot be executed"),
+    ({"python": "own_hooks.py:fail"}, "KeyError"),
+    ({"python": "own_hooks.py:text"}, "no function"),
+    ({"python": "own_hooks.py:nothing"}, "nothing"),
+])  # fmt: skip
 def test_a_hook_that_fails_says_why(tmp_path: Path, hook: dict[str, object], message: str) -> None:
     (tmp_path / "own_hooks.py").write_text(MODULE)
     with pytest.raises(LLMProxyError, match=message) as caught:

@@ -172,16 +172,13 @@ def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, st
     assert len([*(tape[0] / "tests" / "cassettes").rglob("*rejudge*.yaml")]) == 1
 
 
-@pytest.mark.parametrize(
-    ("steps", "why"),
-    [
-        (["{chat: 'and tomorrow?'}"], "the user says 'and tomorrow?' now and said 'weather?' in the recorded run"),
-        ([STEP, "{chat: more}"], "step 2 was not run in the recorded run"),
-        ([STEP, "{verify: {entity: tasks, count: 1}}"], "verify: cannot be judged again: rows were looked at"),
-        (["{chat: 'weather?', created: [{entity: tasks}]}"], "created[0]: cannot be judged again"),
-        (["{simulate: {goal: know the weather}}"], "step 1 was a `chat` in the recorded run"),
-    ],
-)
+@pytest.mark.parametrize(("steps", "why"), [
+    (["{chat: 'and tomorrow?'}"], "the user says 'and tomorrow?' now and said 'weather?' in the recorded run"),
+    ([STEP, "{chat: more}"], "step 2 was not run in the recorded run"),
+    ([STEP, "{verify: {entity: tasks, count: 1}}"], "verify: cannot be judged again: rows were looked at"),
+    (["{chat: 'weather?', created: [{entity: tasks}]}"], "created[0]: cannot be judged again"),
+    (["{simulate: {goal: know the weather}}"], "step 1 was a `chat` in the recorded run"),
+])  # fmt: skip
 def test_what_cannot_be_judged_again_is_an_error(
     tape: tuple[Path, dict[str, str], Provider], steps: list[str], why: str
 ) -> None:

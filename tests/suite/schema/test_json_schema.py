@@ -48,23 +48,20 @@ def test_suites_and_scenarios_of_the_guide_are_valid() -> None:
         assert [error.message for error in VALIDATOR.iter_errors(body)] == []
 
 
-@pytest.mark.parametrize(
-    ("key", "wrong"),
-    [
-        ("runs", "'5'"),
-        ("tags", "5"),
-        ("minPassRate", "2"),
-        ("timeout", "soon"),
-        ("nonsense", "1"),
-        ("steps", "[]"),
-        ("steps", "[{chat: hi, tool: {a: 1}}]"),
-        ("steps", "[{chat: hi, tools: {a: {min: 1}}}]"),
-        ("steps", "[{chat: hi, tools: {a: {input: {q: {contians: x}}}}}]"),
-        ("steps", "[{chat: hi, response: {matches: x}}]"),
-        ("steps", "[{chat: hi, usage: {anyOf: []}}]"),
-        ("steps", "[{wait: {entity: t}}]"),
-    ],
-)
+@pytest.mark.parametrize(("key", "wrong"), [
+    ("runs", "'5'"),
+    ("tags", "5"),
+    ("minPassRate", "2"),
+    ("timeout", "soon"),
+    ("nonsense", "1"),
+    ("steps", "[]"),
+    ("steps", "[{chat: hi, tool: {a: 1}}]"),
+    ("steps", "[{chat: hi, tools: {a: {min: 1}}}]"),
+    ("steps", "[{chat: hi, tools: {a: {input: {q: {contians: x}}}}}]"),
+    ("steps", "[{chat: hi, response: {matches: x}}]"),
+    ("steps", "[{chat: hi, usage: {anyOf: []}}]"),
+    ("steps", "[{wait: {entity: t}}]"),
+])  # fmt: skip
 def test_what_the_loader_refuses_the_schema_refuses(key: str, wrong: str) -> None:
     """Nobody is told by an editor that all is well, and then by us that it is not."""
     text = f"{{id: a, {key}: {wrong}" + ("}" if key == "steps" else ", steps: [{chat: hi}]}")

@@ -39,14 +39,11 @@ def test_a_step_says_what_it_asserts_about_the_wire() -> None:
     assert load_fragment("step", "{chat: hi, response: {contains: x}}").traffic_assertion_keys == ()
 
 
-@pytest.mark.parametrize(
-    "tools",
-    [
-        "{book: {every: false, status: executed, after: book}}",
-        "{a: {before: b}, b: {before: c}, c: {after: a}}",
-        "{a: {count: 0, before: a}}",
-    ],
-)
+@pytest.mark.parametrize("tools", [
+    "{book: {every: false, status: executed, after: book}}",
+    "{a: {before: b}, b: {before: c}, c: {after: a}}",
+    "{a: {count: 0, before: a}}",
+])  # fmt: skip
 def test_an_order_that_can_hold_is_taken(tools: str) -> None:
     """One call of a tool may come after another call of it."""
     assert load_fragment("step", f"{{chat: hi, tools: {tools}}}").kind == "chat"

@@ -18,17 +18,14 @@ from tests.suite.stores.places import PLUGIN
 HERE = Path()
 
 
-@pytest.mark.parametrize(
-    ("mapping", "kind"),
-    [
-        ({"sqlalchemy": "sqlite:///x.db"}, SqlEntityStore),
-        ({"sqlalchemy": {"url": "sqlite:///x.db", "entities": {"tasks": "t"}}}, SqlEntityStore),
-        ({"http": "http://127.0.0.1:1", "entities": {"tasks": "/api/tasks"}, "timeout": 500}, HttpEntityStore),
-        ({"memory": {}}, MemoryStore),
-        ({"memory": None, "entities": {"tasks": {"columns": ["title"]}}}, MemoryStore),
-        ({"memory": {"entities": {"tasks": {}}}}, MemoryStore),
-    ],
-)
+@pytest.mark.parametrize(("mapping", "kind"), [
+    ({"sqlalchemy": "sqlite:///x.db"}, SqlEntityStore),
+    ({"sqlalchemy": {"url": "sqlite:///x.db", "entities": {"tasks": "t"}}}, SqlEntityStore),
+    ({"http": "http://127.0.0.1:1", "entities": {"tasks": "/api/tasks"}, "timeout": 500}, HttpEntityStore),
+    ({"memory": {}}, MemoryStore),
+    ({"memory": None, "entities": {"tasks": {"columns": ["title"]}}}, MemoryStore),
+    ({"memory": {"entities": {"tasks": {}}}}, MemoryStore),
+])  # fmt: skip
 def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
     """One key names the kind, the others belong to it; nothing is connected yet."""
     store = build_store(mapping, HERE)
@@ -36,39 +33,36 @@ def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(
-    ("mapping", "said"),
-    [
-        ({}, "exactly one of sqlalchemy, http, python, memory"),
-        ("sqlite:///x.db", "expected a mapping"),
-        ({"sqlalchmy": "sqlite:///x.db"}, "did you mean 'sqlalchemy'?"),
-        ({"memory": {}, "http": "http://x"}, "it has memory and http"),
-        ({"sqlalchemy": "sqlite:///x.db", "entites": {}}, "unknown key 'entites'; did you mean 'entities'?"),
-        ({"sqlalchemy": {"url": "sqlite:///x.db", "user": "a"}, "user": "b"}, "stands in sqlalchemy and beside it"),
-        ({"sqlalchemy": {"entities": {}}}, "'url' is missing"),
-        ({"sqlalchemy": ""}, "expected a text"),
-        ({"sqlalchemy": "no url"}, "is no database URL"),
-        ({"sqlalchemy": "sqlite://"}, "in memory is seen by nobody else"),
-        ({"sqlalchemy": "sqlite:///x.db", "headers": {}}, "unknown key 'headers'"),
-        ({"sqlalchemy": "sqlite:///x.db", "user": 5}, "store.user"),
-        ({"sqlalchemy": "sqlite:///x.db", "entities": []}, None),
-        ({"sqlalchemy": "sqlite:///x.db", "entities": ["tasks"]}, "store.entities: expected a mapping"),
-        ({"memory": {}, "reset": "copy"}, "'copy' is not one of none, delete, truncate, hook (memory)"),
-        ({"memory": {}, "reset": "trucate"}, "did you mean 'truncate'?"),
-        ({"memory": {}, "reset": ["delete"]}, "['delete'] is not one of none, delete"),
-        ({"memory": {}, "reset": "hook"}, "needs to know what"),
-        ({"memory": {}, "reset": {"hok": "a:b"}}, "expected `hook: module:attr`"),
-        ({"memory": {}, "ids": "random"}, "not one of database, deterministic"),
-        ({"memory": {}, "counters": "x"}, "not one of restore, keep"),
-        ({"memory": 5}, "expected {}"),
-        ({"memory": {}, "entities": {"tasks": {"colums": []}}}, "did you mean 'columns'?"),
-        ({"memory": {}, "entities": {"tasks": {"columns": "title"}}}, "expected a list of names"),
-        ({"memory": {}, "entities": {"tasks": 7}}, "expected a mapping"),
-        ({"http": "http://x", "timeout": "soon"}, "is no time"),
-        ({"http": "http://x", "reset": {"http": "reset"}}, "expected a method and an address"),
-        ({"sqlalchemy": "sqlite:///${env:NOT_SET}"}, "no variable NOT_SET"),
-    ],
-)
+@pytest.mark.parametrize(("mapping", "said"), [
+    ({}, "exactly one of sqlalchemy, http, python, memory"),
+    ("sqlite:///x.db", "expected a mapping"),
+    ({"sqlalchmy": "sqlite:///x.db"}, "did you mean 'sqlalchemy'?"),
+    ({"memory": {}, "http": "http://x"}, "it has memory and http"),
+    ({"sqlalchemy": "sqlite:///x.db", "entites": {}}, "unknown key 'entites'; did you mean 'entities'?"),
+    ({"sqlalchemy": {"url": "sqlite:///x.db", "user": "a"}, "user": "b"}, "stands in sqlalchemy and beside it"),
+    ({"sqlalchemy": {"entities": {}}}, "'url' is missing"),
+    ({"sqlalchemy": ""}, "expected a text"),
+    ({"sqlalchemy": "no url"}, "is no database URL"),
+    ({"sqlalchemy": "sqlite://"}, "in memory is seen by nobody else"),
+    ({"sqlalchemy": "sqlite:///x.db", "headers": {}}, "unknown key 'headers'"),
+    ({"sqlalchemy": "sqlite:///x.db", "user": 5}, "store.user"),
+    ({"sqlalchemy": "sqlite:///x.db", "entities": []}, None),
+    ({"sqlalchemy": "sqlite:///x.db", "entities": ["tasks"]}, "store.entities: expected a mapping"),
+    ({"memory": {}, "reset": "copy"}, "'copy' is not one of none, delete, truncate, hook (memory)"),
+    ({"memory": {}, "reset": "trucate"}, "did you mean 'truncate'?"),
+    ({"memory": {}, "reset": ["delete"]}, "['delete'] is not one of none, delete"),
+    ({"memory": {}, "reset": "hook"}, "needs to know what"),
+    ({"memory": {}, "reset": {"hok": "a:b"}}, "expected `hook: module:attr`"),
+    ({"memory": {}, "ids": "random"}, "not one of database, deterministic"),
+    ({"memory": {}, "counters": "x"}, "not one of restore, keep"),
+    ({"memory": 5}, "expected {}"),
+    ({"memory": {}, "entities": {"tasks": {"colums": []}}}, "did you mean 'columns'?"),
+    ({"memory": {}, "entities": {"tasks": {"columns": "title"}}}, "expected a list of names"),
+    ({"memory": {}, "entities": {"tasks": 7}}, "expected a mapping"),
+    ({"http": "http://x", "timeout": "soon"}, "is no time"),
+    ({"http": "http://x", "reset": {"http": "reset"}}, "expected a method and an address"),
+    ({"sqlalchemy": "sqlite:///${env:NOT_SET}"}, "no variable NOT_SET"),
+])  # fmt: skip
 def test_what_is_not_understood_is_refused(mapping: Any, said: str | None) -> None:
     """With the place, the value, and the nearest word."""
     if said is None:
@@ -107,19 +101,16 @@ def test_a_store_beside_the_suite_is_found(tmp_path: Path) -> None:
         assert store.insert("tasks", {"title": "t"})["id"] == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "reference", "said"),
-    [
-        ("", "mine.py", "not of the form module:attribute"),
-        ("", "./none.py:Store", "there is no file"),
-        ("", "no_such_module_at_all:Store", "could not be imported: ModuleNotFoundError"),
-        ("1 / 0", "./mine.py:Store", "could not be imported: ZeroDivisionError"),
-        ("class Store: ...", "./mine.py:Stor", "did you mean 'Store'?"),
-        ("Store = 5", "./mine.py:Store", "is no store: it lacks describe"),
-        ("class Store:\n  def __init__(self, path): ...", "./mine.py:Store", "could not be called with the options {}"),
-        ("class Store:\n  def list(self): ...", "./mine.py:Store", "Store lacks describe, insert, get, delete"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reference", "said"), [
+    ("", "mine.py", "not of the form module:attribute"),
+    ("", "./none.py:Store", "there is no file"),
+    ("", "no_such_module_at_all:Store", "could not be imported: ModuleNotFoundError"),
+    ("1 / 0", "./mine.py:Store", "could not be imported: ZeroDivisionError"),
+    ("class Store: ...", "./mine.py:Stor", "did you mean 'Store'?"),
+    ("Store = 5", "./mine.py:Store", "is no store: it lacks describe"),
+    ("class Store:\n  def __init__(self, path): ...", "./mine.py:Store", "could not be called with the options {}"),
+    ("class Store:\n  def list(self): ...", "./mine.py:Store", "Store lacks describe, insert, get, delete"),
+])  # fmt: skip
 def test_what_is_no_store_is_refused(tmp_path: Path, text: str, reference: str, said: str) -> None:
     """With what it lacks, and never as a traceback of somebody else's module."""
     (tmp_path / "mine.py").write_text(text, "utf-8")

@@ -60,17 +60,14 @@ def test_a_row_is_found_in_the_list_where_it_cannot_be_asked_for(rest: Rest, ope
     assert not any(each.startswith("GET /tasks/") for each in rest.seen)
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "said"),
-    [
-        ((200, "text/html", "<html>Login</html>"), StoreError, "with no JSON (text/html)"),
-        ((200, "application/json", '{"items": []}'), StoreError, "no list of rows at $, but an object with items"),
-        ((200, "application/json", "[1]"), StoreError, "no list of rows"),
-        ((500, "text/plain", "it broke"), StoreError, "(500): it broke"),
-        ((403, "text/plain", "not yours"), StoreRefused, "(403): not yours"),
-        ((404, "text/plain", "where?"), StoreRefused, "(404)"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "kind", "said"), [
+    ((200, "text/html", "<html>Login</html>"), StoreError, "with no JSON (text/html)"),
+    ((200, "application/json", '{"items": []}'), StoreError, "no list of rows at $, but an object with items"),
+    ((200, "application/json", "[1]"), StoreError, "no list of rows"),
+    ((500, "text/plain", "it broke"), StoreError, "(500): it broke"),
+    ((403, "text/plain", "not yours"), StoreRefused, "(403): not yours"),
+    ((404, "text/plain", "where?"), StoreRefused, "(404)"),
+])  # fmt: skip
 def test_an_answer_that_is_none_is_an_error(
     rest: Rest, opened: Opened, answer: tuple[int, str, str], kind: type, said: str
 ) -> None:
@@ -186,20 +183,17 @@ def test_values_are_one_piece_of_an_address() -> None:
     assert listed.fill_address(user=None) == "/tasks?all=1"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"lst": "GET /x"}, "unknown key 'lst'; did you mean 'list'?"),
-        ({"list": "/tasks"}, "expected a method and an address"),
-        ({"list": None}, "must be listed somehow"),
-        ({"get": "GET /tasks"}, "does not say where $id goes"),
-        ({"delete": "DELETE /tasks/$user"}, "$user has no value here (there is $id)"),
-        ({"rows": "$.items["}, "is not a path that is understood"),
-        ({"id": 5}, "names of members"),
-        ({"columns": "title"}, "expected a list of names"),
-        (7, "expected an address or a mapping"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"lst": "GET /x"}, "unknown key 'lst'; did you mean 'list'?"),
+    ({"list": "/tasks"}, "expected a method and an address"),
+    ({"list": None}, "must be listed somehow"),
+    ({"get": "GET /tasks"}, "does not say where $id goes"),
+    ({"delete": "DELETE /tasks/$user"}, "$user has no value here (there is $id)"),
+    ({"rows": "$.items["}, "is not a path that is understood"),
+    ({"id": 5}, "names of members"),
+    ({"columns": "title"}, "expected a list of names"),
+    (7, "expected an address or a mapping"),
+])  # fmt: skip
 def test_what_is_not_understood_is_refused(given: Any, said: str) -> None:
     """When it is read, not when it is first asked."""
     with pytest.raises(SuiteError) as caught:

@@ -79,19 +79,16 @@ def test_as_many_pages_as_there_are_said_to_be_are_all() -> None:
     assert find_evidence_of_more_rows({"items": ROWS, "totalPages": 2}, {}, 200, 2, 4, pages=2) == ""
 
 
-@pytest.mark.parametrize(
-    ("header", "address"),
-    [
-        ('</tasks?page=2>; rel="next"', "/tasks?page=2"),
-        ("</tasks?page=2>; rel=next", "/tasks?page=2"),
-        ('</a>; rel="prev", </b>; rel="next last"', "/b"),
-        ('</a>; rel="first prev";title="x, y", </b>;REL="NEXT";type="a/b"', "/b"),
-        ("</a;b?ids=1,2>; rel=next", "/a;b?ids=1,2"),
-        ('</a>; title="rel=next"; rel="last"', ""),
-        ('</a>; rel="nextish"', ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("header", "address"), [
+    ('</tasks?page=2>; rel="next"', "/tasks?page=2"),
+    ("</tasks?page=2>; rel=next", "/tasks?page=2"),
+    ('</a>; rel="prev", </b>; rel="next last"', "/b"),
+    ('</a>; rel="first prev";title="x, y", </b>;REL="NEXT";type="a/b"', "/b"),
+    ("</a;b?ids=1,2>; rel=next", "/a;b?ids=1,2"),
+    ('</a>; title="rel=next"; rel="last"', ""),
+    ('</a>; rel="nextish"', ""),
+    ("", ""),
+])  # fmt: skip
 def test_the_next_page_of_a_link_header(header: str, address: str) -> None:
     """Whatever else stands in it: several relations of one address, several addresses, commas in them."""
     assert parse_next_link(header) == address

@@ -203,18 +203,15 @@ def test_only_new_rows_are_read(tmp_path: Path) -> None:
 HERE = Path("/suites")
 
 
-@pytest.mark.parametrize(
-    ("text", "driver"),
-    [
-        ("postgresql://h/d", "postgresql+psycopg"),
-        ("postgres://h/d", "postgresql+psycopg"),
-        ("postgresql+asyncpg://h/d", "postgresql+psycopg"),
-        ("postgresql+psycopg://h/d", "postgresql+psycopg"),
-        ("postgresql+pg8000://h/d", "postgresql+pg8000"),
-        ("sqlite:///x.db", "sqlite"),
-        ("sqlite+aiosqlite:///x.db", "sqlite"),
-    ],
-)
+@pytest.mark.parametrize(("text", "driver"), [
+    ("postgresql://h/d", "postgresql+psycopg"),
+    ("postgres://h/d", "postgresql+psycopg"),
+    ("postgresql+asyncpg://h/d", "postgresql+psycopg"),
+    ("postgresql+psycopg://h/d", "postgresql+psycopg"),
+    ("postgresql+pg8000://h/d", "postgresql+pg8000"),
+    ("sqlite:///x.db", "sqlite"),
+    ("sqlite+aiosqlite:///x.db", "sqlite"),
+])  # fmt: skip
 def test_the_agents_own_url_is_taken(text: str, driver: str) -> None:
     """A driver that needs an event loop is replaced by one that does not; one that was chosen stays."""
     assert parse_database_url(text, HERE).drivername == driver

@@ -78,22 +78,19 @@ def test_a_user_column_is_found_by_its_usual_names(opened: Opened) -> None:
     assert opened(user="owner").describe("app_tasks").user == "owner"
 
 
-@pytest.mark.parametrize(
-    ("entities", "entity", "kind", "said"),
-    [
-        ({"tasks": {"table": "app_task"}}, "tasks", UnknownEntity, "'tasks' is mapped to the table 'app_task'"),
-        ({"tasks": {"tabel": "app_tasks"}}, "tasks", UnknownEntity, "no entity 'tasks'"),
-        ({"people": {"tabel": "people"}}, "people", UnknownColumn, "did you mean 'table'?"),
-        ({"tasks": {**MAPPED, "title": "headin"}}, "tasks", UnknownColumn, "did you mean 'heading'?"),
-        ({"tasks": {**MAPPED, "id": "ide"}}, "tasks", UnknownColumn, "store.entities.tasks.id"),
-        ({"tasks": {**MAPPED, "user": "ownr"}}, "tasks", UnknownColumn, "did you mean 'owner'?"),
-        ({"tasks": {**MAPPED, "owner": "heading", "title": "owner"}}, "tasks", None, ""),
-        ({"tasks": {**MAPPED, "x": "heading"}}, "tasks", SuiteError, "two columns would be called 'x'"),
-        ({}, "pairs", SuiteError, "a primary key of several columns (a, b)"),
-        ({}, "keyless", SuiteError, "no primary key"),
-        ({}, "people2", UnknownEntity, "did you mean 'people'?"),
-    ],
-)
+@pytest.mark.parametrize(("entities", "entity", "kind", "said"), [
+    ({"tasks": {"table": "app_task"}}, "tasks", UnknownEntity, "'tasks' is mapped to the table 'app_task'"),
+    ({"tasks": {"tabel": "app_tasks"}}, "tasks", UnknownEntity, "no entity 'tasks'"),
+    ({"people": {"tabel": "people"}}, "people", UnknownColumn, "did you mean 'table'?"),
+    ({"tasks": {**MAPPED, "title": "headin"}}, "tasks", UnknownColumn, "did you mean 'heading'?"),
+    ({"tasks": {**MAPPED, "id": "ide"}}, "tasks", UnknownColumn, "store.entities.tasks.id"),
+    ({"tasks": {**MAPPED, "user": "ownr"}}, "tasks", UnknownColumn, "did you mean 'owner'?"),
+    ({"tasks": {**MAPPED, "owner": "heading", "title": "owner"}}, "tasks", None, ""),
+    ({"tasks": {**MAPPED, "x": "heading"}}, "tasks", SuiteError, "two columns would be called 'x'"),
+    ({}, "pairs", SuiteError, "a primary key of several columns (a, b)"),
+    ({}, "keyless", SuiteError, "no primary key"),
+    ({}, "people2", UnknownEntity, "did you mean 'people'?"),
+])  # fmt: skip
 def test_what_is_not_there_is_refused(
     opened: Opened, entities: dict[str, Any], entity: str, kind: type[Exception] | None, said: str
 ) -> None:

@@ -121,14 +121,11 @@ def test_a_call_without_a_result_was_only_requested(results: list[str], executed
     assert (found.executed, found.result) == executed
 
 
-@pytest.mark.parametrize(
-    ("order", "found"),
-    [
-        ("asked, told, asked, told otherwise", [(1, {"t": 12}), (3, "13")]),
-        ("asked, asked, told, told otherwise", [(1, {"t": 12}), (2, "13")]),
-        ("asked, asked, told", [(1, {"t": 12}), (2, None)]),
-    ],
-)
+@pytest.mark.parametrize(("order", "found"), [
+    ("asked, told, asked, told otherwise", [(1, {"t": 12}), (3, "13")]),
+    ("asked, asked, told, told otherwise", [(1, {"t": 12}), (2, "13")]),
+    ("asked, asked, told", [(1, {"t": 12}), (2, None)]),
+])  # fmt: skip
 def test_one_recording_that_is_played_again_is_another_call(order: str, found: list[Any]) -> None:
     """Equal ids do not make two calls one, one after the other or interleaved; without a result one was not run."""
     other = {"messages": [USER, WEATHER, result("c1", "13")]}
