@@ -122,9 +122,7 @@ def print_changes_and_choose_exit(
     store: Path, found: ChangeSummary, code: int, *, record: str, folder: Path | None = None,
     json_file: Path | None = None, markdown: Path | None = None,
 ) -> int:  # fmt: skip
-    """Print changes and return the exit code; `code` is the command's, `record` as in `list_next_steps`. Raises
-    MachineError.
-    """
+    """Print changes; return the exit code (`code`: the command's; `record`: `list_next_steps`). Raises MachineError."""
     for text in [*found.format_lines(), *found.list_next_steps(store, folder, record)]:
         print_line(printable(text))
     final = Exit.CHANGED if found.has_changes and code in (Exit.OK, Exit.MISS, Exit.FAILED) else code
@@ -281,8 +279,7 @@ def _load_pending_changes(
     loaded = load_settings({"store": store, "cassette_dir": cassette_dir})
     accepted = read_accepted_changes_by_cassette(loaded)
     today = date.today()  # noqa: DTZ011 - the day of who accepts
-    standing = {name: [each for each in some if not each.has_expired(today)] for name, some in accepted.items()}
-    done = {name: {each.name: each.exactly for each in some} for name, some in standing.items()}
+    done = {name: {x.name: x.exactly for x in some if not x.has_expired(today)} for name, some in accepted.items()}
     pending = [
         group
         for group in summarize_change_trials(loaded.settings.store).groups

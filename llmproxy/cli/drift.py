@@ -451,9 +451,8 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         yield f"  behavior  {_describe_verdict(each)}"
         for call in each.calls:
             if call.behaves_differently:
-                did = Counter(stats.describe_answer_behavior(new) for new in call.successful_answers).most_common(1)[0][
-                    0
-                ]
+                behaviors = Counter(stats.describe_answer_behavior(new) for new in call.successful_answers)
+                did = behaviors.most_common(1)[0][0]
                 before = to_safe_line(f" (before: {stats.describe_answer_behavior(call.baseline[0])})")
                 yield to_safe_line(f"  answered otherwise: {call.sampled.label}: {did}") + before
         words = sum(call.shares_no_text_with_baseline for call in each.calls)

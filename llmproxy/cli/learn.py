@@ -27,6 +27,7 @@ from llmproxy.cli.parts.store_arguments import (
     build_not_recorded_error,
     learn_fields_from_recorded_runs,
     open_given_store,
+    require_recordings,
 )
 from llmproxy.client.child_env import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
@@ -77,8 +78,7 @@ def learn(
     asked = RunArguments.from_context(ctx, command, cassette=recording, mode="replay")
     loaded = load_settings(asked.flags)
     refuse_live_channels(loaded, "llmproxy learn")
-    if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise build_not_recorded_error(loaded)
+    require_recordings(loaded)
     if drop:
         before = _read_cassette_fields(loaded)
         if unknown := sorted(set(drop) - {field.name for field in before}):

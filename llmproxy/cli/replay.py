@@ -34,7 +34,13 @@ from llmproxy.cli.parts.options import (
 )
 from llmproxy.cli.parts.printing import print_line, to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
-from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, open_given_store, validate_cassette_name
+from llmproxy.cli.parts.store_arguments import (
+    STORE,
+    build_not_recorded_error,
+    open_given_store,
+    require_recordings,
+    validate_cassette_name,
+)
 from llmproxy.client.child_env import gather_run_variables
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_env_proxy_url, run_child
@@ -44,7 +50,7 @@ from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import AUTHENTICATION, VCR_MODES, Channel, Decision, Mode
-from llmproxy.server_store_copies import require_store_in_file, store_exists
+from llmproxy.server_store_copies import require_store_in_file
 from llmproxy.settings import Loaded, format_shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import build_trace_from_calls
@@ -113,8 +119,8 @@ def run_replay(asked: ReplayOverrideOptions, env: Mapping[str, str]) -> int:
     find_command_path(run.command, env)
     if asked.live and not read_env_proxy_url(env):
         require_store_in_file("--live", loaded.settings.store)
-    if not read_env_proxy_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise build_not_recorded_error(loaded)  # before anything is made
+    if not read_env_proxy_url(env):
+        require_recordings(loaded)  # before anything is made
     tools = setup.find_command_mcp_servers(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"

@@ -336,8 +336,7 @@ def pytest_runtest_makereport(
     if report.when == "call":
         test_session.passed = report.passed
     if report.failed:
-        anew = options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
-        anew = "" if run.within_run else anew
+        anew = "" if run.within_run else options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
         missed = run_summary.read_reported_misses(test_session) if missed is None else missed
         run_summary.expand_quoted_misses(report, missed)
         report.sections += run_summary.build_miss_sections(test_session, missed, report.longreprtext, anew)

@@ -305,7 +305,6 @@ _CACHES = {
 """Programs with a cache of answers: its variable, its folder, how to disable it. Sources: settings pages, 2026-11."""
 
 
-KEYS_NEEDED = "In replay a placeholder stood in; this run asks the provider, so set your key."
 INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"
 
 
@@ -315,7 +314,8 @@ def explain_no_recording_used(recorded: int, cassette: str, code: int, plan: Env
     if code:
         said = f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above."
         if plan.unset_keys:
-            return [said, f"  Not set: {', '.join(plan.unset_keys)}. {KEYS_NEEDED}"]
+            needed = "In replay a placeholder stood in; this run asks the provider, so set your key."
+            return [said, f"  Not set: {', '.join(plan.unset_keys)}. {needed}"]
         return [said] if any(name in plan.others for name in PROXIES) else [said, INTERCEPT]
     return [
         f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",

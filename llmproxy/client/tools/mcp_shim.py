@@ -36,7 +36,7 @@ _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|
 _NO_SECRET = re.compile(
     r"[/~].*|[a-z][a-z0-9+.-]*://.*|[\d.,_]*|(?:(?:[A-Z]?[a-z]{1,18}|[A-Z]{1,18})(?:[-_. ](?!$)|$))+", re.DOTALL
 )
-"""A path, a URL (whose password is found by its place), a number, or words: ``CREDENTIAL_STORE=keychain``."""
+"""A path, a URL (its password is found by place), a number, or words without numbers: ``hunter2024`` may be secret."""
 _SECRET_ARGUMENT = re.compile(
     r"(token|secret|passw(or)?d|passphrase|credentials?|(api|access|auth|private)_?key|_pat|authorization)$",
     re.IGNORECASE,

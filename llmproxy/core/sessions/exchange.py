@@ -322,8 +322,7 @@ class Recording:
     def _undo_content_encoding(self) -> tuple[ChunkedBody, bool, bool]:
         """Return the received body, whether its content-encoding is undone, and cut; undecodable content stays."""
         came = ChunkedBody(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
-        coding = self._content_encoding
-        if coding and self.status != PARTIAL_CONTENT:  # whose bytes are no whole coding
+        if (coding := self._content_encoding) and self.status != PARTIAL_CONTENT:  # whose bytes are no whole coding
             with suppress(ValueError):
                 inflater, out = BodyDecoder(coding), io.BytesIO()
                 parts = [(each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))]
