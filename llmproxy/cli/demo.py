@@ -51,13 +51,13 @@ def demo(
     ),
 ) -> None:
     """Replay a recording to a real SDK client: no key, no network. Its files are in a temporary folder."""
+    if tools and ui:
+        raise SettingsError("--tools and --ui are two demos: one at a time.")
+    folder = Path(tempfile.mkdtemp(prefix="llmproxy-demo-"))  # kept: the output names its files
     if tools:
-        if ui:
-            raise SettingsError("--tools and --ui are two demos: one at a time.")
-        _run_tools_demo(_make_demo_folder())
+        _run_tools_demo(folder)
         return
     found, asker = find_proxy_command(os.environ), _DemoClient.find_installed()
-    folder = _make_demo_folder()
     store = folder / "demo.db"
     recorded = _import_demo_recording(store)
     typer.echo(
@@ -98,11 +98,6 @@ def demo(
     )
 
 
-def _make_demo_folder() -> Path:
-    """Create a folder that is kept, since the output names its files."""
-    return Path(tempfile.mkdtemp(prefix="llmproxy-demo-"))
-
-
 def _print_flushed(text: str) -> None:
     typer.echo(text, nl=False)
     sys.stdout.flush()
@@ -119,8 +114,10 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
     adopted = convert_exchanges(vcr.read(source), _CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
     with open_store(store, writable=True, now=time.time) as database:
+        database.begin_writing(_CASSETTE, 1, exclusive=True, holder="llmproxy demo")
         for interaction in found:
             database.add_interaction(interaction, supersede=False)
+        database.end_writing(_CASSETTE, 1, "llmproxy demo", clean=True)
     tokens = sum((each.usage.input or 0) + (each.usage.output or 0) for each in found)
     cost = sum_if_all_known(compute_cost(each.provider, each.model, each.usage) for each in found)
     return _RecordedTotals(len(found), tokens, cost)

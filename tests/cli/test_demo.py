@@ -48,6 +48,7 @@ def test_the_demo_shows_the_main_job_and_commands_that_work(tmp_path: Path) -> N
     assert "the nearest recording (#1) differs at message 1 (user)" in " ".join(out.split())
     assert "llmproxy run --mode record -- <your agent>" in out
     assert "llmproxy run -- <your agent>" in out
+    assert "incomplete" not in out
     assert list((tmp_path / "empty").iterdir()) == []
     for command in ("why --store demo.db", "show 1 --store demo.db"):
         assert f"llmproxy {command}" in out
