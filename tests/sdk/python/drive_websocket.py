@@ -6,7 +6,7 @@ Each line in is {"client", "url", "ca"}; `ca` signs what is met at https, if any
 importing the SDKs takes far longer than speaking through them, so one process holds many.
 
 client: openai-realtime, openai-realtime-async, openai-responses, genai-live, websockets. What each hears is printed, so that two runs
-can be compared; the conversation is the one that tests/mitm/test_websocket_clients.py's upstream expects.
+can be compared; the conversation is the one that tests/sdk/test_websocket_clients.py's upstream expects.
 """
 
 from __future__ import annotations

@@ -9,24 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from wsproto.events import BytesMessage, TextMessage
 
-from llmproxy.errors import RefusedError
-from llmproxy.mitm.http1_parser import Head, parse_head
 from llmproxy.mitm.interception import CERTIFICATE, confdir
-from llmproxy.mitm.websockets import (
-    PIECE,
-    WebSocketUpgradeMiss,
-    WebSocketUpgradeRefused,
-    find_api_key_in_subprotocols,
-    join_websocket_message_parts,
-    raise_if_invalid_upgrade,
-    split_websocket_message,
-)
+from tests.mitm.conftest import certificates  # noqa: F401 - a fixture
 from tests.mitm.rig import Rig, recorded
 from tests.provider.websocket import Gone, Peer, Upstream
-from tests.sdk.environments import ENVIRONMENTS, HERE, NODE, interpreter, prepare
 from tests.support.process import clean_env
+
+from .environments import ENVIRONMENTS, HERE, NODE, interpreter, prepare, starter
 
 SECONDS = 60
 
@@ -125,7 +115,7 @@ class Driver:
 
     def __init__(self, environment: str, folder: Path) -> None:
         self.said = folder / f"{environment}.err"
-        command = [interpreter(environment), str(HERE / "python" / "drive_websocket.py")]
+        command = [starter(environment), str(HERE / "python" / "drive_websocket.py")]
         with self.said.open("wb") as err:
             pipe = subprocess.PIPE
             self.popen = subprocess.Popen(
@@ -221,68 +211,3 @@ def test_a_client_hears_in_replay_what_it_heard_live(drive: Drive, environment: 
     assert kept.response.ending == "complete"
     if client != "websockets":
         assert kept.usage.input
-
-
-GOOD = {
-    "Host": "x",
-    "Upgrade": "websocket",
-    "Connection": "Upgrade",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
-}
-
-
-def head(line: str = "GET /v1/realtime HTTP/1.1", **changed: str | None) -> Head:
-    """Parse an upgrade's head; `_` stands for `-`, None leaves a field out."""
-    fields = GOOD | {name.replace("_", "-"): value for name, value in changed.items()}
-    lines = [line, *(f"{name}: {value}" for name, value in fields.items() if value is not None)]
-    return parse_head(("\r\n".join(lines) + "\r\n\r\n").encode())
-
-
-def test_an_upgrade_may_pass() -> None:
-    """As RFC 6455 section 4.1 has it."""
-    raise_if_invalid_upgrade(head())
-
-
-@pytest.mark.parametrize("bad", [
-    head("POST /v1/realtime HTTP/1.1"), head("GET /v1/realtime HTTP/1.0"), head(Sec_WebSocket_Version="8"),
-    head(Sec_WebSocket_Version=None), head(Sec_WebSocket_Key=None), head(Content_Length="3"),
-    head(Transfer_Encoding="chunked"),
-])  # fmt: skip
-def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
-    """Each of these would be a raw tunnel, or a request that two readers understand differently."""
-    with pytest.raises(RefusedError, match="no upgrade to a WebSocket"):
-        raise_if_invalid_upgrade(bad)
-
-
-def test_refusals_let_clients_fall_back() -> None:
-    """426 is the one status on which Codex goes over to HTTP at once."""
-    assert (WebSocketUpgradeRefused.status, WebSocketUpgradeMiss.status, WebSocketUpgradeMiss.code) == (
-        426,
-        426,
-        "llmproxy_cache_miss",
-    )
-
-
-@pytest.mark.parametrize(("offered", "key"), [
-    ("realtime, openai-insecure-api-key.ek_123, openai-beta.realtime-v1", "ek_123"),
-    ("openai-insecure-api-key.sk-a.b", "sk-a.b"),
-    ("realtime", None),
-    (None, None),
-])  # fmt: skip
-def test_a_browsers_key_is_found(offered: str | None, key: str | None) -> None:
-    """It cannot set headers, so the key stands among the subprotocols."""
-    assert find_api_key_in_subprotocols(head(Sec_WebSocket_Protocol=offered)) == key
-
-
-@pytest.mark.parametrize("data", ["", b"", "short", b"short", "ü" * (PIECE + 1), b"x" * (3 * PIECE)])
-def test_pieces_make_the_message(data: str | bytes) -> None:
-    """All of one kind, none too long, and only the last one ends the message."""
-    found = split_websocket_message(data)
-    assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
-    parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
-    assert join_websocket_message_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data
-    assert max(map(len, parts)) <= PIECE
-    assert [piece.message_finished for piece in found if isinstance(piece, (TextMessage, BytesMessage))] == [False] * (
-        len(found) - 1
-    ) + [True]
