@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import finish
 from tests.support.process import ROOT
-from tests.support.pytest_run import run
+from tests.support.pytest_run import at, run
 
 _FILE = re.compile(r"^```\w+ example ([\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PAGES = (*(ROOT / "docs").glob("*.md"), ROOT / "README.md")
@@ -29,19 +28,6 @@ def steps() -> list[Step]:
     ]
 
 
-TWICE = """
-import os, sys, pytest
-code = pytest.main([*sys.argv[1:], "--llmproxy-mode", "record"])
-for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
-    del os.environ[name]
-print("REPLAYED", flush=True)
-for name in [name for name in sys.modules if name == "app" or name.startswith("test_")]:
-    del sys.modules[name]
-sys.exit(code or pytest.main([*sys.argv[1:], "--llmproxy-mode", "replay"]))
-"""
-"""Both runs in one process: importing an SDK takes longer than all the rest of a run."""
-
-
 @pytest.mark.slow
 def test_every_file_runs_and_replays(tmp_path: Path) -> None:
     """With nothing but pytest and an SDK."""
@@ -49,11 +35,10 @@ def test_every_file_runs_and_replays(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, "utf-8")
     tests = 1 + sum(len(re.findall(r"^ *(?:async )?def test_", text, re.MULTILINE)) for text in FILES.values())
     with Provider(steps(), ordered=False) as provider:
-        env: dict[str, Any] = {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-mine"}
-        (tmp_path / "twice.py").write_text(TWICE)
-        done = run(tmp_path, script="twice.py", **env)
-        recorded, _, replayed = done.stdout.str().partition("REPLAYED")
-    assert done.ret == 0, done.stdout.str()
+        made = run(tmp_path, "--llmproxy-mode", "record", **at(provider))
+    done = run(tmp_path, "--llmproxy-mode", "replay")
+    recorded, replayed = made.stdout.str(), done.stdout.str()
+    assert (made.ret, done.ret) == (0, 0), recorded + replayed
     assert re.search(rf"^{tests} tests: 0 hits, 0 misses, [0-9]+ recorded", recorded, re.MULTILINE)
     assert re.search(
         rf"^{tests} tests: [0-9]+ hits \(1 bound: order.id\), 0 misses, 0 recorded", replayed, re.MULTILINE

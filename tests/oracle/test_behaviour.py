@@ -23,7 +23,7 @@ from tests.oracle.product import Books, history, judge, judge_history, seen, sto
 from tests.oracle.rows import Clerk, Shape, claim_created, claim_rows, in_view, is_there, was_created
 from tests.oracle.truth import holds, in_sight, think_of
 
-RUNS = int(os.environ.get("ORACLE_RUNS", "300"))
+RUNS = int(os.environ.get("ORACLE_RUNS", "160"))
 """How many agents; `scripts/lab/oracle` asks for thousands."""
 FIRST = int(os.environ.get("ORACLE_FIRST", "0"))
 ASSERTIONS = 12

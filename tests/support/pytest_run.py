@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -44,16 +43,10 @@ def at(provider: Provider) -> dict[str, Any]:
     return {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-mine"}
 
 
-def run(
-    folder: Path, *words: str, python: str = "", plugin: bool = True, script: str = "", **env: str
-) -> pytest.RunResult:
-    """Run pytest in a folder, or a script that does; its output goes to files. With `python` or `script` in a process that nothing else began."""
+def run(folder: Path, *words: str, python: str = "", plugin: bool = True, **env: str) -> pytest.RunResult:
+    """Run pytest in a folder; its output goes to files. With `python` in a process that nothing else began."""
     loaded = PLUGIN if plugin else ()
-    begun = (
-        [python or sys.executable, *([script] if script else ["-m", "pytest"])]
-        if python or script
-        else program("pytest")
-    )
+    begun = [python, "-m", "pytest"] if python else program("pytest")
     command = [*begun, *QUICK, *loaded, *words]
     out, err = folder / "out.txt", folder / "err.txt"
     given = clean_env({"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"} | env)

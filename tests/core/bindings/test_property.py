@@ -165,7 +165,7 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
 
 
 Json = Any
-CASES = int(os.environ.get("CASES", "600"))
+CASES = int(os.environ.get("CASES", "300"))
 """In the suite; `CASES=10000 uv run pytest tests/core/bindings/test_property.py` for more."""
 DAYS = [f"2026-11-{day:02}" for day in range(10, 29)]
 FOLDERS = ["/tmp/a", "/srv/b", "/home/kim/work", "/var/data/job", "/data/c d"]

@@ -21,10 +21,11 @@ AGAIN = (
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_features_do_together_what_they_did(tmp_path: Path, dialect: str) -> None:
-    """Each of some 310 combinations and situations: statuses, bytes, what is stored, counted and told."""
-    lines, bases = expected(), Bases(tmp_path)
+    """Each of some 310 combinations and situations, triples in one dialect each: statuses, bytes, what is stored, counted and told."""
+    lines, bases, turn = expected(), Bases(tmp_path), list(DIALECTS).index(dialect)
     cells = [Cell(features, situation, dialect) for features, situation in product(combinations(), SITUATIONS)]
     assert list(lines) == [cell.name for cell in cells]
+    cells = [cell for n, cell in enumerate(cells) if len(cell.features) < 3 or n % len(DIALECTS) == turn]
     found = [f"{cell.name}: {each}" for cell in cells for each in compare(lines[cell.name], cell, observe(cell, bases))]
     assert not found, "\n".join(found[:40]) + f"\n{len(found)} differences" + AGAIN
 

@@ -212,7 +212,7 @@ def test_an_answer_is_served_only_in_the_state_in_which_it_was_given(kind: str, 
     before = dict(zip([each.interaction for each in recorded], _histories(steps, [True] * len(steps)), strict=True))
     with engine(tmp_path / "a.db", Mode.REPLAY) as made:
         assert play(made, steps) == [Played(Decision.REPLAY, each.interaction) for each in recorded]
-    for _ in range(40):
+    for _ in range(20):
         asked = _mutate(rng, steps)
         with engine(tmp_path / "a.db", Mode.REPLAY) as made:
             made.sessions.open_session("default")
@@ -222,8 +222,8 @@ def test_an_answer_is_served_only_in_the_state_in_which_it_was_given(kind: str, 
             covered[each.decision] += 1
             if each.decision is Decision.REPLAY:
                 assert history == before[each.interaction], (step, asked)
-    assert covered[Decision.REPLAY] > 20
-    assert covered[Decision.REFUSE] > 10
+    assert covered[Decision.REPLAY] > 10
+    assert covered[Decision.REFUSE] > 5
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each != "cache"])

@@ -521,7 +521,7 @@ def test_incomplete_recordings_take_their_turn_in_replay(tape: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path, tmp_path: Path) -> None:
+def test_thousands_of_requests_on_one_connection_leave_nothing_behind(tape: Path, tmp_path: Path) -> None:
     """Memory of a connection does not grow with what passed over it, replayed or forwarded; what a session says of its last calls does."""
     import gc
 
@@ -546,15 +546,15 @@ def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path
                 assert c.response().status == 200
 
     with Rig("replay", tape) as rig, rig.client(60) as c:
-        burst(c, 1000, chat("hi"), 50)
+        burst(c, 500, chat("hi"), 50)
         rig.wait_idle()
         rig.outcomes.clear()
         before = settled(rig)
-        burst(c, 9000, chat("hi"), 50)
+        burst(c, 3000, chat("hi"), 50)
         rig.wait_idle()
-        assert len(rig.outcomes) == 9000
+        assert len(rig.outcomes) == 3000
         rig.outcomes.clear()
-        assert settled(rig) - before < 1000
+        assert settled(rig) - before < 400
     p = Provider(Script((Step(json_answer({}), times=None),)))
     with connected(p, "passthrough", tmp_path / "x.db") as (rig, c):
         for number in (50, 300):
