@@ -54,11 +54,11 @@ def make_addon() -> object:
     if str(beside) not in sys.path:
         sys.path.append(str(beside))
     try:
-        from llmproxy.mitm.addon import RecordReplay
+        from llmproxy.mitm.addon import MitmdumpAddon
     except ImportError as error:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor} in {sys.prefix}"
         exit_with_hint(f"it cannot be loaded into {python}: {error}", beside)
-    return RecordReplay()
+    return MitmdumpAddon()
 
 
 addons = [make_addon()]

@@ -1,7 +1,7 @@
 """Commands suggested in messages: each works when typed exactly as printed.
 
 No other text of the product names a command that reads or writes recordings: tests/test_advice.py reads every string
-and lists the few exceptions. `core` creates no `ProxyStartCommand`: the code that starts the proxy passes one in.
+and lists the few exceptions. `core` creates no `ProxyStartCommandLine`: the code that starts the proxy passes one in.
 
 On an index this package is `llmproxy-replay`. Installed from a clone, a wheel or a repository it is named with that
 place (PEP 508's ` @ `), read from the installer's record (PEP 610): the command works, and installs the same version.
@@ -36,7 +36,7 @@ _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "allow_live", 
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyStartCommand:
+class ProxyStartCommandLine:
     """The command that started the proxy, without mode, cassette and store, which each suggestion sets."""
 
     start: str = "llmproxy start"
@@ -92,7 +92,7 @@ class ProxyStartCommand:
         words = [stop, before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
-    def for_other_command(self, start: str, rest: str = " -- COMMAND") -> ProxyStartCommand:
+    def for_other_command(self, start: str, rest: str = " -- COMMAND") -> ProxyStartCommandLine:
         options = tuple(x for x in self.options if x[0] not in _OF_ONE)
         return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False, page="")
 
@@ -110,7 +110,7 @@ class ProxyStartCommand:
             return ""
         return self.for_other_command(start, rest).command("", cassette, store=store)
 
-    def without_mcp_servers(self) -> ProxyStartCommand | None:
+    def without_mcp_servers(self) -> ProxyStartCommandLine | None:
         """Return the command without MCP servers; None if `run` did not start it, or the option was given."""
         if self.start.split()[:2] != ["llmproxy", "run"] or "--mcp-config" in self.start:
             return None
@@ -200,7 +200,7 @@ def build_pip_requirement(noted: str, *extras: str) -> str:
     return f"{named} @ {where}" if (where := find_reinstall_url(noted)) else named
 
 
-def describe_version_upgrade(noted: str | None = None) -> str:
+def describe_llmproxy_upgrade(noted: str | None = None) -> str:
     """Describe how to install a version newer than the installed one; `noted`: its `direct_url.json`."""
     noted = _read_direct_url_text() if noted is None else noted
     if not find_reinstall_url(noted):

@@ -20,7 +20,7 @@ def format_count(many: int, one: str, plural: str = "") -> str:
     return f"{many:,} {one if many == 1 else plural or one + 's'}"
 
 
-def format_occurrences(number: int) -> str:
+def format_times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 

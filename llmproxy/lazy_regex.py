@@ -38,7 +38,7 @@ def late(text: Any, flags: int = 0) -> Any:
     return _LazyPattern(text, flags)
 
 
-class RustPattern:
+class LazyRegex:
     """An expression in Rust's syntax; `holds` returns whether it matches anywhere in ASCII bytes.
 
     One pass for any number of words: 1.5 ms for a megabyte, and 15 us if a literal text is required; `bytes.find` of

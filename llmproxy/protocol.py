@@ -159,7 +159,7 @@ AGENT = "agent"
 DEFAULT_SESSION = "default"
 
 
-def format_cassette_sample(cassette: str, sample: int) -> str:
+def format_sample_name(cassette: str, sample: int) -> str:
     """Return the name of a sample of a cassette, or of a run's user: ``weather``, ``weather~2``."""
     return cassette if sample == 1 else f"{cassette}~{sample}"
 

@@ -54,7 +54,7 @@ def strip_secrets_from_url(url: str) -> str:
     return f"postgresql://{user}{where}{parts.path}" + (f"?{query}" if query else "")
 
 
-def register_store_server(url: str, env: Mapping[str, str]) -> Path:
+def register_postgres_store_url(url: str, env: Mapping[str, str]) -> Path:
     """Register a server and return its copy's path; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError."""
     said = strip_secrets_from_url(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
@@ -63,29 +63,29 @@ def register_store_server(url: str, env: Mapping[str, str]) -> Path:
     return copy
 
 
-def find_store_server_by_copy(path: Path | str) -> ServerStoreAddress | None:
+def find_postgres_of_local_copy(path: Path | str) -> ServerStoreAddress | None:
     """Return the server whose copy is at a path; None for a file or a server that is not registered."""
     return _known.get(Path(path))
 
 
 def format_store_location(path: Path | str) -> str:
-    server = find_store_server_by_copy(path)
+    server = find_postgres_of_local_copy(path)
     return str(path) if server is None else server.shown
 
 
 def ensure_copy_folder(path: Path) -> None:
     """Create the folder of a server's copy and journal; no folder is created for a file. Raises OSError."""
-    if find_store_server_by_copy(path) is not None:
+    if find_postgres_of_local_copy(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def require_store_in_file(option: str, path: Path) -> None:
     """Raise SettingsError if an operation that needs a store in a file gets a server's store."""
-    if find_store_server_by_copy(path) is not None:
+    if find_postgres_of_local_copy(path) is not None:
         msg = f"{option} needs a store in a file; this one is {format_store_location(path)}."
         raise SettingsError(msg, hint="llmproxy pull NAME brings a cassette of it into a file.")
 
 
 def store_exists(path: Path) -> bool:
     """Return whether there is a store to open; always true for a server's, which is not contacted."""
-    return find_store_server_by_copy(path) is not None or path.exists()
+    return find_postgres_of_local_copy(path) is not None or path.exists()

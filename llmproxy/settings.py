@@ -24,7 +24,7 @@ from llmproxy import parsers, protocol
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import VCR_MODES, BindableValues, Channel, Exhausted, Mode, UnknownToolPolicy, Update
-from llmproxy.server_store_copies import find_store_server_by_copy, is_postgres_url, register_store_server
+from llmproxy.server_store_copies import find_postgres_of_local_copy, is_postgres_url, register_postgres_store_url
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -377,7 +377,7 @@ def convert_listen_to_connect_host(host: str) -> str:
 
 def format_shown_path(path: Path) -> str:
     """Return a path as typed in the current folder."""
-    if (server := find_store_server_by_copy(path)) is not None:
+    if (server := find_postgres_of_local_copy(path)) is not None:
         return server.shown
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
@@ -492,7 +492,7 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
         if name == "store":
             typed = str(given.value)
             return (
-                register_store_server(typed, env)
+                register_postgres_store_url(typed, env)
                 if is_postgres_url(typed)
                 else given.folder / parsers.parse_path_setting(given.value)
             )
@@ -569,7 +569,7 @@ def _tool_table(path: Path) -> Mapping[str, object] | None:
 HIDDEN = "(set)"
 
 
-def format_value(value: object) -> str:
+def format_setting_value(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

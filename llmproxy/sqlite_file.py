@@ -132,7 +132,7 @@ class OverwriteAwareConnection(sqlite3.Connection):
             _close_descriptor_when_unused(raw)
 
 
-def open_connection(path: Path, query: str, *, timeout: float) -> OverwriteAwareConnection:
+def open_sqlite_connection(path: Path, query: str, *, timeout: float) -> OverwriteAwareConnection:
     """Open `path` with SQLite's URI parameters `query` (``mode=ro``), in autocommit.
 
     `timeout`: seconds that a statement waits for another process's write. Raises sqlite3.Error.
@@ -149,7 +149,7 @@ def open_connection(path: Path, query: str, *, timeout: float) -> OverwriteAware
     return made
 
 
-def read_database_file_state(path: Path) -> DatabaseFileState:
+def classify_database_file(path: Path) -> DatabaseFileState:
     """Return the state of `path` without changing or creating anything. Raises sqlite3.Error: unreadable or damaged.
 
     It takes no lock, unless the file looks invalid: it may be in the middle of its first commit.
@@ -187,7 +187,7 @@ def read_database_file_state(path: Path) -> DatabaseFileState:
 def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
     """Return the page count that SQLite reports for `path` with `query`. Raises sqlite3.DatabaseError."""
     try:
-        with closing(open_connection(path, query, timeout=timeout)) as conn:
+        with closing(open_sqlite_connection(path, query, timeout=timeout)) as conn:
             return int(conn.execute("PRAGMA page_count").fetchone()[0])
     except UnicodeDecodeError as error:  # SQLite's message quotes damaged text, which Python cannot decode
         damaged = sqlite3.DatabaseError("its schema is no text")
@@ -195,17 +195,17 @@ def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
         raise damaged from error
 
 
-def is_database(path: Path) -> bool:
+def is_sqlite_database_file(path: Path) -> bool:
     """Return whether a file is an SQLite database, damaged or not: it must not be opened with `open`. Never raises."""
     try:
-        return read_database_file_state(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
+        return classify_database_file(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
     except sqlite3.Error as error:
         return get_sqlite_primary_code(error) in DAMAGED
 
 
 def passes_quick_check(path: Path) -> bool:
     try:
-        with closing(open_connection(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
+        with closing(open_sqlite_connection(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
             return bool(conn.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
     except (sqlite3.Error, UnicodeDecodeError):  # as in `_query_page_count`
         return False

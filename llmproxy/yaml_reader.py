@@ -62,7 +62,7 @@ class YamlPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class YamlProblem:
     """An error, or a warning about a doubtful value."""
 
     place: YamlPlace | None
@@ -78,7 +78,7 @@ class Problem:
 
 
 class SuiteProblems(SuiteError):
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[YamlProblem]) -> None:
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
@@ -88,16 +88,16 @@ class SuiteProblems(SuiteError):
 
 class Problems:
     def __init__(self) -> None:
-        self._seen: dict[Problem, None] = {}
+        self._seen: dict[YamlProblem, None] = {}
 
     def add(self, place: YamlPlace | None, message: str, hint: str = "", code: str = "") -> None:
-        self._seen[Problem(place, message, hint, code)] = None
+        self._seen[YamlProblem(place, message, hint, code)] = None
 
     def raise_if_any(self) -> None:
         if self._seen:
             raise SuiteProblems(self)
 
-    def __iter__(self) -> Iterator[Problem]:
+    def __iter__(self) -> Iterator[YamlProblem]:
         found = list(self._seen)
         files = {name: i for i, name in reversed([*enumerate(p.place.file for p in found if p.place)])}
         return iter(sorted(found, key=lambda p: (files.get(p.place.file, 0), *p.place[1:]) if p.place else (-1, 0, 0)))
@@ -127,7 +127,7 @@ class Map(dict[str, Any]):
         return copy
 
 
-class List(list[Any]):
+class YamlList(list[Any]):
     __slots__ = ("items_at", "place")
 
     def __init__(self, place: YamlPlace) -> None:
@@ -146,7 +146,7 @@ def get_yaml_place(node: object, member: Hashable = None, *, key: bool = False) 
         if isinstance(member, str) and member in node.values_at:
             return node.keys_at[member] if key else node.values_at[member]
         return node.place
-    if isinstance(node, List):
+    if isinstance(node, YamlList):
         return node.items_at[member] if isinstance(member, int) and 0 <= member < len(node.items_at) else node.place
     return None
 
@@ -250,7 +250,7 @@ def parse_single_yaml_document(
 
 def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:
     """Return a value as plain dicts and lists without places; aliases keep sharing their values."""
-    if not isinstance(value, Map | List):
+    if not isinstance(value, Map | YamlList):
         return value
     known = {} if known is None else known
     if (made := known.get(id(value))) is None:
@@ -362,8 +362,8 @@ class _ValueBuilder:
             raise self.halt(event, said, "split it")
         return made
 
-    def sequence(self, event: Any, depth: int) -> List:
-        made = List(self.place(event))
+    def sequence(self, event: Any, depth: int) -> YamlList:
+        made = YamlList(self.place(event))
         for each in self.events:
             if isinstance(each, yaml.SequenceEndEvent):
                 break
@@ -405,7 +405,7 @@ class _ValueBuilder:
 
     def apply_merge_key(self, made: Map, value: object, place: YamlPlace) -> None:
         """Add members missing here from merged mappings; the first mapping with a key wins."""
-        for other in value if isinstance(value, List) else [value]:
+        for other in value if isinstance(value, YamlList) else [value]:
             if not isinstance(other, Map):
                 self.problems.add(place, "`<<` merges mappings, and this is none", "write `<<: *name`")
                 continue

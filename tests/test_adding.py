@@ -28,7 +28,7 @@ DIALECT_OPERATION = """\
     "/murmur": Operation("murmur", stream_default=True),
 """
 DIALECT_ROW = """\
-    LazyDialect("murmur", operations=("murmur",)),
+    DialectSummary("murmur", operations=("murmur",)),
 """
 DIALECT = '''
 """Murmurs: lines of what is heard."""
@@ -98,7 +98,7 @@ REPORT_ROW = """\
 MATCHER = '''
 
 @register_matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
-def is_shout(operand: object, seen: ValueToMatch) -> Match:
+def is_shout(operand: object, seen: ValueToCheck) -> Match:
     """Return whether a text shouts."""
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
@@ -189,7 +189,7 @@ CHANGES: dict[str, list[Change]] = {
     "a provider": [Change("core/providers/provider_table.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
         Change("core/providers/provider_table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
-        Change("core/dialects/dialect_table.py", DIALECT_ROW, 'LazyDialect("ollama"'),
+        Change("core/dialects/dialect_table.py", DIALECT_ROW, 'DialectSummary("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],
     "a format of recordings": [
@@ -198,7 +198,7 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "an interceptor": [
         Change("core/engine/engine.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"),
-        Change("core/engine/engine.py", "    StampFeature,\n", "PartlyLiveFeature,"),
+        Change("core/engine/engine.py", "    StampFeature,\n", "PartlyLiveSessionsFeature,"),
         Change("core/engine/stamping.py", INTERCEPTOR),
     ],
     "a report of tests": [
@@ -312,7 +312,7 @@ def test_a_provider_is_a_row(grown: Grown, tmp_path: Path) -> None:
     asked = """
 import json
 from llmproxy.core.providers.routing import route, route_by_host
-from llmproxy.scenario.models.route_via_proxy import route_model as models
+from llmproxy.scenario.models.route_via_proxy import build_litellm_proxy_kwargs as models
 from llmproxy.trace.reading.decoded_exchange import map_to_otel_provider_name
 by_prefix = route("/acme/v1/chat/completions", (), {})
 by_host = route_by_host("https", "api.acme.example", 443, "/v1/chat/completions", {})
@@ -342,8 +342,8 @@ def test_a_dialect_is_a_file_and_its_rows(grown: Grown, tmp_path: Path) -> None:
     endings = """
 import sys, time
 from pathlib import Path
-from llmproxy.core.store.file.store import FileStore
-with FileStore.open(Path(sys.argv[1]), writable=False, now=time.time) as store:
+from llmproxy.core.store.file.store import SqliteCassetteStore
+with SqliteCassetteStore.open(Path(sys.argv[1]), writable=False, now=time.time) as store:
     print(*(each.response.ending.name for each in store.iter_interactions("default")))
 """
     assert grown.python(endings, str(store)).split() == ["COMPLETE", "UNTERMINATED"]
@@ -429,7 +429,7 @@ def test_an_option_of_run_is_a_row(grown: Grown) -> None:
     said = {name: grown.run("llmproxy", *name.split(), "--help").stdout for name in ("run", "replay", "mcp serve")}
     found = {name: "--label TEXT" in text for name, text in said.items()}
     assert found == {"run": True, "replay": True, "mcp serve": False}
-    typed = "from llmproxy.cli.parts.options import *; print(RunArguments({}, (), RunOptions(label='a b')).run_command_prefix)"
+    typed = "from llmproxy.cli.parts.options import *; print(RunArguments({}, (), RunCommandOptions(label='a b')).run_command_prefix)"
     assert grown.python(typed) == "llmproxy run --label 'a b'\n"
 
 

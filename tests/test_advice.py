@@ -2,7 +2,7 @@
 
 A text that names ``llmproxy why`` without the store, or ``llmproxy start`` without the upstream, does something else than it says when it is
 typed: it looks into another store, or sends a gateway's key to the provider's public host.
-`advice.format_command` keeps the store, `advice.ProxyStartCommand` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
+`advice.format_command` keeps the store, `advice.ProxyStartCommandLine` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
 nothing to keep.
 """
 
@@ -24,18 +24,18 @@ from llmproxy.advice import (
     EXTRAS,
     LONGEST,
     NAME,
-    ProxyStartCommand,
+    ProxyStartCommandLine,
     build_missing_extra_error,
     build_pip_requirement,
     choose_install_command,
-    describe_version_upgrade,
+    describe_llmproxy_upgrade,
     find_reinstall_url,
     format_command,
     format_store_option,
 )
 from llmproxy.cli import COMMANDS
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
-from llmproxy.mitm.serve import build_start_command
+from llmproxy.mitm.serve import build_proxy_restart_command
 from llmproxy.settings import Loaded, list_setting_options, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
@@ -64,13 +64,13 @@ BY_HAND = {
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",
-    "cli/parts/options.py": "the name of the command that `ProxyStartCommand` completes",
+    "cli/parts/options.py": "the name of the command that `ProxyStartCommandLine` completes",
     "cli/parts/import_files.py": "who holds the store while it writes",
     "cli/rerecord.py": "who holds the store while it writes",
-    "cli/replay.py": "the name of the command, in a refusal and before `ProxyStartCommand`",
+    "cli/replay.py": "the name of the command, in a refusal and before `ProxyStartCommandLine`",
     "cli/learn.py": "the name of the command that starts a proxy",
     "cli/run.py": "an example with another model",
-    "cli/parts/run_ending.py": "the name of the command that `ProxyStartCommand` completes, and what the command never used",
+    "cli/parts/run_ending.py": "the name of the command that `ProxyStartCommandLine` completes, and what the command never used",
     "cli/parts/session_setup.py": "the name of the command around this one, and an option for either",
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
@@ -117,7 +117,7 @@ def found() -> dict[str, list[str]]:
 
 
 def test_no_command_is_printed_that_forgets_what_was_typed() -> None:
-    """A new text with a command in it is made by `format_command` or `ProxyStartCommand`, or says here why it keeps nothing."""
+    """A new text with a command in it is made by `format_command` or `ProxyStartCommandLine`, or says here why it keeps nothing."""
     assert {name: lines for name, lines in found().items() if name not in BY_HAND} == {}
 
 
@@ -153,7 +153,7 @@ def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
 
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     """It has a proxy of its own: upstream, folder and rules are kept, the address is not."""
-    again = ProxyStartCommand(
+    again = ProxyStartCommandLine(
         options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c"))
     )
     typed = again.for_other_command("llmproxy learn x").command("", store="s.db")
@@ -171,7 +171,7 @@ def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
 def test_changes_are_listed_of_the_command_that_was_typed(started_by: str, typed: str) -> None:
     """Its options are kept; a test of the npm package has a cassette of its own, which no other session may hold."""
     loaded = load({"port": "0", "allow_live": True, "cassette_dir": "d"}, {}, Path.cwd())
-    again = build_start_command(loaded, {"LLMPROXY_STARTED_BY": started_by})
+    again = build_proxy_restart_command(loaded, {"LLMPROXY_STARTED_BY": started_by})
     assert again.format_changes_command("c", "llmproxy.db") == typed
 
 
@@ -256,7 +256,7 @@ def test_a_command_typed_as_printed_starts_the_same_proxy(
     loaded = load(FLAGS if name is None else {name: FLAGS[name]}, {}, tmp_path)
     settings = loaded.settings
     store = str(settings.store.relative_to(tmp_path))
-    printed = build_start_command(loaded, {}).command("auto", settings.cassette, store=store)
+    printed = build_proxy_restart_command(loaded, {}).command("auto", settings.cassette, store=store)
     words = shlex.split(printed.partition("; ")[2] or printed)  # the running one is ended first
     assert words[:4] == ["llmproxy", "start", "--mode", "auto"]
     same(loaded, load(parse(words[2:]), {}, tmp_path))
@@ -274,7 +274,7 @@ def test_from_the_environment_too(chosen: dict[str, None]) -> None:
     if {"LLMPROXY_QUIET", "LLMPROXY_VERBOSE"} <= set(env):
         del env["LLMPROXY_QUIET"]
     loaded = load({}, env, Path.cwd())
-    typed = build_start_command(loaded, env).command("auto")
+    typed = build_proxy_restart_command(loaded, env).command("auto")
     words = shlex.split(typed.partition("; ")[2] or typed)
     same(loaded, load(parse(words[2:]), {}, Path.cwd()), "cassette", "store")
 
@@ -283,7 +283,7 @@ def test_a_gateway_that_a_variable_names_is_kept_by_that_variable() -> None:
     """Its key must never go to the public host; a password in the address is not printed, and the command then fails instead."""
     env = {"OPENAI_BASE_URL": "https://gw.corp/v1", "ANTHROPIC_BASE_URL": "https://me:hunter2@gw.corp/a b"}
     loaded = add_env_upstreams(load({}, {}, Path.cwd()), env)
-    assert build_start_command(loaded, env).command("record") == (
+    assert build_proxy_restart_command(loaded, env).command("record") == (
         "llmproxy stop --url http://127.0.0.1:8080; OPENAI_BASE_URL=https://gw.corp/v1 ANTHROPIC_BASE_URL='https://USER:PASSWORD@gw.corp/a b' llmproxy start --mode record"
     )
 
@@ -296,10 +296,10 @@ def test_what_another_command_started_is_started_by_that_again() -> None:
         "LLMPROXY_SPEED": "1",
     }
     loaded = add_env_upstreams(load({"port": "0", "upstream": ["a=http://a/v1"]}, env, Path.cwd()), env)
-    assert build_start_command(loaded, env).command("auto", "c") == (
+    assert build_proxy_restart_command(loaded, env).command("auto", "c") == (
         "llmproxy run --intercept --mode auto --cassette c --upstream a=http://a/v1 -- COMMAND"
     )
-    spawned = build_start_command(loaded, env | {"LLMPROXY_STARTED_BY": ""})
+    spawned = build_proxy_restart_command(loaded, env | {"LLMPROXY_STARTED_BY": ""})
     assert spawned.command("auto") == "llmproxy start --mode auto --upstream a=http://a/v1"
 
 
@@ -314,7 +314,7 @@ def test_a_page_is_named_where_its_proxy_goes_on_and_its_port_is_freed_first(
     typed: dict[str, str], env: dict[str, str], page: str, tmp_path: Path
 ) -> None:
     """A proxy that somebody started, at its port, which the next one needs; what starts proxies of its own, such as the demo, ends them."""
-    again = build_start_command(load(typed, {}, tmp_path), env)
+    again = build_proxy_restart_command(load(typed, {}, tmp_path), env)
     assert again.page == page
     stop = f"llmproxy stop --url {page[:-1]}; " if page else ""
     assert again.command("auto").startswith(f"{stop}{again.start} --mode auto")
@@ -324,7 +324,7 @@ def test_a_page_is_named_where_its_proxy_goes_on_and_its_port_is_freed_first(
 def test_inside_mitmproxy_options_are_set() -> None:
     """There is no `llmproxy start` there."""
     options = (("upstream", "a=http://a/v1"), ("forward", True))
-    again = ProxyStartCommand('mitmdump -s "$(llmproxy addon)"', "", options, in_mitmproxy=True)
+    again = ProxyStartCommandLine('mitmdump -s "$(llmproxy addon)"', "", options, in_mitmproxy=True)
     assert again.command("auto", "a b") == (
         "mitmdump -s \"$(llmproxy addon)\" --set llmproxy_mode=auto --set 'llmproxy_cassette=a b'"
         " --set llmproxy_upstream=a=http://a/v1 --set llmproxy_forward=true"
@@ -333,13 +333,13 @@ def test_inside_mitmproxy_options_are_set() -> None:
 
 def test_upstreams_of_a_session_are_named() -> None:
     """They were told to the session, and the proxy does not know them."""
-    command = ProxyStartCommand().command("auto", "c", upstreams={"openai": "https://gw.corp"})
+    command = ProxyStartCommandLine().command("auto", "c", upstreams={"openai": "https://gw.corp"})
     assert command == "llmproxy start --mode auto --cassette c --upstream openai=https://gw.corp"
 
 
 def test_a_command_is_whole_or_says_that_it_is_not() -> None:
     """Cut in the middle of a gateway's name it would run, with another host."""
-    again = ProxyStartCommand(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
+    again = ProxyStartCommandLine(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
     assert len(again.command("auto")) < LONGEST
     assert "... (and the options that it runs with" in again.command("auto")
     assert format_store_option("llmproxy.db") == ""
@@ -361,7 +361,7 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
     for each in (clone, tmp_path / "x.whl"):
         assert build_pip_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
     typed = f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
-    assert describe_version_upgrade(noted(clone.as_uri())).endswith(typed)
+    assert describe_llmproxy_upgrade(noted(clone.as_uri())).endswith(typed)
 
 
 def test_a_repository_is_named_with_its_revision() -> None:
@@ -377,7 +377,7 @@ def test_a_repository_is_named_with_its_revision() -> None:
 def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     """From an index, a file that is gone, a URL with a password."""
     assert build_pip_requirement(told, "proxy") == f"{NAME}[proxy]"
-    assert describe_version_upgrade(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
+    assert describe_llmproxy_upgrade(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
 
 
 @pytest.mark.parametrize(("prefix", "installer", "editable", "typed"), [

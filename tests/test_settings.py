@@ -20,7 +20,7 @@ from llmproxy.settings import (
     SettingLayer,
     Settings,
     SettingSource,
-    format_value,
+    format_setting_value,
     list_setting_options,
     load,
 )
@@ -200,9 +200,11 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
     rules = load({}, {}, project(tmp_path, table)).settings.normalize
     assert rules.ignore == ("$.user",)
     assert rules.scrub == (KeyScrubPattern(pattern=r"\d+", placeholder="N"),)
-    assert format_value(rules) == json.dumps({"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]})
-    assert format_value(Normalize(scrub=(KeyScrubPattern("a"),))) == '{"scrub": [{"pattern": "a"}]}'
-    assert format_value(Normalize()) == ""
+    assert format_setting_value(rules) == json.dumps(
+        {"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]}
+    )
+    assert format_setting_value(Normalize(scrub=(KeyScrubPattern("a"),))) == '{"scrub": [{"pattern": "a"}]}'
+    assert format_setting_value(Normalize()) == ""
 
 
 def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> None:

@@ -24,18 +24,18 @@ from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.journal import Journal, read_ids_used_last_run, read_misses
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
 from llmproxy.sqlite_file import (
     DatabaseFileState,
+    classify_database_file,
     copy_raw_database_file,
-    open_connection,
-    read_database_file_state,
+    open_sqlite_connection,
     read_head_of_non_database,
     sidecar_path,
 )
@@ -98,7 +98,7 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
     path = tmp_path / "a b%20?#ü.db"
     make(path)
     before = look(tmp_path) if state is not DatabaseFileState.FOLDER else None
-    assert read_database_file_state(path) is state
+    assert classify_database_file(path) is state
     assert before is None or look(tmp_path) == before
 
 
@@ -110,7 +110,7 @@ def test_a_damaged_database_is_not_taken_for_another_file(tmp_path: Path) -> Non
     for damaged in (whole[:1500], whole.replace(b"CREATE TABLE", b"CREATE\xddTABLE", 1)):
         path.write_bytes(damaged)
         with pytest.raises(sqlite3.DatabaseError) as raised:
-            read_database_file_state(path)
+            classify_database_file(path)
         assert raised.value.sqlite_errorcode == sqlite3.SQLITE_CORRUPT
         assert not sqlite_file.passes_quick_check(path)
 
@@ -181,7 +181,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def recorder(path: Path) -> Iterator[Store]:
-    with FileStore.open(path, writable=True, now=time.time) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=time.time) as store:
         store.add_interaction(chat(), supersede=False)
         store.add_interaction(chat("And now?"), supersede=False)
         journal = Journal.open(Path(f"{path}.state.db"), time.time)
@@ -252,7 +252,7 @@ def test_no_command_disturbs_a_living_recorder(command: str, path: Path, recorde
 
 def engine(mode: Mode, path: Path) -> None:
     journal = Journal.open(Path(f"{path}.state.db"), time.time)
-    config = Config(mode=mode, store=path, cassette_dir=path.parent / "kept")
+    config = EngineConfig(mode=mode, store=path, cassette_dir=path.parent / "kept")
     made = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
     made.sessions.open_session("default")
     made.notes()
@@ -263,7 +263,7 @@ def engine(mode: Mode, path: Path) -> None:
 
 
 def cassettes(path: Path) -> None:
-    with FileStore.open(path, writable=True, now=time.time) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=time.time) as store:
         kept = CassetteDir(path.parent / "kept", now=time.time)
         kept.save_cassette(store, "default")
         kept.load_into(store, rules=Rules())
@@ -277,7 +277,7 @@ def crashed_copy(path: Path) -> None:
 OPENERS: dict[str, Callable[[Path], object]] = {
     "reader": lambda path: reopened(path).close(),
     "writer": lambda path: reopened(path, writable=True).close(),
-    "peek": read_database_file_state,
+    "peek": classify_database_file,
     "copy": crashed_copy,
     "trace": lambda path: Cassette.from_store(path, cassette="default"),
     "journal": lambda path: (
@@ -375,7 +375,7 @@ def cleaned(path: Path) -> None:
 def test_what_is_acknowledged_is_in_the_file_under_the_path(how: Callable[[Path], None], path: Path) -> None:
     """A recorder whose file is taken away records into the one that lies there then; the lost one is an error."""
     gone = pytest.raises(RecordingError, match="some are gone") if how is removed else nullcontext()
-    with gone, FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with gone, SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         store.add_interaction(interaction(1), supersede=False)
         how(path)
         acknowledged = [store.add_interaction(interaction(n), supersede=False) for n in (2, 3)]
@@ -392,7 +392,7 @@ def test_connections_know_their_file(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real" / "x.db")
-    conn = open_connection(link, "mode=rwc", timeout=1)
+    conn = open_sqlite_connection(link, "mode=rwc", timeout=1)
     conn.execute("CREATE TABLE t (a)")
     conn.switch_to_wal()
     assert conn.is_current()
@@ -406,5 +406,5 @@ def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
     """A pipe gives its reader nothing until somebody writes: a start would hang."""
     pipe = tmp_path / "pipe.db"
     os.mkfifo(pipe)
-    assert read_database_file_state(pipe) is DatabaseFileState.FOREIGN
+    assert classify_database_file(pipe) is DatabaseFileState.FOREIGN
     assert read_head_of_non_database(pipe) == b""

@@ -10,10 +10,10 @@ import pytest
 
 from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start
 from llmproxy.server_store_copies import (
-    find_store_server_by_copy,
+    find_postgres_of_local_copy,
     format_store_location,
     is_postgres_url,
-    register_store_server,
+    register_postgres_store_url,
     strip_secrets_from_url,
 )
 from llmproxy.settings import format_shown_path, load
@@ -35,11 +35,11 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path), "LLMPROXY_STORE": URL}
     store = load({}, env, tmp_path).settings.store
     assert store.is_relative_to(tmp_path)
-    assert store == register_store_server(URL.replace("s3cret%21", "other"), env)
+    assert store == register_postgres_store_url(URL.replace("s3cret%21", "other"), env)
     assert format_store_location(store) == format_shown_path(store) == strip_secrets_from_url(URL)
-    assert find_store_server_by_copy(tmp_path / "llmproxy.db") is None
-    register_store_server(URL, env)
-    server = find_store_server_by_copy(store)
+    assert find_postgres_of_local_copy(tmp_path / "llmproxy.db") is None
+    register_postgres_store_url(URL, env)
+    server = find_postgres_of_local_copy(store)
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}
     assert "s3cret" not in repr(server)

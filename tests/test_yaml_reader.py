@@ -11,10 +11,10 @@ import pytest
 from llmproxy.errors import Exit, SuiteError
 from llmproxy.yaml_reader import (
     MAX_BYTES,
-    List,
     Map,
     Problems,
     SuiteProblems,
+    YamlList,
     YamlPlace,
     find_yaml_place_of_path,
     get_yaml_place,
@@ -211,7 +211,7 @@ def at(line: int, column: int = 1, file: str = "a.yaml") -> YamlPlace:
 
 def tree() -> Map:
     """``tags: [x]`` in lines 2 and 3."""
-    tags, root = List(at(2, 7)), Map(at(2))
+    tags, root = YamlList(at(2, 7)), Map(at(2))
     tags.put("x", at(3, 4))
     root.put("tags", tags, at(2, 1), at(2, 7))
     return root

@@ -14,7 +14,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.settings import HIDDEN, format_value, list_setting_options
+from llmproxy.settings import HIDDEN, format_setting_value, list_setting_options
 
 
 def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
@@ -31,7 +31,7 @@ def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) 
         return
     rows = [("option", "value", "source", "environment")]
     for o in list_setting_options():
-        value = format_value(getattr(loaded.settings, o.name))
+        value = format_setting_value(getattr(loaded.settings, o.name))
         rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", str(loaded.sources[o.name]), o.env))
     typer.echo("\n".join(align_rows(rows)))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from llmproxy.advice import ProxyStartCommand, format_command
+from llmproxy.advice import ProxyStartCommandLine, format_command
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
@@ -26,7 +26,7 @@ from llmproxy.cli.parts.options import (
     load_settings,
 )
 from llmproxy.cli.parts.printing import print_line, to_safe_line
-from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_recordings
+from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_store_or_cassette_dir
 from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.changes.accepted_changes import (
@@ -44,8 +44,8 @@ from llmproxy.core.store.queries import read_accepted_changes, store_accepted_ch
 from llmproxy.errors import Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.json_report import read_report_runs
-from llmproxy.report.request_change_summary import ChangeGroup, ChangeSummary, summarize_change_trials
-from llmproxy.server_store_copies import find_store_server_by_copy, store_exists
+from llmproxy.report.request_change_summary import ChangedRequestsReport, ChangeGroup, summarize_change_trials
+from llmproxy.server_store_copies import find_postgres_of_local_copy, store_exists
 from llmproxy.settings import Loaded, format_shown_path
 
 
@@ -90,7 +90,7 @@ def changes(
             forget_interrupted_trials_served_recordings(store, since)
         folder, found = loaded.settings.cassette_dir, summarize_change_trials(store, since, loaded.settings.cassette)
         rest, typed = f" -- {shlex.join(asked.command)}", loaded.list_typed(environment=False)
-        again = ProxyStartCommand(asked.run_command_prefix, rest, typed)
+        again = ProxyStartCommandLine(asked.run_command_prefix, rest, typed)
         record = again.command("auto", loaded.settings.cassette, store=format_shown_path(store))
         final = print_changes_and_choose_exit(
             store, found, code, folder=folder, json_file=file, markdown=markdown, record=record
@@ -104,7 +104,7 @@ def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str
 
     if read_env_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    require_recordings(loaded)
+    require_store_or_cassette_dir(loaded)
     return run_command_with_proxy(asked, {**os.environ, **more})
 
 
@@ -119,7 +119,7 @@ def count_last_report_outcomes(since: float) -> dict[str, int]:
 
 
 def print_changes_and_choose_exit(
-    store: Path, found: ChangeSummary, code: int, *, record: str, folder: Path | None = None,
+    store: Path, found: ChangedRequestsReport, code: int, *, record: str, folder: Path | None = None,
     json_file: Path | None = None, markdown: Path | None = None,
 ) -> int:  # fmt: skip
     """Print changes; return the exit code (`code`: the command's; `record`: `list_next_steps`). Raises MachineError."""
@@ -150,7 +150,7 @@ def read_accepted_changes_by_cassette(loaded: Loaded) -> dict[str, tuple[Accepte
 def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) -> None:
     """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would lack the change."""
     settings = loaded.settings
-    if settings.cassette_dir is None and find_store_server_by_copy(settings.store) is None:
+    if settings.cassette_dir is None and find_postgres_of_local_copy(settings.store) is None:
         with open_given_store(settings.store) as store:
             filed = next(filter(store.read_synced_file, cassettes), "")
         if filed:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.amount_formatting import name_some
-from llmproxy.cli.env import find_configured_proxy_url, open_control
+from llmproxy.cli.env import find_llmproxy_url, open_control
 from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
@@ -24,7 +24,7 @@ from llmproxy.client.bypass_monitor import OTHER, find_runtime_advice
 from llmproxy.client.child_env import BASE_URLS, LOOPBACK, NO_PROXIES, find_upstreams, is_proxy_url
 from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, run_child
-from llmproxy.client.session_reports import Report, format_session_counts, sum_session_reports
+from llmproxy.client.session_reports import SessionReport, format_session_counts, sum_session_reports
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
@@ -137,7 +137,7 @@ def _read_certificate_body(path: Path) -> str:
     return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
 
 
-def diagnose_traffic_arrival(total: Report) -> Diagnosis:
+def check_traffic_arrived(total: SessionReport) -> Diagnosis:
     if not total.calls:
         return Diagnosis(BAD, "no request arrived at the proxy")
     return Diagnosis(OK, f"traffic arrived: {format_session_counts(total)}")
@@ -201,13 +201,13 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     monitor = bypass_monitor.ProcessMonitor()
     seen = _watch_process(monitor, pid) if pid else {}
     env = seen if pid else env
-    control = open_control(find_configured_proxy_url(env))
+    control = open_control(find_llmproxy_url(env))
     found, url, arrived = [], control.url, False
     try:
         health = control.health()
         found.append(Diagnosis(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
         total = sum_session_reports(control.sessions())
-        arrived, heard = total.calls > 0, diagnose_traffic_arrival(total)
+        arrived, heard = total.calls > 0, check_traffic_arrived(total)
         found += check_certificates(env, health.ca, time.time())
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
@@ -250,7 +250,7 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         found += check_own_address_exempt(given, proxy.url)
         if asked.options.intercept:
             found += check_certificates(given, proxy.control.health().ca, time.time())
-        given |= bypass_monitor.make_lookup_reporting_env(given, Path(folder))
+        given |= bypass_monitor.build_dns_watch_env(given, Path(folder))
         code = run_child(asked.command, given, monitor.start if monitor.is_supported else lambda _pid: None)
         monitor.stop()
         by_name = bypass_monitor.find_bypasses_by_dns_lookup(
@@ -260,13 +260,13 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         proxy.control.close_session(opened.name)
         proxy.end_if_started()
         if proxy.process is not None and (of_all_sessions := proxy.process.read_final_totals()[0]) is not None:
-            total = Report("", "")  # a test runner has closed its sessions
+            total = SessionReport("", "")  # a test runner has closed its sessions
             total.merge(of_all_sessions)
     upstreams = frozenset(map(parse_url_address, find_upstreams(env, proxy.url).values()))
     past = monitor.find_bypasses(parse_url_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, bypass_monitor.BypassMonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
-    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic_arrival(total)]
+    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), check_traffic_arrived(total)]
     arrived, intercepted = total.calls > 0, asked.options.intercept
     return found + check_bypassing_programs(monitor.seen, past, proxy.url, intercepted=intercepted, arrived=arrived)

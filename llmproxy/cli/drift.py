@@ -380,7 +380,7 @@ class _AnswerDrift:
 
     @cached_property
     def shape(self) -> list[str]:
-        return stats.compare_answer_formats(self.baseline, self.new)
+        return stats.list_answer_format_changes(self.baseline, self.new)
 
     @property
     def successful_answers(self) -> list[stats.AnswerProperties]:

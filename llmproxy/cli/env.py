@@ -56,11 +56,11 @@ def env(
 
 
 def open_control(url: str) -> Control:
-    """Return a client of the proxy at `url`; if empty, at :func:`find_configured_proxy_url`. Raises SettingsError."""
-    return Control(url.rstrip("/") or find_configured_proxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
+    """Return a client of the proxy at `url`; if empty, at :func:`find_llmproxy_url`. Raises SettingsError."""
+    return Control(url.rstrip("/") or find_llmproxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
-def find_configured_proxy_url(environ: Mapping[str, str]) -> str:
+def find_llmproxy_url(environ: Mapping[str, str]) -> str:
     """Return the URL of a running proxy: LLMPROXY_URL, else from the settings. Raises SettingsError for port 0."""
     if found := read_env_proxy_url(environ):
         return found

@@ -26,10 +26,10 @@ from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_notes, read_volatile_fields
+from llmproxy.core.store.queries import Note, list_run_variables, read_replay_rules, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_program_prefix
-from llmproxy.protocol import DEFAULT_STORE, format_cassette_sample
-from llmproxy.server_store_copies import find_store_server_by_copy, format_store_location
+from llmproxy.protocol import DEFAULT_STORE, format_sample_name
+from llmproxy.server_store_copies import find_postgres_of_local_copy, format_store_location
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import build_viewer_page_data, choose_cassettes
@@ -154,9 +154,9 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
-            raise build_no_cassette_error(database, format_cassette_sample(settings.cassette, sample or 1))
+            raise build_no_cassette_error(database, format_sample_name(settings.cassette, sample or 1))
         fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
-        fields = read_cassette_notes(database, settings.cassette)
+        fields = read_replay_rules(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_serialize_recordings((found, fields), settings.cassette, written, fork))
         return
@@ -197,7 +197,7 @@ def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise build_no_cassette_error(database, format_cassette_sample(cassette or "any name", sample or 1))
+            raise build_no_cassette_error(database, format_sample_name(cassette or "any name", sample or 1))
         made = build_viewer_page_data(database, wanted, cassette or store.name)
         made["store_words"] = format_store_option(shareable_path(store))
         text = render_viewer_page(made, title=cassette or store.name)
@@ -219,7 +219,7 @@ def textconv(
     refuse_url_as_file(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = to_anonymized_records(database.iter_interactions(name), read_cassette_notes(database, name))
+            recorded = to_anonymized_records(database.iter_interactions(name), read_replay_rules(database, name))
             sys.stdout.write(review_yaml.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
 
 
@@ -246,7 +246,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     else:
         for name in names:
             path = folder / f"{build_slug(name)}{written.suffixes[0]}"
-            found = list(database.iter_interactions(name)), read_cassette_notes(database, name)
+            found = list(database.iter_interactions(name)), read_replay_rules(database, name)
             fork = _find_fork_or_warn_of_loss(database, name, written)
             _write_export_file(path, found, name, written, fork, force=force)
     return len(names)
@@ -296,7 +296,7 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
     ) -> None:
         refuse_url_as_file(file)
         path = resolve_store_path(store)
-        if find_store_server_by_copy(path) is None:
+        if find_postgres_of_local_copy(path) is None:
             msg = f"{format_store_location(path)} is a file; this command brings cassettes to a server, or from one."
             raise SettingsError(msg, hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE")
         if new is not None and len(names) > 1:

@@ -24,10 +24,10 @@ from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.cli.parts.store_arguments import (
     LearningTrialResult,
-    build_not_recorded_error,
+    build_cassette_not_found_error,
     learn_fields_from_recorded_runs,
     open_given_store,
-    require_recordings,
+    require_store_or_cassette_dir,
 )
 from llmproxy.client.child_env import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
@@ -38,7 +38,7 @@ from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_newest_run_variables, read_volatile_fields, write_volatile_fields
+from llmproxy.core.store.queries import read_newest_run_variables, read_volatile_fields, save_cassette_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded
@@ -78,7 +78,7 @@ def learn(
     asked = RunArguments.from_context(ctx, command, cassette=recording, mode="replay")
     loaded = load_settings(asked.flags)
     refuse_live_channels(loaded, "llmproxy learn")
-    require_recordings(loaded)
+    require_store_or_cassette_dir(loaded)
     if drop:
         before = _read_cassette_fields(loaded)
         if unknown := sorted(set(drop) - {field.name for field in before}):
@@ -108,7 +108,7 @@ def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool
         opened = open_session(proxy, load_settings(asked.flags), env, asked.list_run_variables(env))
         if not opened.unused:
             proxy.control.close_session(opened.name)
-            raise build_not_recorded_error(loaded)
+            raise build_cassette_not_found_error(loaded)
         proxy.control.start_learning_trial(opened.name)
         code = run_child(asked.command, plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env))
         lessons = proxy.control.read_learned_fields(opened.name)
@@ -246,6 +246,6 @@ def _read_cassette_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
 def _save_cassette_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
-        write_volatile_fields(store, settings.cassette, fields)
+        save_cassette_volatile_fields(store, settings.cassette, fields)
         if settings.cassette_dir is not None:
             CassetteDir(settings.cassette_dir, now=time.time).save_cassette(store, settings.cassette)

@@ -28,13 +28,13 @@ from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_g
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses, read_replayed_requests
-from llmproxy.core.store.file.connect import advise_missing_store
+from llmproxy.core.store.file.connect import build_missing_store_file_hint
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import CassetteInfo
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import Channel, format_cassette_sample
+from llmproxy.protocol import Channel, format_sample_name
 from llmproxy.server_store_copies import format_store_location
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _print_cassettes(
 
 
 CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
-    Column("cassette", lambda info: format_cassette_sample(info.name, info.sample)),
+    Column("cassette", lambda info: format_sample_name(info.name, info.sample)),
     Column("live", lambda info: number(info.live)),
     Column("replaced", lambda info: number(info.stored - info.live), measure=True),
     Column("tokens in", lambda info: number(info.tokens_in), measure=True),
@@ -180,7 +180,7 @@ def _format_optional(value: int | None) -> str:
 INTERACTION_COLUMNS: Sequence[Column[StoredCallSummary]] = (
     Column("id", lambda row: str(row.id)),
     Column("recorded", lambda row: format_local_time(row.recorded_at), narrowest=len("2027-01-15 ")),
-    Column("cassette", lambda row: format_cassette_sample(row.cassette, row.sample)),
+    Column("cassette", lambda row: format_sample_name(row.cassette, row.sample)),
     Column("party", lambda row: row.party, alike=True),
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
     Column("model", lambda row: row.model or "", alike=True),
@@ -221,7 +221,7 @@ def why(
             print_line(f"No request was refused, as far as {path} knows.")
         else:
             print_line(f"Nothing is known: there is no {path}, so nothing has run with this store.")
-            print_line(advise_missing_store(resolve_store_path(store)))
+            print_line(build_missing_store_file_hint(resolve_store_path(store)))
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {format_local_time(missed.at)}")
         here = f"{format_command('why', str(missed.data.get('store', '')))}   "  # before the command that shows more
@@ -242,7 +242,7 @@ def audit(
     rules = Rules.from_settings(settings.normalize)
     with open_given_store(store) as database:
         path, total = database.path, len(database.list_summaries())
-        pairs = list(integrity_checks.find_same_key_recordings(database, rules, settings.upstream))
+        pairs = list(integrity_checks.find_key_collisions(database, rules, settings.upstream))
         merges = bindings.find_recordings_merged_by_fields(database, rules, settings.upstream)
         services = integrity_checks.list_ignored_fields_by_service(database, rules, settings.upstream)
         answers = list(
@@ -283,7 +283,7 @@ def audit(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _print_ignore_reason_counts(pairs: list[integrity_checks.SameKeyPair]) -> None:
+def _print_ignore_reason_counts(pairs: list[integrity_checks.KeyCollision]) -> None:
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
         count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})
@@ -291,7 +291,7 @@ def _print_ignore_reason_counts(pairs: list[integrity_checks.SameKeyPair]) -> No
         print_line(f"  {times:>5} x  {to_safe_line(place)}: {to_safe_line(why)}")
 
 
-def _pair_to_json(pair: integrity_checks.SameKeyPair) -> dict[str, object]:
+def _pair_to_json(pair: integrity_checks.KeyCollision) -> dict[str, object]:
     return {
         "recording": pair.recording,
         "other": pair.other,

@@ -130,11 +130,11 @@ class _Verifier:
 
     def _describe_accepted_conflicts(self, database: Store) -> Iterator[str]:
         """Yield recordings that accepted changes would merge although their answers differ."""
-        from llmproxy.core.engine.carried_answers import find_acceptance_conflicts  # late: it is half of the engine
+        from llmproxy.core.engine.carried_answers import find_conflicting_recordings  # late: it is half of the engine
 
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = read_accepted_changes(database, name)
-            for one, other in find_acceptance_conflicts(database, name, accepted, self.rules, self.upstreams):
+            for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
                     f"cassette {to_safe_line(name)}: recordings #{one} and #{other} answer differently, and would be "

@@ -98,7 +98,7 @@ def serve(
     named = what if is_store else str(store or "")
     other = ""
     if not named:
-        named, other = choose_mcp_served_store(Path.cwd())
+        named, other = choose_mcp_recording_store(Path.cwd())
     behind = ctx.meta[_BEHIND]
     options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
     if options and not behind:
@@ -107,7 +107,7 @@ def serve(
     serve_tools(McpServeOptions(named, "" if is_store else what, write, behind, other, options))
 
 
-def choose_mcp_served_store(folder: Path) -> tuple[str, str]:
+def choose_mcp_recording_store(folder: Path) -> tuple[str, str]:
     """Return the store to serve if none was named (empty: the settings'), and the tests' store if both exist."""
     try:
         settings = load_settings({})

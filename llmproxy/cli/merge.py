@@ -13,9 +13,9 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.store_arguments import JOURNAL, is_sqlite_file, refuse_url_as_file
 from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
 from llmproxy.core.cassettes.formats import read_file_of_recordings, review_yaml
-from llmproxy.core.cassettes.merging import merge_folders, merge_into_new_store
+from llmproxy.core.cassettes.merging import merge_folders, merge_stores_into_new_one
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.report_kinds import CHOICES, parse_report_option
+from llmproxy.report.report_kinds import CHOICES, create_report_handler
 from llmproxy.report.sharding import detect_report_kind, merge_shard_reports, read_shard_report
 
 _YAML = (".yaml", ".yml")
@@ -46,7 +46,7 @@ def merge(
         raise SettingsError("merge was not told what to write.", hint=hint)
     for each in (*inputs, store, cassette_dir):
         refuse_url_as_file(each or "", _OF_SERVERS)
-    found = find_mergeable_inputs(inputs)
+    found = classify_merge_inputs(inputs)
     if cassette_dir is not None:
         _merge_folders(found.folders, cassette_dir)
     if store is not None:
@@ -63,7 +63,7 @@ class MergeInputsByKind:
     folders: list[Path] = field(default_factory=list)
 
 
-def find_mergeable_inputs(given: Sequence[Path]) -> MergeInputsByKind:
+def classify_merge_inputs(given: Sequence[Path]) -> MergeInputsByKind:
     """Return the kinds of given files and of files in given folders. Raises SettingsError, MachineError."""
     found = MergeInputsByKind()
     try:
@@ -115,7 +115,7 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
     if not stores:
         raise SettingsError(f"--store {target}: no store was given.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    done = merge_into_new_store(stores, target, time.time)
+    done = merge_stores_into_new_one(stores, target, time.time)
     aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
     held = f"{format_count(done.cassettes, 'cassette')} with {format_count(done.interactions, 'interaction')}"
     typer.echo(f"{held} of {format_count(len(set(stores)), 'store')} in {target}{aside}.")
@@ -130,7 +130,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_shard_reports(parts, advise_recording)
     for text in wanted:
-        handler = parse_report_option(text)
+        handler = create_report_handler(text)
         for event in done.events:
             handler.handle(event)
         try:

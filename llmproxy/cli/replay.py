@@ -20,8 +20,8 @@ from typing import Any
 
 import typer
 
-from llmproxy.advice import ProxyStartCommand, format_command
-from llmproxy.amount_formatting import format_count, format_milliseconds, format_occurrences
+from llmproxy.advice import ProxyStartCommandLine, format_command
+from llmproxy.amount_formatting import format_count, format_milliseconds, format_times
 from llmproxy.calls_and_totals import Call
 from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.completion import complete_cassette_names
@@ -36,15 +36,15 @@ from llmproxy.cli.parts.printing import print_line, to_safe_line, write_stderr_l
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
 from llmproxy.cli.parts.store_arguments import (
     STORE,
-    build_not_recorded_error,
+    build_cassette_not_found_error,
     open_given_store,
-    require_recordings,
+    require_store_or_cassette_dir,
     validate_cassette_name,
 )
 from llmproxy.client.child_env import gather_run_variables
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_env_proxy_url, run_child
-from llmproxy.client.session_reports import Report, format_session_counts, list_miss_lines
+from llmproxy.client.session_reports import SessionReport, format_session_counts, list_miss_lines
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.session import split_sample_name
@@ -120,7 +120,7 @@ def run_replay(asked: ReplayOverrideOptions, env: Mapping[str, str]) -> int:
     if asked.live and not read_env_proxy_url(env):
         require_store_in_file("--live", loaded.settings.store)
     if not read_env_proxy_url(env):
-        require_recordings(loaded)  # before anything is made
+        require_store_or_cassette_dir(loaded)  # before anything is made
     tools = setup.find_command_mcp_servers(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
@@ -147,7 +147,7 @@ def run_replay(asked: ReplayOverrideOptions, env: Mapping[str, str]) -> int:
 
 def _open_session(
     proxy: ProxyHandle, loaded: Loaded, asked: ReplayOverrideOptions, upstreams: Mapping[str, str]
-) -> Report:
+) -> SessionReport:
     """Open the session of a non-empty cassette; `upstreams` are those unknown to the proxy so far."""
     settings = loaded.settings
     try:
@@ -167,7 +167,7 @@ def _open_session(
         raise
     if not session.unused:
         proxy.control.close_session(session.name)
-        raise build_not_recorded_error(loaded)
+        raise build_cassette_not_found_error(loaded)
     return session
 
 
@@ -193,7 +193,7 @@ def fork(
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = fork_cassette(database, split_sample_name(parent), at, as_, holder, time.time())
     print_line(f"{to_safe_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_safe_line(parent)}")
-    again = ProxyStartCommand("llmproxy run", " -- COMMAND")
+    again = ProxyStartCommandLine("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=format_shown_path(database.path))}")
 
 
@@ -207,7 +207,7 @@ class ReplayCommandReporter:
     loaded: Loaded
     command: tuple[str, ...]
     live: bool
-    report: Report | None = None
+    report: SessionReport | None = None
     calls: tuple[Call, ...] = ()
     trouble: str = ""
     start: str = "llmproxy replay"
@@ -252,11 +252,11 @@ class ReplayCommandReporter:
             if each["used"]:
                 name = each["tool"] if each["nth"] is None else f"{each['tool']}#{each['nth']}"
                 of = f" (recorded with {said['parent']})" if each["inherited"] else ""
-                swapped = f"swapped {format_occurrences(each['used'])}{of}"
+                swapped = f"swapped {format_times(each['used'])}{of}"
                 lines.append(f"{name}: returned {each['result'][:SHOWN_RESULT]}, {swapped}")
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
-    def describe_fork(self, said: Mapping[str, Any], report: Report) -> list[str]:
+    def describe_fork(self, said: Mapping[str, Any], report: SessionReport) -> list[str]:
         fork = said["fork"]
         if fork is None:
             none = self.live and not report.refused
@@ -266,7 +266,7 @@ class ReplayCommandReporter:
         path = f", first at {fork['path']}" if fork["path"] else ""
         store = format_shown_path(self.loaded.settings.store)
         typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
-        again = ProxyStartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
+        again = ProxyStartCommandLine(self.start, f" -- {shlex.join(self.command)}", typed)
         compared = format_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         begun = f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}"
         recorded = (each for each in self.calls if each.decision is Decision.RECORD and each.channel is Channel.LLM)
@@ -291,7 +291,7 @@ class ReplayCommandReporter:
         ]
         calls = said["llm_calls"]
         return lines + [
-            f"llmproxy: --override-llm {each['call']}: the agent called the model {format_occurrences(calls)}"
+            f"llmproxy: --override-llm {each['call']}: the agent called the model {format_times(calls)}"
             + (f" (0 to {calls - 1})." if calls else ".")
             for each in said["answers"]
             if not each["used"]

@@ -31,7 +31,7 @@ from llmproxy.cli.parts.options import CommandWithoutLiveOptions, RunArguments, 
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import is_id, open_given_store, parse_interaction_id, require_not_being_recorded
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
-from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
+from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_max_call_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, ApiKeyVariable
 from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.row_conversion import extract_texts_and_cost
@@ -123,7 +123,7 @@ def build_rerecord_request(found: Interaction, loaded: Loaded) -> RerecordReques
     tokens, body = found.usage.input, parse_json(found.request.body)
     most = None
     if tokens is not None and isinstance(body, dict):
-        most = compute_maximum_cost(found.provider, found.model, int(tokens * MARGIN) + 1, body)
+        most = compute_max_call_cost(found.provider, found.model, int(tokens * MARGIN) + 1, body)
     return RerecordRequest(found, headers, target, most)
 
 

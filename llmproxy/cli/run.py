@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.cli.parts import session_setup as setup
-from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, RunOptions, load_settings
+from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, RunCommandOptions, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, write_json_result
-from llmproxy.cli.parts.store_arguments import require_recordings
+from llmproxy.cli.parts.store_arguments import require_store_or_cassette_dir
 from llmproxy.client.bypass_monitor import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
@@ -59,7 +59,7 @@ def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
         hint = "`llmproxy run --live llm --runs 5 -- COMMAND` tries another model on recorded tools."
         raise SettingsError("--runs needs --live: a replay is the same each time.", hint=hint)
     if loaded.settings.live:
-        require_recordings(loaded)
+        require_store_or_cassette_dir(loaded)
     find_command_path(asked.command, env)
     if how.json is not None:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
@@ -113,7 +113,7 @@ def _run_command_repeatedly(
     return code
 
 
-def _read_allowed_places(options: RunOptions) -> list[tuple[str, int] | str]:
+def _read_allowed_places(options: RunCommandOptions) -> list[tuple[str, int] | str]:
     """Return the places named by --only-allow. Raises SettingsError, MachineError: no isolated network here."""
     if not options.only:
         if options.only_allow:

@@ -32,10 +32,10 @@ from llmproxy.cli.parts.printing import (
 from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given_store, suggest_numeric_cassette
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
-from llmproxy.core.dialects.conversation import compare_requests, read_interaction_answer, read_request_messages
+from llmproxy.core.dialects.conversation import compare_requests, parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
-from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, rewrite_with_newer_values
+from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, rewrite_recordings_to_new_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_answer_replay import read_mcp_tool_call
@@ -49,7 +49,7 @@ from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.core.traffic.websocket_frames import format_websocket_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, Exit, SettingsError, printable
-from llmproxy.protocol import format_cassette_sample
+from llmproxy.protocol import format_sample_name
 from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _show_interaction(
     if other:
         typer.echo(f"({other})", err=True)
 
-    asked, answer = read_request_messages(found.request.body), read_interaction_answer(found)
+    asked, answer = read_request_messages(found.request.body), parse_answer_as_message(found)
     if as_json:
         print_json(_to_json(found, asked, answer) | {"volatile": values})
         return
@@ -177,7 +177,7 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
     size = sum(len(chunk.data) for chunk in answer.chunks)
     came = f"{size:,} bytes in {format_count(len(answer.chunks), 'chunk')}"
     times = f"first byte {format_milliseconds(first / 1000)}, last {format_milliseconds(last / 1000)}"
-    name, where = format_cassette_sample(found.cassette, found.sample), f"{found.upstream}{found.request.target}"
+    name, where = format_sample_name(found.cassette, found.sample), f"{found.upstream}{found.request.target}"
     return [
         f"interaction {found.id}  cassette {name}  party {found.party}  occurrence {found.occurrence}",
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
@@ -256,7 +256,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_safe_line(fork.describe_origin()))
-            shown = format_cassette_sample(to_safe_line(named.cassette), sample)
+            shown = format_sample_name(to_safe_line(named.cassette), sample)
             declared = list_run_variables(database, named.cassette, sample)
             for text in bindings.iter_recorded_variable_lines(shown, declared):
                 print_line("\n".join(wrap_text(text, cells)))
@@ -286,7 +286,7 @@ def _cassette_to_json(store: StoreReader, cassette: str, sample: int) -> dict[st
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:
-    name = format_cassette_sample(told["cassette"], told["sample"])
+    name = format_sample_name(told["cassette"], told["sample"])
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [
@@ -400,18 +400,18 @@ class CassetteComparison:
 
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteComparison:
-    from llmproxy.cli.parts.import_files import load_file_or_cassette  # late: `show` reads a store only
+    from llmproxy.cli.parts.import_files import load_stored_or_file_cassette  # late: `show` reads a store only
     from llmproxy.core.sessions.session import split_sample_name
     from llmproxy.trace.comparing.recording_diff import TraceAndRequestsDiff
 
     loaded = load_settings({})
     rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
-    sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]
+    sides = [load_stored_or_file_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     own = {name: read_volatile_fields(store, split_sample_name(name)[0]) for name, store in kept.items()}
     fields = [own.get(name, ()) for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
-    sides[0], exchanged = rewrite_with_newer_values(
+    sides[0], exchanged = rewrite_recordings_to_new_run(
         sides[0], sides[1], (*fields[0], *fields[1], *list_builtin_fields()), rules, upstreams
     )
     found = (find_fork(store, *split_sample_name(name)) for name, store in kept.items())
@@ -525,7 +525,7 @@ def _decode_answers_for_diff(a: Interaction, b: Interaction) -> tuple[object, ob
     """Return both answers as JSON trees; if one is a stream, the decoded content of both."""
     bodies = [_parse_body(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
-        said = [read_interaction_answer(one) for one in (a, b)]
+        said = [parse_answer_as_message(one) for one in (a, b)]
         if None not in said:
             bodies = [asdict(message) for message in said if message is not None]
     statuses = [{"status": one.response.status, "ending": one.response.ending.value} for one in (a, b)]

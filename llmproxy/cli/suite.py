@@ -23,7 +23,7 @@ from llmproxy.core.cassettes.folder_sync import build_slug
 from llmproxy.core.cassettes.formats import review_yaml, write_text
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_cassette_notes
+from llmproxy.core.store.queries import read_replay_rules
 from llmproxy.errors import Exit, MachineError, SettingsError, SuiteError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
@@ -139,7 +139,7 @@ def _export_recording_as_test_cassette(store: Path, name: str, sample: int, cass
     """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
     with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
-        recorded = to_anonymized_records(found, read_cassette_notes(opened, name))
+        recorded = to_anonymized_records(found, read_replay_rules(opened, name))
         fork = find_fork(opened, name, sample)
     target = folder / f"{build_slug(cassette)}.yaml"
     write_text(target, review_yaml.dumps(recorded, cassette, fork and replace(fork, sample=1)))

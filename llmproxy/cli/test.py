@@ -42,10 +42,10 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import create_gitignored_folder
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Completed, Handler
-from llmproxy.report.report_kinds import CHOICES, make_last_report_writer, parse_report_option
+from llmproxy.report.report_kinds import CHOICES, create_report_handler, make_last_report_writer
 from llmproxy.report.scenario_rows import BaselineChangePrinter, read_baseline
 from llmproxy.report.trend import TrendRecorder, format_trend, read_recent_tests
-from llmproxy.server_store_copies import find_store_server_by_copy, is_postgres_url, strip_secrets_from_url
+from llmproxy.server_store_copies import find_postgres_of_local_copy, is_postgres_url, strip_secrets_from_url
 
 if TYPE_CHECKING:
     from llmproxy.client.fault_sweep_judging import TrialFinding
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("test", cls=OwnOptionsFirstInHelp)(run_tests)
+    app.command("test", cls=OwnOptionsFirstInHelp)(run_suites)
 
 
-def run_tests(
+def run_suites(
     ctx: typer.Context,
     paths: list[str] = typer.Argument(
         None, metavar="SUITE", help="Suites: files, folders, globs. Default: this folder."
@@ -141,7 +141,7 @@ def run_tests(
 
         raise typer.Exit(write_starter_suite(paths or [], agent))
     limit = load_settings({"max_cost": max_cost or None}).settings.max_cost
-    asked = TestOptions(
+    asked = TestCommandOptions(
         flags=get_given_flag_values(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids),
         grep=grep,
         step=step, runs=runs, parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going,
@@ -162,7 +162,7 @@ def run_tests(
         raise typer.Exit(asked.execute(os.environ))
 
 
-def _run_tests_listing_changes(asked: TestOptions) -> int:
+def _run_tests_listing_changes(asked: TestCommandOptions) -> int:
     from llmproxy.cli import changes  # late: a sixth of a second, which no other test needs
     from llmproxy.report.request_change_summary import summarize_change_trials
 
@@ -177,7 +177,7 @@ def _run_tests_listing_changes(asked: TestOptions) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestOptions:
+class TestCommandOptions:
     flags: Mapping[str, object]
     paths: tuple[str, ...]
     tags: str = ""
@@ -210,7 +210,7 @@ class TestOptions:
 
         if self.update:
             refuse_snapshot_update_in_ci(env)
-        reports = [parse_report_option(text, lambda: self.find_store(env)) for text in self.reports]
+        reports = [create_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
         ended = helpers.MissingTestEndEmitter()
         try:
             code = self._run_cases_for_exit_code([*reports, ended], env)
@@ -352,7 +352,7 @@ class TestOptions:
             said = settings.settings
             carried, stale, live = said.fail_on_carried, said.fail_on_stale, "llm" in said.live
             run_context.options = replace(run_context.options, fail_on_carried=carried, fail_on_stale=stale, live=live)
-            if proxy.process is not None and find_store_server_by_copy(store) is None:
+            if proxy.process is not None and find_postgres_of_local_copy(store) is None:
                 run_context.files = (store, get_ray_driver_cassette_dir(settings))
             if self.rejudge is not None:
                 from llmproxy.suite.run.run_context import load_runs_to_rejudge
@@ -522,7 +522,7 @@ def build_test_proxy_flags(flags: Mapping[str, object], settings: LoadedSettings
         store = Path.cwd() / STORE
         create_gitignored_folder(store.parent)
         words.append(f"--store={store}")
-    if settings.is_default("cassette_dir") and find_store_server_by_copy(settings.settings.store) is None:
+    if settings.is_default("cassette_dir") and find_postgres_of_local_copy(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES
         # A proxy in replay insists on it; that nothing is recorded is each scenario's to say.
         folder.mkdir(parents=True, exist_ok=True)

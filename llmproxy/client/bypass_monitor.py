@@ -71,7 +71,7 @@ _PACKAGE = r"(?<![\w@/.-]){0}(?![\w/.-])"
 PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
 
 
-def find_bypassing_clients(command: Sequence[str], files: Mapping[str, str]) -> list[KnownBypassingClient]:
+def find_known_bypassers(command: Sequence[str], files: Mapping[str, str]) -> list[KnownBypassingClient]:
     """Return the known clients in a command, or in its folder's project (name -> text of PROJECTS)."""
     words = [word for each in command for word in re.split(r"[\s;|&()'\"]+", each)]
     names = {word.replace("\\", "/").rpartition("/")[2] for word in words}
@@ -325,7 +325,7 @@ class ObservedHostLookup:
     """0 if unknown."""
 
 
-def make_lookup_reporting_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
+def build_dns_watch_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     path = folder / "python"
     path.mkdir(exist_ok=True)
     shutil.copy(_DATA / "watch_host_lookups.py", path / "sitecustomize.py")

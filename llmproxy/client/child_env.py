@@ -286,7 +286,7 @@ def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path
         raise MachineError(
             f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
         )
-    return CaFiles(ca, str(combine_ca_bundles(Path(ca), others, bundle)), make_truststore(Path(ca), bundle.parent))
+    return CaFiles(ca, str(combine_ca_bundles(Path(ca), others, bundle)), make_java_truststore(Path(ca), bundle.parent))
 
 
 def describe_certificate_problem(ca: Path, now: float | None) -> str:
@@ -306,7 +306,7 @@ def describe_certificate_problem(ca: Path, now: float | None) -> str:
     return ""
 
 
-def make_truststore(ca: Path, folder: Path, which: Callable[[str], str | None] = shutil.which) -> str:
+def make_java_truststore(ca: Path, folder: Path, which: Callable[[str], str | None] = shutil.which) -> str:
     """Return a copy of Java's truststore with `ca`, cached for each (``keytool`` takes 1 s); or ""."""
     keytool = which("keytool")
     if keytool is None:
@@ -423,7 +423,7 @@ def _run_git(cwd: Path, *words: str) -> str | None:
 
 def parse_var_option_dicts(given: list[str]) -> Declared:
     """Parse arguments of the form ``NAME=VALUE``. Raises SettingsError."""
-    from llmproxy.core.bindings.run_variables import BadRunVariable, parse_run_variable
+    from llmproxy.core.bindings.run_variables import BadRunVariable, build_run_variable
 
     found = []
     for each in given:
@@ -431,7 +431,7 @@ def parse_var_option_dicts(given: list[str]) -> Declared:
         if not mark or not name or not value:
             raise SettingsError(f"--var {each!r}: it is NAME=VALUE, as in task=1007.")
         try:
-            parse_run_variable(name, value)
+            build_run_variable(name, value)
         except BadRunVariable as error:
             raise SettingsError(f"--var {each!r}: {remove_program_prefix(error)}") from error
         found.append({"name": name, "value": value})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from llmproxy.calls_and_totals import Call, Miss, RefusalBeforeSession
-from llmproxy.client.session_reports import Health, Report
+from llmproxy.client.session_reports import Health, SessionReport
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import MachineError, remove_program_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
@@ -75,8 +75,8 @@ class Control:
         """Stop the proxy; returns its exit code. Raises ControlError if it runs inside another program."""
         return int(self._request("POST", "stop", {}).get("exit_code") or 0)
 
-    def sessions(self) -> tuple[Report, ...]:
-        return tuple(Report.from_json(each) for each in self._request("GET", "sessions")["sessions"])
+    def sessions(self) -> tuple[SessionReport, ...]:
+        return tuple(SessionReport.from_json(each) for each in self._request("GET", "sessions")["sessions"])
 
     def open_session(
         self, name: str, *, cassette: str | None = None, under: str | None = None, mode: str | None = None,
@@ -85,7 +85,7 @@ class Control:
         fork: Mapping[str, Any] | None = None, run_variables: Sequence[Mapping[str, str]] | None = None,
         bind: str | None = None, faults: Mapping[str, Any] | None = None, mocks: Mapping[str, Any] | None = None,
         live: Mapping[str, Any] | None = None, patience: float = 0.0,
-    ) -> Report:  # fmt: skip
+    ) -> SessionReport:  # fmt: skip
         """Open a session; None means the proxy's own value.
 
         `cassette` lets several sessions replay one cassette; requests under the name `under` belong to the session.
@@ -105,7 +105,7 @@ class Control:
         deadline = time.monotonic() + patience
         while True:
             try:
-                return Report.from_json(self._request("POST", "sessions", body))
+                return SessionReport.from_json(self._request("POST", "sessions", body))
             except ControlError as error:
                 if error.status != CONFLICT or error.bound_to or time.monotonic() >= deadline:
                     raise
@@ -116,29 +116,29 @@ class Control:
         path = _session_path(name, "faults")
         return self._request("GET", path) if given is None else self._request("POST", path, given)
 
-    def declare_run_variables(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
+    def declare_run_variables(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> SessionReport:
         """Declare run variables of an open session, from the next request on. Raises ControlError."""
         body = {"run_variables": list(run_variables)}
-        return Report.from_json(self._request("POST", _session_path(name, "run_variables"), body))
+        return SessionReport.from_json(self._request("POST", _session_path(name, "run_variables"), body))
 
-    def report(self, name: str) -> Report:
+    def report(self, name: str) -> SessionReport:
         """Return a session's report so far. Raises ControlError if no such session is open."""
-        return Report.from_json(self._request("GET", _session_path(name)))
+        return SessionReport.from_json(self._request("GET", _session_path(name)))
 
-    def reset(self, name: str) -> Report:
-        return Report.from_json(self._request("POST", _session_path(name, "reset"), {}))
+    def reset(self, name: str) -> SessionReport:
+        return SessionReport.from_json(self._request("POST", _session_path(name, "reset"), {}))
 
     def close_session(
         self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
-    ) -> Report:
-        """End a session and return its report; `after`: with the calls after that one (`Report.further`).
+    ) -> SessionReport:
+        """End a session and return its report; `after`: with the calls after that one (`SessionReport.further`).
 
         `complete`: mode `once` adds nothing more to the cassette; None: unless something failed. `interrupted`: its run
         was stopped from outside, so it replaces nothing.
         """
         given = {"complete": complete, "after": after, "interrupted": interrupted or None}
         body = {key: value for key, value in given.items() if value is not None}
-        return Report.from_json(self._request("POST", _session_path(name, "close"), body))
+        return SessionReport.from_json(self._request("POST", _session_path(name, "close"), body))
 
     def bind_session_name(self, name: str, session: str, party: str = AGENT) -> None:
         """Route requests under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""

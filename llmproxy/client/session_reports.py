@@ -22,7 +22,7 @@ class Health:
 
 
 @dataclass(slots=True)
-class Report(Totals):
+class SessionReport(Totals):
     name: str
     cassette: str
     sample: int = 1
@@ -118,15 +118,15 @@ SHOWN = 5
 _UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
-def sum_session_reports(reports: Iterable[Report]) -> Report:
-    found = Report("", "", unused=())
+def sum_session_reports(reports: Iterable[SessionReport]) -> SessionReport:
+    found = SessionReport("", "", unused=())
     for each in reports:
         found.merge(each)
         found.unused = (*(found.unused or ()), *(each.unused or ()))
     return found
 
 
-def format_session_counts(report: Report) -> str:
+def format_session_counts(report: SessionReport) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
     misses = format_count(report.misses, "miss", "misses")
     counts = [describe_replay_hits(report), misses, f"{report.recorded} recorded"]

@@ -23,7 +23,7 @@ from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, 
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.row_conversion import StoredCallSummary
-from llmproxy.core.traffic.canonical_json import LossyJson, parse
+from llmproxy.core.traffic.canonical_json import LossyJson, parse_lossless_json
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel, UnknownToolPolicy
 
@@ -59,7 +59,7 @@ def is_model_request(provider: str, operation: str, body: bytes) -> bool:
     if operation.partition("/")[0] not in _OF_MODELS:
         return False
     try:
-        return not is_rpc_message(parse(body)) if body else True
+        return not is_rpc_message(parse_lossless_json(body)) if body else True
     except LossyJson:
         return True
 

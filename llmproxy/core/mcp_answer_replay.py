@@ -36,7 +36,7 @@ def list_messages(response: Response) -> list[JsonBodyPart]:
 
 def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
     """Return the answer to `recorded` adapted to the request `asked`; the same object if nothing changes."""
-    was, now = parse_message(recorded), parse_message(asked)
+    was, now = parse_jsonrpc_body(recorded), parse_jsonrpc_body(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
     edits = [edit for part in list_messages(response) for edit in _list_edits(response.body, part, was, now)]
@@ -47,12 +47,12 @@ def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> R
 
 
 def answers(response: Response, asked: bytes) -> bool:
-    id_ = parse_message(asked).get("id")
+    id_ = parse_jsonrpc_body(asked).get("id")
     found = (part.value for part in list_messages(response) if isinstance(part.value, dict))
     return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
 
 
-def parse_message(body: bytes) -> dict[str, Any]:
+def parse_jsonrpc_body(body: bytes) -> dict[str, Any]:
     return value if isinstance(value := parse_json(body), dict) else {}
 
 
@@ -198,7 +198,7 @@ def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers,
 
 
 def build_mcp_error_answer(body: bytes, text: str) -> dict[str, Any]:
-    asked = parse_message(body)
+    asked = parse_jsonrpc_body(body)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     params = asked.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None

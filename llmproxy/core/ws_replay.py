@@ -20,11 +20,11 @@ from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.secret_kinds import SHORTEST
-from llmproxy.core.sessions.exchange import Recording
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse, parse_json
+from llmproxy.core.sessions.exchange import ResponseRecorder
+from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json, parse_lossless_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, remove_headers
 from llmproxy.core.traffic.json_diff import Difference, clip, list_differences, list_unequal_values
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, encode_frames
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, encode_frames_for_storage
 from llmproxy.errors import printable
 from llmproxy.protocol import SHOWN_KEY
 
@@ -70,7 +70,7 @@ class FrameCanonicalizer:
 
     def __call__(self, data: str | bytes) -> CanonicalFrame:
         try:
-            tree = parse(data)
+            tree = parse_lossless_json(data)
         except LossyJson:
             if isinstance(data, str):
                 return CanonicalFrame(data.encode("utf-8", "surrogatepass"), data)
@@ -247,7 +247,7 @@ _TERMINAL = frozenset({"response.done", "response.completed", "response.failed",
 """Types of the event after which no message of the server is pending (OpenAI's Realtime and Responses)."""
 
 
-class FrameRecorder(Recording):
+class FrameRecorder(ResponseRecorder):
     """One pending conversation; call `record_message` for each message, then `record_close`."""
 
     def __init__(self, redact: Redact, offset: int, headers: Headers) -> None:
@@ -283,7 +283,7 @@ class FrameRecorder(Recording):
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Build the finished recording. Slow: call it off the event loop."""
         frames = self._redact_frames(list(self._frames))
-        chunks, ending = encode_frames(frames), classify_websocket_ending(frames)
+        chunks, ending = encode_frames_for_storage(frames), classify_websocket_ending(frames)
         return Response(self.status, self._reason, self._headers, chunks, ending, self._head_offset, chunked=True)
 
     def _redact_frames(self, frames: list[Frame]) -> list[Frame]:

@@ -17,7 +17,7 @@ TOOL = {
 }
 
 
-def answer_mcp_request(asked: dict[str, Any]) -> dict[str, Any]:
+def answer_demo_mcp_request(asked: dict[str, Any]) -> dict[str, Any]:
     if asked["method"] == "initialize":
         about = {"name": "tickets", "version": "1"}
         version = asked["params"]["protocolVersion"]
@@ -34,6 +34,6 @@ def answer_mcp_request(asked: dict[str, Any]) -> dict[str, Any]:
 for line in sys.stdin:
     message = json.loads(line)
     if "id" in message:
-        said = {"jsonrpc": "2.0", "id": message["id"], "result": answer_mcp_request(message)}
+        said = {"jsonrpc": "2.0", "id": message["id"], "result": answer_demo_mcp_request(message)}
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()

@@ -16,7 +16,7 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.advice import ProxyStartCommand
+from llmproxy.advice import ProxyStartCommandLine
 from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
@@ -33,7 +33,7 @@ from llmproxy.mitm.serve import (
     end_connections,
     open_store_and_journal,
 )
-from llmproxy.mitm.socket_resets_and_limits import IdleConnectionEvictor
+from llmproxy.mitm.socket_resets_and_limits import LowDescriptorConnectionCloser
 from llmproxy.report.proxy_console import format_console_call_line, format_totals
 from llmproxy.settings import SettingLayer, SettingSource, list_setting_options, load
 
@@ -66,7 +66,7 @@ class DenyAllOnFailedStart:
         deny_server_connection(data)
 
 
-class RecordReplay:
+class MitmdumpAddon:
     def __init__(self) -> None:
         self.addons: list[object] = [DenyAllOnFailedStart()]
         self._begun = False
@@ -92,7 +92,7 @@ class RecordReplay:
             given = load(self._read_options(), os.environ, Path.cwd())
             given = given.add_unset_upstreams(parse_mitmproxy_mode_upstreams(ctx.options.mode))
             loaded = add_env_upstreams(given, os.environ)
-            start = ProxyStartCommand('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
+            start = ProxyStartCommandLine('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
             self._built = open_store_and_journal(loaded, self._log_call, start)
         except LLMProxyError as error:
             log.error("%s", ensure_program_prefix(error))  # noqa: TRY400 - its text says it all
@@ -101,7 +101,7 @@ class RecordReplay:
             return  # with it, an error at the start ends mitmproxy with status 1
         proxy = self._built.proxy
         proxy.forward, proxy.guard = True, build_origin_guard(loaded.settings, ctx.options.listen_host)
-        proxy.sockets = IdleConnectionEvictor(
+        proxy.sockets = LowDescriptorConnectionCloser(
             lambda: ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
         )
         self.addons = [NextLayerChoice(proxy, http2=False), HttpConnectHandler(proxy, forward=True), Recorder(proxy)]

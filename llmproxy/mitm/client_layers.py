@@ -84,7 +84,7 @@ class GoawayTolerantConnection(BufferedH2Connection):
         return [], []
 
 
-class GoawayTolerantClient(Http2Client):
+class GoawayDrainingHttp2Client(Http2Client):
     """mitmproxy's client, which closes a connection after the answer if the server has left it."""
 
     def __init__(self, context: Context) -> None:
@@ -100,7 +100,7 @@ class GoawayTolerantClient(Http2Client):
             yield from self.close_connection("the server left")
 
 
-class ValidatingHttp2Server(Http2Server):
+class StrictHttp2ServerLayer(Http2Server):
     """mitmproxy's server, which rejects invalid HTTP/2; mitmproxy checks upstream heads less strictly."""
 
     def __init__(self, context: Context) -> None:
@@ -143,7 +143,7 @@ class Http2Layer(layer.Layer):
     def __init__(self, context: Context, proxy: ProxyContext, make: Callable[[Context], ReplayLayer]) -> None:
         super().__init__(context)
         self._proxy, self._make = proxy, make
-        self._server = ValidatingHttp2Server(context.fork())
+        self._server = StrictHttp2ServerLayer(context.fork())
         self._streams: dict[int, Http2Stream] = {}
         self._free: dict[bool, list[Http2Stream]] = {True: [], False: []}
         self._waiting: dict[commands.Command, Http2Stream] = {}
@@ -358,7 +358,7 @@ class Http2Layer(layer.Layer):
         self._proxy.streams.pop(connection.id, None)
 
 
-def parse_reset_code(error: str) -> int | None:
+def read_reset_code_from_error(error: str) -> int | None:
     if (found := _RESET_BY_SERVER.search(error)) is None:
         return None
     return int(found[1]) if found[1].isdecimal() else ErrorCodes.__members__.get(found[1])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from llmproxy.calls_and_totals import Call, CallLog
 from llmproxy.core.control.endpoints import ControlApiContext, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
-from llmproxy.core.dialects.dialect_table import ERROR_HEADER, get_miss_status, write_error
+from llmproxy.core.dialects.dialect_table import ERROR_HEADER, build_dialect_error_response, get_miss_status
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.engine.concurrent_calls import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
@@ -39,7 +39,7 @@ from llmproxy.core.traffic.response_plan import serialize_response_head
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.socket_resets_and_limits import (
     ConnectionWithIdleState,
-    IdleConnectionEvictor,
+    LowDescriptorConnectionCloser,
     is_client_process_idle,
 )
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
@@ -108,7 +108,7 @@ class _SessionAnswerTurns:
 
 
 @dataclass(slots=True)
-class LiveAnswerEndSequencer:
+class ConcurrentAnswerEndSpacer:
     """Delays pieces of other answers until a sent end was read, plus a pause: clients observe the recorded order."""
 
     clock: Callable[[], float]
@@ -224,7 +224,7 @@ class ProxyContext(ControlApiContext):
     watch: CallLog = field(default_factory=CallLog)
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call to a provider, and returns the seconds to wait; None without rates."""
-    sockets: IdleConnectionEvictor | None = None
+    sockets: LowDescriptorConnectionCloser | None = None
     draining: bool = False
     """Whether the proxy is ending: open requests may finish, no new ones begin."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
@@ -233,13 +233,13 @@ class ProxyContext(ControlApiContext):
     """Answers whose storing began since the last query."""
     _ended: deque[AnswerAwaitingStorage] = field(default_factory=deque)
     _viewer: Viewer | None = None
-    turns: LiveAnswerEndSequencer = field(init=False)
+    turns: ConcurrentAnswerEndSpacer = field(init=False)
     _called: bool = False
     """Whether the writer was scheduled for ended answers, and has not run yet."""
 
     def __post_init__(self) -> None:
         self.lines = StdioClients(self)
-        self.turns = LiveAnswerEndSequencer(self.engine.clock, self.released)
+        self.turns = ConcurrentAnswerEndSpacer(self.engine.clock, self.released)
 
     def build_refusal(
         self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", operation: str = "",
@@ -261,7 +261,7 @@ class ProxyContext(ControlApiContext):
                 status = self.engine.config.miss_status or get_miss_status(family, operation, asked)
             if status == 204:
                 return status, serialize_response_head(204, "No Content", (("connection", "close"),) if close else ())
-            headers, body = write_error(family, status, error.code, text)
+            headers, body = build_dialect_error_response(family, status, error.code, text)
         extra = (*grants, *_MISS_FIELDS) if missed else grants
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)

@@ -31,7 +31,7 @@ from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, overwrite_existing_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_program_prefix
-from llmproxy.mitm.client_layers import ALPN, GoawayTolerantClient, parse_reset_code
+from llmproxy.mitm.client_layers import ALPN, GoawayDrainingHttp2Client, read_reset_code_from_error
 from llmproxy.mitm.interception import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_header_fields
 from llmproxy.mitm.websockets import (
@@ -80,7 +80,7 @@ class InterimSkippingClient(Http1Client):
         yield from super().read_headers(event)
 
 
-class TrailerWritingServer(Http1Server):
+class TrailerWritingHttp1Layer(Http1Server):
     """mitmproxy's writer of HTTP/1 answers, with the trailers of an answer that came over HTTP/2."""
 
     _trailers = b""
@@ -139,8 +139,8 @@ class Recorder(WebSocketHooks):
     def __init__(self, proxy: ProxyContext) -> None:
         # Readers and writers of new connections; their names there are private only to type checkers.
         http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]
-        http_layers.Http1Server = TrailerWritingServer  # type: ignore[attr-defined]
-        http_layers.Http2Client = GoawayTolerantClient  # type: ignore[attr-defined]
+        http_layers.Http1Server = TrailerWritingHttp1Layer  # type: ignore[attr-defined]
+        http_layers.Http2Client = GoawayDrainingHttp2Client  # type: ignore[attr-defined]
         super().__init__(proxy)
 
     def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
@@ -281,7 +281,7 @@ class Recorder(WebSocketHooks):
         if exchange.recording.has_head:
             why = flow.error.msg if flow.error else ""
             exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._proxy.draining
-            if (code := parse_reset_code(why)) is not None:
+            if (code := read_reset_code_from_error(why)) is not None:
                 self._proxy.resets[flow.client_conn.id] = code
                 exchange.recording.record_reset_code(code)
             await self._store_answer(exchange, proper=False)

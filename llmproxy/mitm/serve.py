@@ -27,7 +27,7 @@ from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy import protocol
-from llmproxy.advice import SUITE_MODE, ProxyStartCommand
+from llmproxy.advice import SUITE_MODE, ProxyStartCommandLine
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import (
     Call,
@@ -45,7 +45,7 @@ from llmproxy.core.live_or_recorded import LiveChannelSettings
 from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.journal import Journal, get_journal_path
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.origin_guard import OriginGuard
@@ -56,11 +56,11 @@ from llmproxy.mitm.http1.fast_path import FastPathProxyserver, Front
 from llmproxy.mitm.interception import HttpConnectHandler, is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.socket_resets_and_limits import IdleConnectionEvictor, widen_backlog
+from llmproxy.mitm.socket_resets_and_limits import LowDescriptorConnectionCloser, widen_backlog
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import OFFLINE, Channel, Decision, Update
 from llmproxy.report.proxy_console import ProxyConsole, ProxyStartInfo
-from llmproxy.server_store_copies import find_store_server_by_copy, require_store_in_file
+from llmproxy.server_store_copies import find_postgres_of_local_copy, require_store_in_file
 from llmproxy.settings import Loaded, Settings, convert_listen_to_connect_host, format_shown_path
 
 log = logging.getLogger(__name__)
@@ -135,17 +135,17 @@ class ProxyContextAndJournal:
 
 
 def build_engine_config(
-    settings: Settings, redirected: frozenset[str] = frozenset(), again: ProxyStartCommand | None = None
-) -> Config:
+    settings: Settings, redirected: frozenset[str] = frozenset(), again: ProxyStartCommandLine | None = None
+) -> EngineConfig:
     """Return the engine's configuration; `redirected` names providers with a user's upstream."""
-    return Config(
+    return EngineConfig(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
         coalesce=settings.coalesce, miss_status=settings.miss_status, max_request=settings.max_request,
         max_age=parse_age_seconds(settings.max_age) if settings.max_age else None,
         trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
         store=settings.store, shown=format_shown_path(settings.store),
-        again=again or ProxyStartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
+        again=again or ProxyStartCommandLine(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_settings(settings.normalize),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
         live=LiveChannelSettings(frozenset(settings.live), settings.unknown_tool, settings.read_only)
@@ -155,20 +155,20 @@ def build_engine_config(
     )  # fmt: skip
 
 
-def build_start_command(
-    loaded: Loaded, env: Mapping[str, str], own: ProxyStartCommand | None = None
-) -> ProxyStartCommand:
+def build_proxy_restart_command(
+    loaded: Loaded, env: Mapping[str, str], own: ProxyStartCommandLine | None = None
+) -> ProxyStartCommandLine:
     """Return the command that starts this proxy again.
 
     A proxy started by another command (`run`, a test runner) is started by that command again: its variables are still
     set there, and the port is not the user's. A proxy started by hand often has a shell of its own.
     """
-    own, typed = own or ProxyStartCommand(), env.get(protocol.STARTED_BY_VARIABLE)
+    own, typed = own or ProxyStartCommandLine(), env.get(protocol.STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
         options = tuple(each for each in options if each != ("port", "0"))
         rest = "" if typed.endswith(SUITE_MODE) else " -- COMMAND"
-        return ProxyStartCommand(typed, rest, options) if typed else replace(own, options=options)
+        return ProxyStartCommandLine(typed, rest, options) if typed else replace(own, options=options)
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)
     port = 0 if own.in_mitmproxy else loaded.settings.port
@@ -177,14 +177,14 @@ def build_start_command(
 
 
 def open_store_and_journal(
-    loaded: Loaded, on_call: Callable[[Call], None], start: ProxyStartCommand | None = None
+    loaded: Loaded, on_call: Callable[[Call], None], start: ProxyStartCommandLine | None = None
 ) -> ProxyContextAndJournal:
     """Open the store and the journal; `on_call` gets each ended call. Raises LLMProxyError: they cannot be used."""
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_sdk_variable)
-    config = build_engine_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
-    check_server_store_options(config)
+    config = build_engine_config(loaded.settings, named, build_proxy_restart_command(loaded, os.environ, start))
+    require_file_store_for_options(config)
     filed = import_cassette_files(config)
-    check_store(config)
+    check_store_usable_at_start(config)
     journal = Journal.open(get_journal_path(config.store), time.time)
     if config.trial and not journal.is_kept:
         raise MachineError(journal.note, hint="What a trial saw is kept there: name a store elsewhere, --store PATH.")
@@ -221,7 +221,7 @@ def build_origin_guard(settings: Settings, host: str) -> OriginGuard:
     return OriginGuard(settings.answer_to, settings.allow_origin, any_host=is_bound_beyond_loopback(host))
 
 
-def check_store(config: Config) -> None:
+def check_store_usable_at_start(config: EngineConfig) -> None:
     """Check that the store can be used or created, before anything is written. Raises CassetteError, MachineError."""
     if config.live is not None and config.mode not in OFFLINE:
         raise SettingsError(
@@ -232,7 +232,7 @@ def check_store(config: Config) -> None:
         raise SettingsError(
             "--live and --faults exclude each other: faults are injected into a recording or a live run, not both."
         )
-    if find_store_server_by_copy(config.store) is not None:
+    if find_postgres_of_local_copy(config.store) is not None:
         return  # the engine asks it first
     if config.store.exists():
         open_store(config.store, writable=False, now=time.time).close()
@@ -240,7 +240,7 @@ def check_store(config: Config) -> None:
         _make_folder(config.store.parent)
 
 
-def check_server_store_options(config: Config) -> None:
+def require_file_store_for_options(config: EngineConfig) -> None:
     """Raise SettingsError for options that need a store in a file, if the store is a server's."""
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),
@@ -258,7 +258,7 @@ def _make_folder(folder: Path) -> None:
         raise MachineError(f"cannot make the folder {format_shown_path(folder)}: {error.strerror or error}") from error
 
 
-def import_cassette_files(config: Config) -> list[str]:
+def import_cassette_files(config: EngineConfig) -> list[str]:
     """Import the cassettes' files into the store; returns messages. Raises CassetteError: nothing was written."""
     if config.cassette_dir is None:
         return []
@@ -502,7 +502,7 @@ class EmbeddedMitmproxyServer:
         self._master = master.Master(opts)
         self._server = FastPathProxyserver(proxy, front)
         # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
-        proxy.sockets = IdleConnectionEvictor(lambda: self._server)
+        proxy.sockets = LowDescriptorConnectionCloser(lambda: self._server)
         ours = ours or (NextLayerChoice(proxy), HttpConnectHandler(proxy, forward=settings.intercepts), Recorder(proxy))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), interception.LazyTlsConfig())
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]

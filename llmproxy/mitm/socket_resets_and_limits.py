@@ -68,7 +68,7 @@ class ConnectionWithIdleState(Protocol):
     def close(self) -> None: ...
 
 
-class IdleConnectionEvictor:
+class LowDescriptorConnectionCloser:
     def __init__(self, server: Callable[[], Proxyserver | None]) -> None:
         """`server` returns mitmproxy's server, once it exists."""
         self._server = server
@@ -170,7 +170,7 @@ failed owner searches per socket."""
 
 
 @dataclass(slots=True)
-class BusyClientDetector:
+class ClientCpuActivityDetector:
     """Running processes, found by a socket: on a busy machine a client reads an answer long before it processes it."""
 
     proc: Path = Path("/proc")
@@ -219,7 +219,7 @@ class BusyClientDetector:
         return False
 
 
-_PROCESSES = BusyClientDetector()
+_PROCESSES = ClientCpuActivityDetector()
 
 
 def _query_peer_socket_state(peer: Any, here: Any) -> tuple[int, int] | None:

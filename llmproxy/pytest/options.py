@@ -18,7 +18,7 @@ from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.parsers import join_with_and
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
-from llmproxy.report.report_kinds import CHOICES, parse_report_option
+from llmproxy.report.report_kinds import CHOICES, create_report_handler
 from llmproxy.report.scenario_rows import read_baseline
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def make_report_handlers(config: pytest.Config, store: Callable[[], Path | None]
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
     try:
-        return [parse_report_option(text, store) for text in asked]
+        return [create_report_handler(text, store) for text in asked]
     except LLMProxyError as error:
         raise pytest.UsageError(str(error).replace("--report", REPORT)) from error
 

@@ -57,7 +57,9 @@ def file_mentions_plugin(path: Path) -> bool:
         return False
 
 
-def python_files(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
+def list_files_pytest_imports(
+    places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]
+) -> Iterator[Path]:
     """Yield the files pytest would import, each once: named files, files of named folders, conftests above them."""
     seen: set[Path] = set()
     for place in places:
@@ -182,7 +184,7 @@ def _is_plugin_used(config: pytest.Config, run: PytestPluginState) -> bool:
     places = [here / path for path in named] or testpaths or [here]
     there = [place for place in places if place.exists()]
     files, norecurse = config.getini("python_files"), config.getini("norecursedirs")
-    return any(map(file_mentions_plugin, python_files(there, config.rootpath, files, norecurse)))
+    return any(map(file_mentions_plugin, list_files_pytest_imports(there, config.rootpath, files, norecurse)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -25,7 +25,7 @@ from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start
 from llmproxy.errors import MachineError
 from llmproxy.files import create_gitignored_folder
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, Update
-from llmproxy.server_store_copies import find_store_server_by_copy
+from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import load
 
 RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"
@@ -193,7 +193,7 @@ LOCK = "suite.lock"
 
 
 @dataclass(slots=True)
-class SharedSuiteResources:
+class PytestProcessResources:
     """Resources shared by all suites of a pytest process: the mode, and a proxy once the first scenario runs."""
 
     root: Path
@@ -236,7 +236,7 @@ class SharedSuiteResources:
     def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
         """Return the start options of the proxy, like `llmproxy test`, unless the project sets others."""
         known = load({}, env, self.root)
-        on_server = find_store_server_by_copy(known.settings.store) is not None
+        on_server = find_postgres_of_local_copy(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
         live = self.mode not in OFFLINE or self.update == Update.CHANGED
         words += ["--allow-live"] if live else []
@@ -254,7 +254,7 @@ class SharedSuiteResources:
     def find_store_and_cassette_dir(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return store and cassette folder; None for a running proxy, or a server's store."""
         known = load({}, env, self.root)
-        if read_env_proxy_url(env) or find_store_server_by_copy(known.settings.store) is not None:
+        if read_env_proxy_url(env) or find_postgres_of_local_copy(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)

@@ -17,9 +17,9 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import Miss, describe_served_failures, find_fail_on_exit_code
 from llmproxy.client.control import ControlError
-from llmproxy.client.session_reports import Report, format_session_counts, shorten_miss, sum_session_reports
+from llmproxy.client.session_reports import SessionReport, format_session_counts, shorten_miss, sum_session_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, Update, format_cassette_sample
+from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, Update, format_sample_name
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
@@ -48,7 +48,7 @@ _LISTED = 5
 class RunSummaryPlugin:
     def __init__(self, handlers: Sequence[Handler] = (), run: PytestPluginState | None = None) -> None:
         self._run = run
-        self.done: list[tuple[str, Report]] = []
+        self.done: list[tuple[str, SessionReport]] = []
         self.passed: set[str] = set()
         self.runs: list[tuple[str, Any, ScenarioResult]] = []
         self.events: list[Mapping[str, Any]] = []
@@ -71,7 +71,7 @@ class RunSummaryPlugin:
         if report.when == "call" and report.passed:
             self.passed.add(report.nodeid)
         if value := getattr(report, ATTRIBUTE, None):
-            self.done.append((report.nodeid, Report.from_json(value)))
+            self.done.append((report.nodeid, SessionReport.from_json(value)))
         if parcel := getattr(report, SCENARIOS, None):
             if parcel["runs"]:
                 from llmproxy.pytest.scenario_report import deserialize_scenario_run
@@ -81,7 +81,7 @@ class RunSummaryPlugin:
             self._test_of |= {each["run_id"]: report.nodeid for each in parcel["events"] if each.get("run_id")}
             self.rows += parcel["rows"]
             self._suites |= {report.nodeid} if parcel["rows"] else set()
-            self.done += [(report.nodeid, Report.from_json(wire)) for wire in parcel["wires"]]
+            self.done += [(report.nodeid, SessionReport.from_json(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         run = self._run
@@ -221,7 +221,7 @@ class RunSummaryPlugin:
             if self._run is None or not (report.hits or report.recorded or report.unused):
                 continue
             if (store := self._run.find_store(suites=test in self._suites)) is not None:
-                name = format_cassette_sample(report.cassette, report.sample or 1)  # older proxies do not say it
+                name = format_sample_name(report.cassette, report.sample or 1)  # older proxies do not say it
                 yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.protocol import Mode, ReplayScope
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
@@ -52,7 +52,7 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
         self._of_suite = False
         self._parcel = _make_parcel()
         self._ended: dict[str, Any] = {}
-        self._reports: list[Report] = []
+        self._reports: list[SessionReport] = []
         self._run_tree = RunTree()
 
     def handle(self, event: Event) -> None:
@@ -74,13 +74,15 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
     def mark_as_suite_case(self, again: str) -> None:
         self._of_suite, self.again = True, again
 
-    def collect_suite_case_result(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
+    def collect_suite_case_result(
+        self, row: Mapping[str, Any], reports: Iterable[SessionReport | None]
+    ) -> list[list[Event]]:
         self._parcel["rows"].append(to_plain(row))
         self._collect_session_reports(reports)
         runs = self._run_tree.runs.values()
         return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
 
-    def _collect_session_reports(self, reports: Iterable[Report | None]) -> None:
+    def _collect_session_reports(self, reports: Iterable[SessionReport | None]) -> None:
         told = [each for each in reports if each is not None]
         self._reports += told
         self._parcel["wires"] += [each.to_json() for each in told]
@@ -133,7 +135,7 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
         asked = self._run.read_options(item)
         return replace(asked, mode=self.choose_mode_for_attempt(item.nodeid, asked.mode))
 
-    def track_failed_recording_attempt(self, test: str, reports: Iterable[Report], *, passed: bool) -> None:
+    def track_failed_recording_attempt(self, test: str, reports: Iterable[SessionReport], *, passed: bool) -> None:
         if passed:
             self._retried.discard(test)
         elif any(each.recorded for each in reports):

@@ -31,15 +31,15 @@ from llmproxy.calls_and_totals import Call, Miss
 from llmproxy.client.child_env import EnvironmentPlan, gather_run_variables, in_ci, plan_env
 from llmproxy.client.control import Control, ControlConnectionPool, ControlError, session_url
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import MachineError
 from llmproxy.parsers import parse_channel_list, read_mode, read_name_patterns, read_unknown_tool
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, Update
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
 from llmproxy.pytest.run_proxies import (
     CASSETTES,
+    PytestProcessResources,
     PytestProxyProcess,
-    SharedSuiteResources,
     WorkerProxyLauncher,
     WorkerProxyRequester,
 )
@@ -247,7 +247,7 @@ class PerTestSession:
     mode: str
     url: str = field(repr=False)
     _control: Control = field(repr=False)
-    closed: Report | None = field(default=None, repr=False)
+    closed: SessionReport | None = field(default=None, repr=False)
     passed: bool | None = field(default=None, repr=False)
     """None until the report of the test's call; a test that Ctrl-C ends has none."""
 
@@ -256,7 +256,7 @@ class PerTestSession:
         """OpenAI's base URL of this session, for a client that takes it as an argument."""
         return f"{self.url}/v1"
 
-    def report(self) -> Report:
+    def report(self) -> SessionReport:
         return self.closed or self._control.report(self.name)
 
     @property
@@ -280,7 +280,7 @@ class PerTestSession:
         said = {"name": name, "value": str(value), "tool": tool, "path": path}
         self._control.declare_run_variables(self.name, [{key: text for key, text in said.items() if text}])
 
-    def reset(self) -> Report:
+    def reset(self) -> SessionReport:
         return self._control.reset(self.name)
 
 
@@ -390,14 +390,14 @@ class SharedProxy:
             *self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]}
         )
 
-    def finish_test(self, walk: PerTestSession, *, complete: bool = True, interrupted: bool = False) -> Report:
+    def finish_test(self, walk: PerTestSession, *, complete: bool = True, interrupted: bool = False) -> SessionReport:
         if walk.closed is None:
             walk.closed = self.wait_ready().close_session(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, WorkerProxyRequester):
                 self._proxy.announce_open_session("")
         return walk.closed
 
-    def read_report_outside_tests(self) -> Report | None:
+    def read_report_outside_tests(self) -> SessionReport | None:
         """Return the counts of this process's calls that came from no test with the fixture; None without any."""
         with suppress(ControlError):  # no such session is open
             return self._control.report(self.name) if self._control is not None else None
@@ -456,7 +456,7 @@ class PytestPluginState:
     asked: WorkerProxyRequester | None = None
     proxies: WorkerProxyLauncher | None = None
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
-    bench: SharedSuiteResources | None = None
+    bench: PytestProcessResources | None = None
     unreported: dict[str, PerTestSession] = field(default_factory=dict)
     """Sessions by test, until the report of the test's teardown, which Ctrl-C prevents."""
     within_run: bool = False
@@ -467,9 +467,9 @@ class PytestPluginState:
         typed = None if flag in self.taken else getattr(self.config.known_args_namespace, name, None)
         return str(typed or self.config.getini(name) or "")
 
-    def make_resources(self) -> SharedSuiteResources:
+    def make_resources(self) -> PytestProcessResources:
         folder, update = self.option(CASSETTE_DIR), read_update_option(self.config)
-        return SharedSuiteResources(self.config.rootpath, self.choose_mode(), folder, update=update)
+        return PytestProcessResources(self.config.rootpath, self.choose_mode(), folder, update=update)
 
     def choose_mode(self, marker: str = "") -> str:
         typed = None if MODE in self.taken else getattr(self.config.known_args_namespace, "llmproxy_mode", None)

@@ -22,7 +22,7 @@ import pytest
 from llmproxy.client.child_env import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
-from llmproxy.pytest.run_proxies import SharedSuiteResources
+from llmproxy.pytest.run_proxies import PytestProcessResources
 from llmproxy.pytest.scenario_report import prefix_junit_properties
 from llmproxy.pytest.scenario_run_listener import LISTENER
 from llmproxy.report.events import Event, Finished, PartyUse, RedactingEventHandler, Started, Status
@@ -44,9 +44,9 @@ class SuiteFailure(Exception):
 
 
 class SuiteFileCollector(pytest.File):
-    bench: SharedSuiteResources
+    bench: PytestProcessResources
 
-    def __init__(self, *, bench: SharedSuiteResources, **node: Any) -> None:
+    def __init__(self, *, bench: PytestProcessResources, **node: Any) -> None:
         super().__init__(**node)
         self.bench = bench
         self._run_context: RunContext | None = None

@@ -47,7 +47,7 @@ class GitHubAnnotator:
         self._waiting = []
 
     def _annotate_run(self, run: Run, level: str = "error") -> None:
-        for line in build_run_annotations(run, self._root, level):
+        for line in build_github_annotations(run, self._root, level):
             self._marked = self._marked or level == "error"
             self._write(line + "\n")
 
@@ -67,7 +67,7 @@ def make_github_annotator(path: Path | None) -> GitHubAnnotator:
     return GitHubAnnotator(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
 
 
-def build_run_annotations(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
+def build_github_annotations(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
     title = f"{run.started.scenario}: {run.status.value.replace('_', ' ')}"

@@ -16,7 +16,7 @@ from llmproxy.advice import format_command, format_store_option, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.session import canonicalize_session_name
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.report.json_report import build_json_report as plain_values
@@ -43,7 +43,7 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
 
 
 def _collect_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
-    with FileStore.open(store, writable=False, now=time.time) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
         ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)
         wanted = dict.fromkeys((run.started.cassette, run.started.sample) for run in ranked)

@@ -26,7 +26,7 @@ RUNNING = "running"
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
 
 
-class LiveTestReportReader:
+class GrowingReportReader:
     """Reads the new part at each call. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +103,7 @@ def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str
 
 def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
     """Return the viewer's handler for a report, which raises SettingsError; `state` has past tests."""
-    followed = LiveTestReportReader(report)
+    followed = GrowingReportReader(report)
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
         known, after = query.get("test", ""), read_query_integer(query, "after", 0, 1 << 53)

@@ -63,7 +63,7 @@ def make_last_report_writer(path: Path, lost: Callable[[str], object]) -> list[H
     """Return a handler that stores this test's events for `label` and `--rejudge last`; none if not writable."""
     try:
         create_gitignored_folder(path.parent)
-        return [parse_report_option(f"jsonl={path}")]
+        return [create_report_handler(f"jsonl={path}")]
     except (OSError, SettingsError) as error:
         lost(f"this test is not kept for `llmproxy label`: {error}")
         return []
@@ -88,7 +88,7 @@ KINDS: Mapping[str, ReportKind] = {
 CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 
 
-def parse_report_option(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
+def create_report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
     """Return the handler for an argument of `--report`, behind redaction: ``junit=FILE``, ``github``. Raises
     SettingsError. `store` returns at the end the database with the tests' recordings; None if unknown.
     """

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, format_count, format_milliseconds, name_some
-from llmproxy.core.changes.accepted_changes import build_change_for_removed_call, digest_lookup_key
-from llmproxy.core.changes.change import Author, CarriedOrRefusedCall, Change, ChangeOrigin, RefusalReason, shorten
+from llmproxy.core.changes.accepted_changes import build_change_for_removed_call, digest_removed_call_key
+from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, Change, ChangeOrigin, RefusalReason, shorten
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.journal import ChangeTrialResult, read_trial_session_results
@@ -86,7 +86,7 @@ class RerecordCost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeSummary:
+class ChangedRequestsReport:
     groups: Sequence[ChangeGroup]
     refused: Sequence[ChangeGroup]
     counts: Mapping[str, int]
@@ -157,7 +157,7 @@ class ChangeSummary:
             yield from ("", *(self._format_effects() if self.counts["calls"] else ()))
 
 
-def summarize_change_trials(store: Path, since: float = 0.0, command: str = "") -> ChangeSummary:
+def summarize_change_trials(store: Path, since: float = 0.0, command: str = "") -> ChangedRequestsReport:
     """Return the results of a store's trials that ended since then (Unix time); `command`: the cassette of one."""
     trials = read_trial_session_results(store, since)
     rows: dict[tuple[str, int], dict[int, StoredCallSummary]] = {}
@@ -166,7 +166,7 @@ def summarize_change_trials(store: Path, since: float = 0.0, command: str = "") 
             for trial in trials:
                 gone = list_key_digests_allowed_unused(database, trial.cassette)
                 found = sorted(database.list_summaries(*trial.cassette_and_sample), key=lambda row: row.started_at)
-                kept = {row.id: row for row in found if digest_lookup_key(row.key) not in gone}
+                kept = {row.id: row for row in found if digest_removed_call_key(row.key) not in gone}
                 rows[trial.cassette_and_sample] = kept
     summary = group_request_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
     return replace(summary, is_of_command=all(trial.cassette == command for trial in trials))
@@ -194,7 +194,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str]) -> list[str]:
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def group_request_changes(trials: Iterable[ChangeTrialResult], recordings: Recordings) -> ChangeSummary:
+def group_request_changes(trials: Iterable[ChangeTrialResult], recordings: Recordings) -> ChangedRequestsReport:
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
     bills = []
@@ -226,7 +226,7 @@ def group_request_changes(trials: Iterable[ChangeTrialResult], recordings: Recor
     costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
     seconds, follows = sum(each.seconds for each in bills), sum(each.follows for each in bills)
     bill = RerecordCost(costs, after, seconds, follows) if costs else None
-    return ChangeSummary(ordered, list(refused.values()), counts, bill)
+    return ChangedRequestsReport(ordered, list(refused.values()), counts, bill)
 
 
 _MISSING = frozenset({RefusalReason.NO_PLACE, RefusalReason.NOT_LOOKED_AT})
@@ -250,7 +250,7 @@ def _find_removed_calls(trial: ChangeTrialResult, recordings: Recordings) -> Ite
 
 
 def _estimate_rerecord_cost(
-    changed: Sequence[CarriedOrRefusedCall], rows: Mapping[int, StoredCallSummary]
+    changed: Sequence[CarriedAnswerAttempt], rows: Mapping[int, StoredCallSummary]
 ) -> RerecordCost:
     seen, before = {call.recording for call in changed}, 0
     after, follows = list[float | None](), 0.0

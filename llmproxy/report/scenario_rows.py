@@ -67,7 +67,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def validate_scenario_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def validate_report_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row after checking it. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
@@ -178,7 +178,7 @@ def read_baseline(
 ) -> dict[str, Mapping[str, Any]]:
     """Return a JSON report's rows by scenario, of those selected, if known. Raises SettingsError: none of these."""
     try:
-        rows = {row["scenario"]: validate_scenario_row(row) for row in json.loads(read_bounded_text(path))["summary"]}
+        rows = {row["scenario"]: validate_report_row(row) for row in json.loads(read_bounded_text(path))["summary"]}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -19,12 +19,12 @@ from llmproxy.core.sessions.journal import open_journal_database
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected, UnbufferedEventHandler
 from llmproxy.report.run_tree import LATEST, value_has_annotated_type
-from llmproxy.report.scenario_rows import compute_scenario_badness, validate_scenario_row
+from llmproxy.report.scenario_rows import compute_scenario_badness, validate_report_row
 from llmproxy.sqlite_file import (
     DatabaseErrorTexts,
     DatabaseFileState,
-    open_connection,
-    read_database_file_state,
+    classify_database_file,
+    open_sqlite_connection,
     translate_errors,
     write_transaction,
 )
@@ -97,12 +97,12 @@ def add_test_run_to_trend(path: Path, selected: Selected, completed: Completed) 
 def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
-        state = read_database_file_state(path)
+        state = classify_database_file(path)
         if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             return []
         if state not in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL):
             raise CassetteCorrupt(f"The state database {path} is no database.", hint=_WORDS.damaged)
-        with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
+        with closing(open_sqlite_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             if not conn.execute("SELECT count(*) FROM sqlite_master WHERE name = 'test_rows'").fetchone()[0]:
                 return []
             newest_first = "SELECT id, at, title, exit_code FROM tests ORDER BY id DESC LIMIT ?"
@@ -122,7 +122,7 @@ def _parse_past_test_run(path: Path, at: Any, title: Any, code: Any, rows: Seque
         why = f"a test began at {at!r:.60}"
     made: dict[str, Mapping[str, Any]] = {}
     try:
-        made = {row["scenario"]: validate_scenario_row(row) for row in rows}
+        made = {row["scenario"]: validate_report_row(row) for row in rows}
     except TypeError as error:
         why = str(error)
     if why:

@@ -87,7 +87,7 @@ def get_wire_tool_calls(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
     return getattr(_find_running_executor(given), "wire_by_message", None) or {}
 
 
-def list_unknown_call_reasons(given: AgentInput) -> Sequence[str]:
+def list_unreadable_call_reasons(given: AgentInput) -> Sequence[str]:
     return getattr(_find_running_executor(given), "wire_unknown", None) or ()
 
 

@@ -44,7 +44,7 @@ from llmproxy.scenario.values.run_ids_and_options import context_scenario
 _HERE = f"{Path(__file__).parent}{os.sep}"
 
 
-class CacheWarning(UserWarning):
+class FunctionCacheWarning(UserWarning):
     """A call could not be cached, or a stored value not be used."""
 
 
@@ -369,7 +369,7 @@ class CachedFunction:
     def warn_once(self, why: object, text: str) -> None:
         if str(why) not in self._warned:
             self._warned.add(str(why))
-            warnings.warn(text, CacheWarning, skip_file_prefixes=(_HERE,))
+            warnings.warn(text, FunctionCacheWarning, skip_file_prefixes=(_HERE,))
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:

@@ -147,7 +147,7 @@ class CacheStore:
             ) from error
         with (
             sqlite_file.translate_errors(self.path, _WORDS, writing=True),
-            closing(sqlite_file.open_connection(self.path, "mode=rwc", timeout=_BUSY_SECONDS)) as conn,
+            closing(sqlite_file.open_sqlite_connection(self.path, "mode=rwc", timeout=_BUSY_SECONDS)) as conn,
             sqlite_file.write_transaction(conn) if make else nullcontext(),
         ):
             marks = conn.execute(_READ_MARKS).fetchone()

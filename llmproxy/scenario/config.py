@@ -1,7 +1,7 @@
 """Defaults for all scenarios of a process: default < configure() (calls accumulate) < arguments of run.
 
 None means "not given" except for `cache_key` in `run`, where None disables the cache. To distinguish that, the default
-of such a parameter is `UnsetParameter`, which prints as the documented value.
+of such a parameter is `OmittedArgumentSentinel`, which prints as the documented value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLOSE = 0.84
 MAX_TURNS = 10  # also for 0
 
 
-class UnsetParameter:
+class OmittedArgumentSentinel:
     """Default of a parameter that was not given; prints as the documented default."""
 
     __slots__ = ("shown",)
@@ -46,8 +46,8 @@ class UnsetParameter:
         return False
 
 
-UNSET: Any = UnsetParameter(None)
-UNSET_ZERO: Any = UnsetParameter(0.0)
+UNSET: Any = OmittedArgumentSentinel(None)
+UNSET_ZERO: Any = OmittedArgumentSentinel(0.0)
 
 
 class ModelConfig(BaseModel):
@@ -71,7 +71,7 @@ class ModelConfig(BaseModel):
     def _resolve_parameter_aliases(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        found = {name: value for name, value in given.items() if not isinstance(value, UnsetParameter)}
+        found = {name: value for name, value in given.items() if not isinstance(value, OmittedArgumentSentinel)}
         found |= found.pop("extra", None) or {}
         other = found.pop("base_url", None)
         return {**found, "api_base": found.get("api_base") or other}

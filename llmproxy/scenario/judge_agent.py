@@ -26,7 +26,7 @@ from llmproxy.scenario.agent_adapter import (
     get_scenario_description,
     get_wire_tool_calls,
     is_conversation_unscripted,
-    list_unknown_call_reasons,
+    list_unreadable_call_reasons,
 )
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
@@ -161,7 +161,7 @@ class _Unusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class JudgeQuestion:
     system: str
     text: str
     criteria: Criteria
@@ -477,7 +477,7 @@ class JudgeAgent(AgentAdapter):
         if not forced and self._is_too_early(input):
             return []
         criteria, seen = Criteria(texts), format_transcript(input.messages, get_wire_tool_calls(input))
-        question = Question(
+        question = JudgeQuestion(
             self.system_prompt or prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
         )
         if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
@@ -508,12 +508,12 @@ class JudgeAgent(AgentAdapter):
         ]
         if given.judgment_context:
             parts.append(enclose_in_tags("context", given.judgment_context))
-        if unknown := list_unknown_call_reasons(given):
+        if unknown := list_unreadable_call_reasons(given):
             reasons = "\n".join(f"- {why}" for why in unknown)
             parts.append(enclose_in_tags("unknown", prompt("judge_unknown", reasons=reasons)))
         return "\n\n".join([*parts, enclose_in_tags("transcript", seen or "(nothing was said)")])
 
-    async def _ask_judges_for_rulings(self, question: Question, session: RunSession | None) -> list[JudgeRuling]:
+    async def _ask_judges_for_rulings(self, question: JudgeQuestion, session: RunSession | None) -> list[JudgeRuling]:
         """Return each judge's ruling; all are awaited before an error of one is raised."""
         names = list_judge_party_names(len(self.configs))
         asked = list(zip(self.configs, names, strict=True))
@@ -566,7 +566,7 @@ def _list_judge_models[M](judges: int | Sequence[M], model: M) -> list[M]:
     return [model] * judges if isinstance(judges, int) else list(judges)
 
 
-def _first_ruling_fails_run(ruling: JudgeRuling, question: Question) -> bool:
+def _first_ruling_fails_run(ruling: JudgeRuling, question: JudgeQuestion) -> bool:
     """Return whether the other judges must be called: the first one would fail the run."""
     if ruling.goes_on:
         return False

@@ -30,7 +30,7 @@ from llmproxy.calls_and_totals import Call, Miss
 from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, find_upstreams, is_proxy_url, plan_env
 from llmproxy.client.control import CONFLICT, PAUSE, Control, ControlConnectionPool, ControlError
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_env_proxy_url
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, PARTY_HEADER, SESSION_HEADER, SESSION_PREFIX, SHOWN_KEY
 from llmproxy.report.events import HOST, PartyUse
@@ -143,7 +143,7 @@ async def bind_process_calls_to_session(
 
 
 @asynccontextmanager
-async def bind_source_to_session(
+async def bind_session_name_to_session(
     control: Control, source: str, session: str, patience: float = PATIENCE
 ) -> AsyncIterator[float]:
     """Bind calls under `source` to `session`; yields the seconds waited. Raises MachineError."""
@@ -294,7 +294,7 @@ atexit.register(_CONNECTIONS.close)
 
 
 class RunSession:
-    def __init__(self, control: Control, opened: Report) -> None:
+    def __init__(self, control: Control, opened: SessionReport) -> None:
         self.control = control
         self.proxy = control.url
         self.name = opened.name
@@ -305,7 +305,7 @@ class RunSession:
         self._llms = {AGENT: self.llm}
         self.interrupted = False
         """Whether the run was interrupted, so that mode `once` records it again."""
-        self._closed: Report | None = None
+        self._closed: SessionReport | None = None
         self._before: dict[str, int] = {}  # by name
         self._watched: set[str] = set()
 
@@ -382,7 +382,7 @@ class RunSession:
         """
         source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
-            async with bind_source_to_session(self.control, source, self.name) as waited:
+            async with bind_session_name_to_session(self.control, source, self.name) as waited:
                 yield waited
             return
         if not adapter.in_process or adapter.uses_session:
@@ -405,7 +405,7 @@ class RunSession:
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
         return await asyncio.to_thread(self.control.calls, self.name, after)
 
-    async def report(self) -> Report:
+    async def report(self) -> SessionReport:
         return await asyncio.to_thread(self.control.report, self.name) if self._closed is None else self._closed
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:
@@ -459,7 +459,7 @@ class RunSession:
         if HOST.session in self._watched and (more := await self.count_unattributed() - since) > 0:
             self._before[HOST.session] = self._before.get(HOST.session, 0) + more
 
-    async def close(self, after: int | None = None) -> Report:
+    async def close(self, after: int | None = None) -> SessionReport:
         if self._closed is None:
             complete = False if self.interrupted else None
             self._closed = await asyncio.to_thread(
@@ -478,7 +478,7 @@ class RunSession:
         return found
 
 
-async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:
+async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> SessionReport:
     """Open a session, retrying while another client has it; one opened for an interrupted run is closed."""
     deadline = time.monotonic() + patience
     while True:
@@ -519,7 +519,7 @@ class _ProcessProxy:
 _OWN = _ProcessProxy()
 
 
-def choose_proxy(
+def find_or_start_proxy(
     run_proxy: str | bool | None,  # noqa: FBT001 - the keyword of run()
     configured: str | bool | None,  # noqa: FBT001 - the original's parameter
     env: Mapping[str, str],

@@ -18,7 +18,7 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol
-from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse, diff_asked_and_served_calls
+from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse, diff_asked_and_served_calls
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
@@ -84,7 +84,7 @@ class Turn:
         return ToolCalls([call for call in self._calls if name in {None, call.name}], name)
 
 
-def merge_wire_tool_calls(
+def merge_message_and_wire_calls(
     messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None
 ) -> list[ToolCall]:
     """Return all calls in order; `turns`: of each message, `wire`: calls by the position of the following message."""
@@ -236,7 +236,7 @@ class ScenarioState(BaseModel):
         self._require_all_calls_seen(executor, what)
         return diff_asked_and_served_calls(executor.wire_calls or (), found)
 
-    def _require_complete_served(self, what: str) -> ServerSideToolCalls:
+    def _require_complete_served(self, what: str) -> McpServerToolCalls:
         found = None if self._executor is None else self._executor.wire_served
         why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown_reason
         if found is None or why:
@@ -274,7 +274,7 @@ class ScenarioState(BaseModel):
         numbers = self._list_turn_numbers()
         places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
         wire = getattr(self._executor, "wire_by_message", None)
-        return merge_wire_tool_calls(self.messages, [places[number] for number in numbers], wire)
+        return merge_message_and_wire_calls(self.messages, [places[number] for number in numbers], wire)
 
     def last_tool_call(self, tool_name: str) -> dict[str, Any] | None:
         """Return the newest call of a tool, in OpenAI's form; of one message the first.

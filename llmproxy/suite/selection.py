@@ -170,7 +170,7 @@ def _has_case_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
 
 
-def list_steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
+def list_case_steps_up_to_label(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
     steps: tuple[StepBase, ...] = tuple(case.scenario.steps)
     if not label:
         return steps

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from llmproxy.amount_formatting import format_count, format_occurrences
+from llmproxy.amount_formatting import format_count, format_times
 from llmproxy.core.traffic.canonical_json import format_json
 from llmproxy.core.traffic.json_diff import dump_for_comparison
 from llmproxy.trace.comparing.diff import ReplayDiff
@@ -242,7 +242,7 @@ def tool_called(
     actual: Any = [get_span_arguments_or_text(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
-        problem = f"{tool_name!r} was called {format_occurrences(len(fitting))}{said}, not {format_occurrences(times)}."
+        problem = f"{tool_name!r} was called {format_times(len(fitting))}{said}, not {format_times(times)}."
     elif times is None and not fitting:
         problem = f"{tool_name!r} was never called{said}. "
         problem += f"Its calls had {format_json(actual)}." if calls else f"Called were {sequence}."
@@ -261,7 +261,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     """This tool was not called; without a name: no tool was."""
     cassette = unwrap_cassette(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
-    problem = f"Called {format_occurrences(len(called))}: {called}." if called else ""
+    problem = f"Called {format_times(len(called))}: {called}." if called else ""
     return build_assertion_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem, counts_all=True)
 
 

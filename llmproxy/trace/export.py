@@ -26,8 +26,8 @@ from llmproxy.trace.trace_file import (
     Cassette,
     add_spans_to_totals,
     build_empty_trace,
+    build_trace_file_header,
     build_trace_from_interactions,
-    build_trace_header,
 )
 
 _INTERNAL, _CLIENT = 1, 3
@@ -257,7 +257,7 @@ def write_trace(
 ) -> Cassette:
     """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
     trace, fingerprint, first = build_empty_trace(cassette, sample), SpanListDigest(), True
-    versions = {name: value for name, value in build_trace_header(trace).items() if name != "cassette"}
+    versions = {name: value for name, value in build_trace_file_header(trace).items() if name != "cassette"}
     for span in add_spans_to_totals(trace, spans_of(store, cassette=cassette, sample=sample, party=party)):
         plain = span.to_dict()
         fingerprint.add(plain)
@@ -267,7 +267,7 @@ def write_trace(
     if first:
         out.write(json.dumps(versions)[:-1] + ', "spans": [')
     trace.fingerprint = fingerprint.hexdigest()
-    out.write(f'\n], "cassette": {json.dumps(build_trace_header(trace)["cassette"], indent=1)}}}\n')
+    out.write(f'\n], "cassette": {json.dumps(build_trace_file_header(trace)["cassette"], indent=1)}}}\n')
     return trace
 
 

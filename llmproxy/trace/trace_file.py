@@ -202,7 +202,7 @@ class Cassette:
         """Return the enveloped form, with recomputed totals and fingerprint."""
         self.compute_metrics()
         self.compute_fingerprint()
-        return {**build_trace_header(self), "spans": [span.to_dict() for span in self.spans]}
+        return {**build_trace_file_header(self), "spans": [span.to_dict() for span in self.spans]}
 
     @classmethod
     def from_dict(cls, data: Any) -> Cassette:
@@ -275,7 +275,7 @@ def _read_span(data: object, position: int) -> Span:
         raise
 
 
-def build_trace_header(cassette: Cassette) -> dict[str, Any]:
+def build_trace_file_header(cassette: Cassette) -> dict[str, Any]:
     head = {name: getattr(cassette, name) for name in _HEAD}
     head["provenance"] = cassette.provenance.to_dict() if cassette.provenance else None
     return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}

@@ -61,7 +61,7 @@ class Viewer:
         elif path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
             answer = self._answer_page(asked, refusing)
         elif refusing is not None:
-            answer = page.error_answer(refusing)
+            answer = page.answer_viewer_with_error(refusing)
         elif not path.startswith(_DATA):
             answer = page.refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
         else:
@@ -70,7 +70,7 @@ class Viewer:
                 ask = self._choose_answerer(question, query)
                 return self._thread.submit(page.answer_query_as_json, ask, question, query)
             except LLMProxyError as error:
-                answer = page.error_answer(error)
+                answer = page.answer_viewer_with_error(error)
         made: Future[page.ViewerResponse] = Future()
         made.set_result(answer)
         return made
@@ -83,11 +83,11 @@ class Viewer:
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
         typed = find_access_refusal(_drop_same_origin_headers(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
-            return page.error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
+            return page.answer_viewer_with_error(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
         store = self.engine.config.shown or format_store_location(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
-        return page.page_answer({**start, "store": store, "store_words": format_store_option(store)})
+        return page.build_viewer_page_response({**start, "store": store, "store_words": format_store_option(store)})
 
     def _choose_answerer(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return the function that answers a query; the engine's state is taken now."""

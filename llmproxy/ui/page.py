@@ -35,7 +35,7 @@ def render_viewer_page(data: dict[str, Any], title: str = "llmproxy", *, served:
     style, code = read_static("style.css"), build_page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{build_security_policy(style, code, served=served)}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{build_page_csp(style, code, served=served)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" '
         'content="no-referrer"><meta name="generator" content="llmproxy">'
         f"<title>{escape(escape_invisible(title))}</title>\n<style>{style}</style></head>\n"
@@ -50,7 +50,7 @@ def is_exported_page(path: Path) -> bool:
         return b'<meta name="generator" content="llmproxy">' in file.read(20_000)
 
 
-def build_security_policy(style: str, code: list[str], *, served: bool) -> str:
+def build_page_csp(style: str, code: list[str], *, served: bool) -> str:
     named = " ".join(_digest_for_csp(each) for each in code)
     asks = "; connect-src 'self'" if served else ""
     return (
@@ -173,7 +173,7 @@ def build_viewer_response_headers(answer: ViewerResponse) -> Headers:
     )
 
 
-def page_answer(start: dict[str, Any]) -> ViewerResponse:
+def build_viewer_page_response(start: dict[str, Any]) -> ViewerResponse:
     return ViewerResponse(
         200, "text/html; charset=utf-8", render_viewer_page({"served": True, **start}, served=True).encode()
     )
@@ -189,14 +189,14 @@ def answer_query_as_json(ask: Ask, question: str, query: dict[str, str]) -> View
     try:
         return build_viewer_json_response(200, ask(question, query))
     except LLMProxyError as error:
-        return error_answer(error)
+        return answer_viewer_with_error(error)
     except Exception as error:
         logger.debug("the viewer could not answer %s", question, exc_info=True)
         told = f"llmproxy: this cannot be shown: {type(error).__name__}: {str(error)[:300]}"
         return refusal_answer(500, "llmproxy_viewer", told, _FAULT)
 
 
-def error_answer(error: LLMProxyError) -> ViewerResponse:
+def answer_viewer_with_error(error: LLMProxyError) -> ViewerResponse:
     status = 404 if isinstance(error, CassetteNotFound) else error.status
     return refusal_answer(status, error.code, error.message, error.hint)
 

@@ -24,7 +24,7 @@ from llmproxy.core.store.row_conversion import (
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.server_store_copies import find_store_server_by_copy, format_store_location
+from llmproxy.server_store_copies import find_postgres_of_local_copy, format_store_location
 from llmproxy.ui.calls import (
     ExchangeLinker,
     attach_tool_results_to_calls,
@@ -203,7 +203,7 @@ def answer_cassette_list_query(store: StoreReader, _query: Query) -> Json:
     children, sums = list_fork_origins(store), summarize_cassettes(store)
     return {
         "store": store.path.name
-        if find_store_server_by_copy(store.path) is None
+        if find_postgres_of_local_copy(store.path) is None
         else format_store_location(store.path),
         "cassettes": [
             {

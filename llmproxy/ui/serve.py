@@ -44,12 +44,12 @@ def answer_ui_request(
     try:
         OriginGuard().require_admitted(HeadForOriginCheck(headers))
     except RefusedError as error:
-        return page.error_answer(error)
+        return page.answer_viewer_with_error(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
     if method not in ("GET", "HEAD") and not writes:
         return page.refusal_answer(405, "llmproxy_method", "llmproxy: this is for reading.")
     if path == UI_PREFIX:
-        return page.page_answer(start)
+        return page.build_viewer_page_response(start)
     if not path.startswith(UI_PREFIX + _DATA) and not writes:
         return page.refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
     given = next((value for name, value in headers if name.lower() == TOKEN_HEADER), "")
@@ -71,7 +71,7 @@ def _store_page_input(put: Put, body: bytes) -> page.ViewerResponse:
     try:
         return page.build_viewer_json_response(200, put(said))
     except LLMProxyError as error:
-        return page.error_answer(error)
+        return page.answer_viewer_with_error(error)
 
 
 def _parse_content_length(said: str) -> int | None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import RunVariable, VolatileField
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import read_volatile_fields, save_cassette_volatile_fields
 from llmproxy.protocol import Mode
 from tests.core.engine.test_engine import CHAT, answered, engine
 from tests.support.chats import NOW, run
@@ -55,8 +55,8 @@ def store(tmp_path: Path) -> Path:
     path = tmp_path / "llmproxy.db"
     record(path, "a", A, bodies(A), ["I will", "see /tmp/a/project/x, made by 98e1ef"])
     record(path, "b", B, bodies(B, "aa01bc", "12 ms"), ["I will", "see /srv/ci/today/x, made by aa01bc"])
-    with FileStore.open(path, writable=True, now=lambda: NOW) as opened:
-        write_volatile_fields(opened, "a", SLOTS)
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as opened:
+        save_cassette_volatile_fields(opened, "a", SLOTS)
     return path
 
 
@@ -164,7 +164,7 @@ def test_files_keep_run_variables_and_slots(
     assert run(capsys, store, "export", "--cassette", "a", "--format", form, str(file))[0] == 0
     code, out = run(capsys, other, "import", "--cassette", "a", str(file))
     assert code == 0, out
-    with FileStore.open(other, writable=False, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(other, writable=False, now=lambda: NOW) as opened:
         assert read_volatile_fields(opened, "a") == SLOTS
     with engine(other, Mode.REPLAY) as made:
         made.sessions.open_session("a", run_variables=B)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.provider import Provider, json_answer, step
 from tests.support import process
 from tests.support.forked import program
@@ -290,7 +290,7 @@ def test_an_interrupted_run_leaves_everything_whole(folder: Path, sent: signal.S
             assert going.stdout.readline() + going.stdout.readline()
             going.send_signal(sent)
     until(lambda: run("run", "--strict", cwd=folder).returncode == 0, 30)
-    with FileStore.open(folder / "llmproxy.db", writable=False, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open(folder / "llmproxy.db", writable=False, now=lambda: 0.0) as store:
         assert len(store.list_summaries("default")) == 4
 
 

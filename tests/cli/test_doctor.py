@@ -21,12 +21,12 @@ from llmproxy.cli.doctor import (
     check_certificates,
     check_own_address_exempt,
     check_proxy_env_variables,
-    diagnose_traffic_arrival,
+    check_traffic_arrived,
     parse_url_address,
 )
 from llmproxy.client.bypass_monitor import BypassMonitoredProcess, ProcessMonitor
 from llmproxy.client.child_env import CaFiles, combine_ca_bundles, plan_env
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from tests.cli.test_run import asking
 from tests.provider.tls import server_context
 from tests.support import pytest_run
@@ -184,8 +184,8 @@ def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
 
 def test_traffic_is_what_arrived() -> None:
     """A session that nobody used is no traffic."""
-    assert diagnose_traffic_arrival(Report(name="a", cassette="a")).verdict is DiagnosisLevel.BAD
-    assert "1 hit" in diagnose_traffic_arrival(Report(name="a", cassette="a", hits=1)).text
+    assert check_traffic_arrived(SessionReport(name="a", cassette="a")).verdict is DiagnosisLevel.BAD
+    assert "1 hit" in check_traffic_arrived(SessionReport(name="a", cassette="a", hits=1)).text
 
 
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:

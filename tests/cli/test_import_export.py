@@ -20,9 +20,9 @@ from llmproxy.core.cassettes.folder_sync import build_slug
 from llmproxy.core.cassettes.formats import Recorded, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import store_accepted_changes
 from llmproxy.core.traffic.interaction import Interaction
 from tests.support.chats import NOW, chat, fill, run as run_on
@@ -51,7 +51,7 @@ def cassette(path: Path, *texts: str, host: str = "https://api.openai.com", name
 
 
 def stored(name: str, path: Path = Path("llmproxy.db")) -> list[Interaction]:
-    with FileStore.open(path, writable=False, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: 0.0) as store:
         return list(store.iter_interactions(name))
 
 
@@ -82,7 +82,7 @@ def test_importing_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 interactions were there already." in capsys.readouterr().out
     assert run("import", cassette(path, "a", "b", "c")) == 0
     assert "older recordings of the same requests were replaced; nothing is doubled." in capsys.readouterr().out
-    with FileStore.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
         assert store.last_session_ended_cleanly("trip", 1)
 
 
@@ -278,8 +278,8 @@ def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     """In files for review; what another format has no place for is said."""
     fork = Fork("trip@fork-1", "trip", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=1.5)
     run("import", cassette(Path("a.yaml"), "a", "b"), "--cassette", fork.cassette)
-    with FileStore.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
-        store_fork(store, fork)
+    with SqliteCassetteStore.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
+        store_fork_row(store, fork)
     capsys.readouterr()
     assert run("export", "--cassette", fork.cassette, "f.har") == 0
     assert "har cannot say so; without it the result of get_weather is not swapped" in capsys.readouterr().err
@@ -290,7 +290,7 @@ def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fork:\n  parent: trip\n" in capsys.readouterr().out
     for number, file in enumerate(("f.yaml", "all")):
         assert run("import", file, "--store", f"{number}.db") == 0
-        with FileStore.open(Path(f"{number}.db"), writable=False, now=lambda: 0.0) as store:
+        with SqliteCassetteStore.open(Path(f"{number}.db"), writable=False, now=lambda: 0.0) as store:
             assert find_fork(store, fork.cassette, 1) == fork
 
 
@@ -385,7 +385,7 @@ def test_accepted_changes_leave_with_their_cassette(tmp_path: Path, capsys: pyte
     fill(path, chat())
     day = date(2026, 11, 26)
     accepted = AcceptedChange("system-3f2a", "system prompt", "+ x", frozenset([("a" * 16, "b" * 16)]), day)
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         store_accepted_changes(store, "default", [accepted])
     one = ("--cassette", "default", "--format", "review", str(tmp_path / "one.yaml"))
     for words in (("--all", str(tmp_path / "tapes")), one):
@@ -420,8 +420,8 @@ def test_a_cassette_goes_to_the_server_and_comes_back(folder: Path, capsys: pyte
     code, out = said(capsys, "pull", "default", "--file", "copy.db", "--as", "mine")
     assert code == 0, out
     with (
-        FileStore.open(folder / "llmproxy.db", writable=False, now=lambda: NOW) as one,
-        FileStore.open(folder / "copy.db", writable=False, now=lambda: NOW) as other,
+        SqliteCassetteStore.open(folder / "llmproxy.db", writable=False, now=lambda: NOW) as one,
+        SqliteCassetteStore.open(folder / "copy.db", writable=False, now=lambda: NOW) as other,
     ):
         before, after = next(one.iter_interactions("default")), next(other.iter_interactions("mine"))
         assert (before.request, before.response, before.key) == (after.request, after.response, after.key)

@@ -13,8 +13,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.bindings import VolatileField
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import read_volatile_fields, save_cassette_volatile_fields
 from tests.provider import Provider, load
 from tests.support import process
 from tests.support.asking import ASK
@@ -80,7 +80,7 @@ def recorded(once: Path, tmp_path: Path) -> Path:
 
 def slots(folder: Path) -> list[str]:
     """Return the names of the volatile fields that the cassette has."""
-    with FileStore.open(folder / "llmproxy.db", writable=False, now=time.time) as store:
+    with SqliteCassetteStore.open(folder / "llmproxy.db", writable=False, now=time.time) as store:
         return [slot.name for slot in read_volatile_fields(store, "tasks")]
 
 
@@ -219,7 +219,7 @@ def test_a_missing_store_and_a_missing_slot_are_said(
         monkeypatch.delenv(name, raising=False)
     assert main(["learn", "tasks"]) == 3
     assert "Record it first" in capsys.readouterr().err
-    with FileStore.open(tmp_path / "llmproxy.db", writable=True, now=time.time) as store:
-        write_volatile_fields(store, "tasks", [VolatileField("chunk", "hex", "sh", before="Chunk: ")])
+    with SqliteCassetteStore.open(tmp_path / "llmproxy.db", writable=True, now=time.time) as store:
+        save_cassette_volatile_fields(store, "tasks", [VolatileField("chunk", "hex", "sh", before="Chunk: ")])
     assert main(["learn", "tasks", "--drop", "chunks"]) == 2
     assert "It has: chunk." in capsys.readouterr().err

@@ -17,7 +17,7 @@ from llmproxy.amount_formatting import format_local_time
 from llmproxy.cli import main
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.journal import Journal, JournaledMiss
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Request, Response
 from llmproxy.protocol import Decision, Mode
@@ -209,7 +209,7 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
 
 def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who said what, when, and how it ended; `--raw` gives the lines as they are kept."""
-    from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, Frame, encode_frames
+    from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, Frame, encode_frames_for_storage
 
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi there"}]}
     frames = [
@@ -220,7 +220,7 @@ def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.C
     plain = chat()
     request = dataclasses.replace(plain.request, method="GET", target="/v1/realtime?model=m", body=b"")
     response = Response(
-        101, "Switching Protocols", (("content-type", CONTENT_TYPE),), encode_frames(frames), chunked=True
+        101, "Switching Protocols", (("content-type", CONTENT_TYPE),), encode_frames_for_storage(frames), chunked=True
     )
     fill(tmp_path / "llmproxy.db", dataclasses.replace(plain, operation="realtime", request=request, response=response))
     code, out = run(capsys, tmp_path / "llmproxy.db", "show", "1")
@@ -290,7 +290,7 @@ def perform(store: Path, mode: Mode, *asked: Asked) -> None:
     """Ask through an engine with a journal, as a proxy has it."""
     journal = Journal.open(Path(f"{store}.state.db"), time.time)
     made = Engine(
-        Config(mode=mode, store=store), redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic
+        EngineConfig(mode=mode, store=store), redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic
     )
     for body, headers in asked:
         exchange = made.begin_exchange("POST", CHAT, None, headers)

@@ -20,7 +20,7 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.cli import main
 from llmproxy.core.forks.fork_rows import list_forks
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key
 from llmproxy.protocol import Decision
 from tests.support.chats import NOW, chat, fill, run
@@ -174,7 +174,7 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
     """By default only superseded recordings go; it says how many and how much, and the rest reads as before."""
     better = f"Much better. {random.Random(1).randbytes(30_000).hex()}"
     fill(path, chat(answer=better), chat(answer="Best."), supersede=True)
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         kept = list(store.iter_interactions("default")) + list(store.iter_interactions("other"))
     before = path.stat().st_size
     code, out = run(capsys, path, "prune", "--yes")
@@ -182,7 +182,7 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
     assert "2 interactions of cassette default: 0 live, 2 replaced by newer ones" in out
     assert path.stat().st_size < before
     assert b"Much better" not in path.read_bytes()
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert list(store.iter_interactions("default")) + list(store.iter_interactions("other")) == kept
     assert run(capsys, path, "prune", "--yes") == (0, f"There is nothing to delete in {path}.\n")
     assert run(capsys, path, "verify")[0] == 0
@@ -194,10 +194,10 @@ def test_prune_asks_first(path: Path) -> None:
     for said in ("n\n", ""):
         done = subprocess.run(command, input=said, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 1, done.stderr
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert len(store.list_summaries()) == 2
     subprocess.run(command, input="y\n", capture_output=True, text=True, check=True, timeout=60)
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [row.cassette for row in store.list_summaries()] == ["default"]
 
 
@@ -210,7 +210,7 @@ def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.Captu
     journal.record_call(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, interaction=1))
     journal.close()
     assert "1 interaction of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [row.id for row in store.list_summaries()] == [1, 2]
 
 
@@ -229,13 +229,13 @@ def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: 
         history += f"turn {n} said something {'abcdefgh'[n % 8] * 40}. "
         turns.append(chat(history, cassette="odd" if n % 2 else "even"))
     fill(path, *(dataclasses.replace(turn, cassette="x") for turn in turns))
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.list_summaries() if row.id % 3 == 0}
         with store.sqlite_transaction() as conn:
             replaced = [(n,) for n in range(1, 13) if n not in kept]
             conn.executemany("UPDATE interactions SET superseded_at = 1 WHERE id = ?", replaced)
     assert run(capsys, path, "prune", "--yes")[0] == 0
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.list_summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (5,)
     assert run(capsys, path, "verify")[0] == 0
@@ -257,7 +257,7 @@ def test_rm_takes_cassettes_samples_and_single_interactions(path: Path, capsys: 
 
 def test_what_is_being_recorded_loses_no_answer(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its recording would end as complete, without them; what a newer answer replaced may go."""
-    with FileStore.open(path, writable=True, now=time.time) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=time.time) as store:
         store.begin_writing("other", 1, exclusive=True, holder="llmproxy 7 on here", anew=False)
         for words in (["rm", "other"], ["rm", "2"], ["prune", "--cassette", "other"]):
             code, out = run(capsys, path, *words, "--yes")
@@ -288,11 +288,11 @@ def test_digits_are_an_id_unless_a_cassette_is_meant(path: Path, capsys: pytest.
 def test_a_renamed_cassette_replays_under_its_new_name(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With everything that belongs to it: its children too know their parent by it. A dead recorder has no say."""
     assert run(capsys, path, "fork", "other", "--at", "1")[0] == 0
-    with FileStore.open(path, writable=True, now=lambda: 0) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: 0) as store:
         store.begin_writing("other", 1, exclusive=True, holder="a killed process", anew=False)
     assert "killed" not in run(capsys, path, "ls")[1]
     assert run(capsys, path, "rename", "other", "another") == (0, "other is now another.\n")
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [each.parent for each in list_forks(store)] == ["another"]
     assert [row["cassette"] for row in listed(capsys, path)] == ["default", "another", "other@fork-1"]
     assert run(capsys, path, "verify")[0] == 0
@@ -385,7 +385,7 @@ def test_secrets_are_named_by_place_and_kind_and_never_shown(
     assert run(capsys, path, "export", str(folder), "--all")[0] == 0
     assert run(capsys, clean, "import", *map(str, sorted(folder.iterdir())))[0] == 0
     assert run(capsys, clean, "scan")[0] == 0
-    with FileStore.open(clean, writable=False, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open(clean, writable=False, now=lambda: 0.0) as store:
         assert len(store.list_summaries()) == 2
 
 

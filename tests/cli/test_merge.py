@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.provider import Provider, load
 from tests.support.asking import ASK
 from tests.support.proxy import near
@@ -99,7 +99,7 @@ def test_stores_of_the_parts_are_one_store(tmp_path: Path, capsys: pytest.Captur
     assert main(["merge", "a", "b", "--store", "all.db"]) == 0
     assert "2 cassettes with 2 interactions of 2 stores in all.db." in capsys.readouterr().out
     assert not (tmp_path / "all.db.state.db").exists()
-    with FileStore.open(tmp_path / "all.db", writable=False, now=lambda: 0.0) as made:
+    with SqliteCassetteStore.open(tmp_path / "all.db", writable=False, now=lambda: 0.0) as made:
         assert [info.name for info in made.cassettes()] == ["a", "b"]
     assert main(["merge", "a", "b", "--store", "all.db"]) == 2
     assert "all.db is there already" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 import llmproxy
 from llmproxy.cli import main
 from llmproxy.core.forks.fork_rows import find_fork
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.provider import Provider, step
 from tests.support import process
 from tests.support.forked import program
@@ -56,7 +56,7 @@ class Here:
         return len((self.folder / "runs").read_text().splitlines())
 
     def texts(self, cassette: str) -> list[str]:
-        with FileStore.open(self.folder / "llmproxy.db", writable=False, now=time.time) as store:
+        with SqliteCassetteStore.open(self.folder / "llmproxy.db", writable=False, now=time.time) as store:
             return [each.request.body.decode() for each in store.iter_interactions(cassette)]
 
 
@@ -139,7 +139,7 @@ def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here
     assert len(child) == 3
     assert child[0] == before[0]
     assert all('{\\"temp\\":5}' in text and "21" not in text for text in child[1:])
-    with FileStore.open(mine.folder / "llmproxy.db", writable=False, now=time.time) as store:
+    with SqliteCassetteStore.open(mine.folder / "llmproxy.db", writable=False, now=time.time) as store:
         fork = find_fork(store, "weather@fork-1", 1)
     assert fork is not None
     assert (fork.parent, fork.step, fork.shared, fork.path) == ("weather", 2, 1, "$.messages[2].content")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.parts.options import RunArguments, RunOptions, load_settings
+from llmproxy.cli.parts.options import RunArguments, RunCommandOptions, load_settings
 from llmproxy.cli.replay import ReplayCommandReporter
 from llmproxy.client.control import Control
 from llmproxy.client.proxy_process import ProxyHandle
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
 
@@ -22,7 +22,7 @@ def ending(tmp_path: Path, **members: Any) -> ReplayCommandReporter:
         "fork": None,
     }  # fmt: skip
     said |= members.pop("overrides", {})
-    report = Report(name="c", cassette="c", overrides=said, **members)
+    report = SessionReport(name="c", cassette="c", overrides=said, **members)
     loaded = load_settings({"store": tmp_path / "x.db"})
     url = "http://127.0.0.1:1"
     return ReplayCommandReporter(
@@ -55,7 +55,9 @@ def test_the_exit_code_is_the_worst_that_happened(
 def test_a_fork_says_how_it_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command as a shell takes it, and with its servers of tools, which would run for real without."""
     end = ending(tmp_path, recorded=2, overrides={"fork": FORK})
-    end.start = RunArguments({}, (), RunOptions(mcp_config="a b.json")).append_flags_to_command("llmproxy replay")
+    end.start = RunArguments({}, (), RunCommandOptions(mcp_config="a b.json")).append_flags_to_command(
+        "llmproxy replay"
+    )
     assert end.print_end(0, 1.0) == 0
     said = capsys.readouterr().err
     assert "forked from c at request 2: because" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.amount_formatting import format_local_time
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
 from tests.support.asking import ASK
@@ -29,7 +29,7 @@ def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> sub
 
 
 def live(store: Path) -> list[Interaction]:
-    with FileStore.open(store, writable=False, now=lambda: NOW) as database:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as database:
         return list(database.iter_interactions("default"))
 
 
@@ -142,7 +142,10 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
     """What was redacted, a host that a recording names and nobody here does, a key that is not there."""
     body = json.dumps({"messages": [{"role": "user", "content": "[REDACTED-1]"}]}).encode()
     fill(store, chat("x", request=Request("POST", "/v1/chat/completions", (), body)))
-    with FileStore.open(store, writable=True, now=lambda: NOW) as database, database.sqlite_transaction() as conn:
+    with (
+        SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as database,
+        database.sqlite_transaction() as conn,
+    ):
         conn.execute("UPDATE interactions SET upstream = 'https://evil.example' WHERE id = 3")
     done = rerecord(store, *typed)
     assert (done.returncode, says in done.stderr) == (2, True), done.stdout + done.stderr

@@ -16,7 +16,7 @@ from llmproxy.cli.suite import (
     format_yaml_flow_value,
     rebase_agent_paths,
 )
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
 from llmproxy.suite.reading.project_settings import parse_agent_or_store_spec
@@ -125,7 +125,7 @@ def test_turns_are_what_the_user_said() -> None:
 def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     """Dollar signs stay dollar signs; answers are asserted by their beginning."""
     store = tmp_path / "x.db"
-    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as opened:
         for each in made(talk()):
             opened.add_interaction(each, supersede=False)
     found = build_suite_from_recording(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
@@ -145,7 +145,7 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
 def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
     chats = Chats()
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "m"}, {"usage": {"prompt_tokens": 1}})
-    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
         opened.add_interaction(made(chats)[0], supersede=False)
     with pytest.raises(SuiteError, match="no user message"):
         build_suite_from_recording(tmp_path / "x.db", "default")

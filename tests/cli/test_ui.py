@@ -12,7 +12,7 @@ from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.report import html
 from llmproxy.report.events import Selected
-from llmproxy.report.report_kinds import parse_report_option
+from llmproxy.report.report_kinds import create_report_handler
 from tests.report import samples as report_samples
 from tests.support.chats import chat, fill, run
 from tests.ui import samples
@@ -38,7 +38,7 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
 def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder where only tests ran: their report, with their store; beside a store of calls that one, with the tests."""
     monkeypatch.chdir(tmp_path)
-    writer = parse_report_option(f"jsonl={LAST_REPORT}")
+    writer = create_report_handler(f"jsonl={LAST_REPORT}")
     writer.handle(Selected(title="tasks", scenarios=1, runs=1))
     writer.close()
     with open_view_target(None, None) as seen:

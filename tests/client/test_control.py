@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.calls_and_totals import UnusedRecording, Use
 from llmproxy.client.control import FRESH, Control, ControlConnectionPool, ControlError, ProxyUnreachable, session_url
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
 from llmproxy.trace.reading.recording_spans import parse_embedded_recording
 from tests.provider import Provider, step
@@ -125,15 +125,17 @@ def test_another_server_is_not_taken_for_llmproxy() -> None:
 
 def test_a_report_goes_to_json_and_back() -> None:
     """It travels from a worker to whoever writes the summary; money stays exact."""
-    counted = Report(name="a", cassette="a", mode="auto", hits=2, misses=1, recorded=1, miss_texts=["no"])
+    counted = SessionReport(name="a", cassette="a", mode="auto", hits=2, misses=1, recorded=1, miss_texts=["no"])
     unused, parties = (UnusedRecording(3, "messages", None, "hi"),), {"agent": Use(3, 7, 1, Decimal("0.1"))}
     report = replace(counted, saved=Use(cost=Decimal("0.00123")), unused=unused, parties=parties)
-    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert SessionReport.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
 def test_a_report_of_another_version_is_read_as_far_as_it_goes() -> None:
     """The proxy may live in another environment, and be older or newer."""
-    assert Report.from_json({"name": "a", "news": 1, "cost_spent": "?"}) == Report(name="a", cassette="", sample=0)
+    assert SessionReport.from_json({"name": "a", "news": 1, "cost_spent": "?"}) == SessionReport(
+        name="a", cassette="", sample=0
+    )
 
 
 @pytest.mark.parametrize("mode", ["record", "once", "auto", "passthrough"])

@@ -25,11 +25,11 @@ from llmproxy.client.child_env import (
     gather_run_variables,
     is_proxy_url,
     list_env_ca_bundles,
-    make_truststore,
+    make_java_truststore,
     parse_var_option_dicts,
     plan_env,
 )
-from llmproxy.core.bindings import parse_run_variable
+from llmproxy.core.bindings import build_run_variable
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import route, split_session_from_path
 from llmproxy.errors import MachineError, SettingsError
@@ -257,15 +257,15 @@ def test_bundles_that_the_environment_names_are_found_once(ca: Path) -> None:
 
 
 def test_without_java_there_is_no_store_for_it(ca: Path, tmp_path: Path) -> None:
-    assert make_truststore(ca, tmp_path, lambda _name: None) == ""
+    assert make_java_truststore(ca, tmp_path, lambda _name: None) == ""
 
 
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="NOT RUN: keytool (Java) is not installed")
 def test_java_trusts_its_own_authorities_and_ours(ca: Path, tmp_path: Path) -> None:
-    made = Path(make_truststore(ca, tmp_path))
+    made = Path(make_java_truststore(ca, tmp_path))
     assert made.is_file()
     stamp = made.stat().st_mtime_ns
-    assert make_truststore(ca, tmp_path) == str(made)
+    assert make_java_truststore(ca, tmp_path) == str(made)
     assert made.stat().st_mtime_ns == stamp
 
 
@@ -330,7 +330,7 @@ def test_every_variable_that_becomes_an_upstream_is_set() -> None:
 
 def _named(found: list[dict[str, str]]) -> dict[str, dict[str, str]]:
     for each in found:
-        parse_run_variable(**each)
+        build_run_variable(**each)
     return {each["name"]: each for each in found}
 
 

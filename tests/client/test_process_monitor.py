@@ -18,12 +18,12 @@ from llmproxy.client.bypass_monitor import (
     BypassMonitoredProcess,
     ObservedHostLookup,
     ProcessMonitor,
+    build_dns_watch_env,
     find_bypasses_by_dns_lookup,
-    find_bypassing_clients,
+    find_known_bypassers,
     find_runtime_advice,
     is_client_configured_in_command,
     list_bypass_warnings,
-    make_lookup_reporting_env,
     read_host_lookups,
 )
 from tests.support.process import clean_env, until
@@ -121,7 +121,7 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("import sys; sys.customised = True\n")
-    given = make_lookup_reporting_env({"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}, tmp_path)
+    given = build_dns_watch_env({"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}, tmp_path)
     assert given["PYTHONPATH"].endswith(f"{os.pathsep}{mine}")
     assert given["NODE_OPTIONS"].startswith("--no-warnings --require ")
     code = "import socket, sys; socket.getaddrinfo('127.0.0.1', 80); print(sys.customised)"
@@ -157,7 +157,7 @@ def test_a_client_is_known_by_its_program_or_its_package(
     command: list[str], files: dict[str, str], names: list[str]
 ) -> None:
     """Programs are whole words of the command, packages whole names of a project's file."""
-    assert [each.name for each in find_bypassing_clients(command, files)] == names
+    assert [each.name for each in find_known_bypassers(command, files)] == names
 
 
 def test_codex_with_an_address_needs_no_advice() -> None:

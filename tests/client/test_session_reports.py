@@ -7,7 +7,7 @@ from decimal import Decimal
 from llmproxy.calls_and_totals import Call, Miss, UnusedRecording, Use
 from llmproxy.client.session_reports import (
     Health,
-    Report,
+    SessionReport,
     explain_unreachable_provider,
     format_session_counts,
     list_miss_lines,
@@ -69,8 +69,8 @@ def test_values_are_values() -> None:
     assert Miss(0.0, "a", "b").session == "a"
 
 
-def report(**facts: object) -> Report:
-    return Report(name="a", cassette="a", **facts)  # type: ignore[arg-type]
+def report(**facts: object) -> SessionReport:
+    return SessionReport(name="a", cassette="a", **facts)  # type: ignore[arg-type]
 
 
 def test_the_line_leaves_out_what_is_nothing() -> None:

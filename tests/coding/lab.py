@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from llmproxy.core.bindings import RunVariable, parse_run_variable
+from llmproxy.core.bindings import RunVariable, build_run_variable
 from llmproxy.errors import Exit
 from tests.provider import Provider, Script, Seen
 from tests.support.forked import program, python_itself
@@ -92,8 +92,8 @@ class Where:
             "git_commits": commits,
             "timezone": self.timezone,
         }
-        found = [parse_run_variable(name, value) for name, value in known.items() if value]
-        return [*found, parse_run_variable("date", day, utc)]
+        found = [build_run_variable(name, value) for name, value in known.items() if value]
+        return [*found, build_run_variable("date", day, utc)]
 
     def words(self) -> dict[str, str]:
         """Return what must not be found in another place: folders, and the ids that were made here."""

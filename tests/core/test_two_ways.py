@@ -13,11 +13,11 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, RoutedRequestHead
+from llmproxy.core.sessions.exchange import EngineConfig, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Headers, Key
-from llmproxy.core.traffic.response_plan import ClientHttp
+from llmproxy.core.traffic.response_plan import ClientTraits
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
@@ -33,14 +33,16 @@ class Way:
         self.store, self.short = store, short
         self.seconds, self.asked, self.hits = 1_800_000_000.0, 0, 0
         self.journal = Journal.open(Path(f"{store}.state.db"), self.now)
-        config = Config(mode=mode, store=store, exhausted=exhausted, allow_live=True)
+        config = EngineConfig(mode=mode, store=store, exhausted=exhausted, allow_live=True)
         self.made = Engine(config, redactor=Redactor(), journal=self.journal, now=self.now, clock=self.now)
         self.places: dict[tuple[str, Headers], RoutedRequestHead] = {}
 
     def now(self) -> float:
         return self.seconds
 
-    def ask(self, name: str | None, party: str | None, credential: str | None, client: ClientHttp, text: str) -> object:
+    def ask(
+        self, name: str | None, party: str | None, credential: str | None, client: ClientTraits, text: str
+    ) -> object:
         """Ask as the front does; returns all that is said about it."""
         target = f"/s/{name}{CHAT}" if name else CHAT
         headers: Headers = ((PARTY_HEADER, party),) if party else ()
@@ -86,7 +88,7 @@ class Way:
             answered(other, ask(other, text), b'{"elsewhere": %d}' % self.asked)
 
     def pruned_elsewhere(self) -> None:
-        with FileStore.open(self.store, writable=True, now=self.now) as other:
+        with SqliteCassetteStore.open(self.store, writable=True, now=self.now) as other:
             other.delete_interactions([row.id for row in other.list_summaries(superseded=True) if row.id % 3 == 0])
 
     def wait(self, seconds: float) -> None:
@@ -144,7 +146,7 @@ ASK = st.tuples(
         some(None, seldom=("a", "a~1", "w")),
         some(None, seldom=("user", "agent")),
         some(None, seldom=("1", "2")),
-        some(ClientHttp(), seldom=(ClientHttp(keep_alive=False),)),
+        some(ClientTraits(), seldom=(ClientTraits(keep_alive=False),)),
         some("hi", "other", seldom=("never", f"a key: {SECRET.format(1)}")),
     ),
 )
@@ -169,7 +171,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
         way = Way(path, Mode.RECORD, Exhausted.LAST, short=False)
         for name, party in ((None, None), ("a", None), (None, "user")):
             for text in ("hi", "other", "hi"):
-                way.ask(name, party, None, ClientHttp(), text)
+                way.ask(name, party, None, ClientTraits(), text)
         way.made.close()
         way.journal.close()
     return path
@@ -193,7 +195,7 @@ def test_the_short_way_is_taken(tape: Path) -> None:
     with both(tape, tape.with_name("taken"), Mode.REPLAY, Exhausted.LAST) as (long, short):
         for _ in range(10):
             for text in ("hi", "other"):
-                long.ask(None, None, None, ClientHttp(), text)
-                short.ask(None, None, None, ClientHttp(), text)
+                long.ask(None, None, None, ClientTraits(), text)
+                short.ask(None, None, None, ClientTraits(), text)
     assert (long.hits, long.asked) == (0, 20)
     assert short.hits > 10

@@ -27,7 +27,7 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.client_layers import NextLayerChoice
 from llmproxy.mitm.http1.fast_path import Front
@@ -163,6 +163,6 @@ def connected(provider: Provider, mode: str, store: Path, **options: Any) -> Ite
 
 
 def recorded(store: Path) -> list[Interaction]:
-    with FileStore.open(store, writable=False, now=time.time) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=time.time) as opened:
         ids = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
         return [opened.load(row[0]) for row in ids]

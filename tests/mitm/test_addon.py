@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.mitm.addon import NOT_OURS, RecordReplay, parse_mitmproxy_mode_upstreams
+from llmproxy.mitm.addon import NOT_OURS, MitmdumpAddon, parse_mitmproxy_mode_upstreams
 from llmproxy.settings import list_setting_options
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat, request
@@ -170,7 +170,7 @@ def test_every_option_of_ours_is_one_of_mitmproxys() -> None:
         def add_option(self, name: str, _kind: type, _default: str, text: str) -> None:
             self.added[name] = text
 
-    RecordReplay().load(Loader())  # type: ignore[arg-type]
+    MitmdumpAddon().load(Loader())  # type: ignore[arg-type]
     expected = {option.name for option in list_setting_options() if option.has_flag} - NOT_OURS
     assert set(Loader.added) == {f"llmproxy_{name}" for name in expected}
     assert all(Loader.added.values())
@@ -178,7 +178,7 @@ def test_every_option_of_ours_is_one_of_mitmproxys() -> None:
 
 def test_before_it_is_configured_it_denies() -> None:
     """The first addon in the list is a wall."""
-    (wall,) = RecordReplay().addons
+    (wall,) = MitmdumpAddon().addons
 
     class Data:
         class server:  # noqa: N801 - as mitmproxy spells it

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.mitm.http1 import replay_layer
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
@@ -49,7 +49,7 @@ def in_session(name: str, text: str, **more: object) -> bytes:
 def tape(path: Path, *rows: tuple[str, str, str]) -> Path:
     """Make a store of (cassette, question, answer); questions that come again are occurrences."""
     seen: dict[tuple[str, str], int] = {}
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         for at, (cassette, text, said) in enumerate(rows):
             seen[cassette, text] = nth = seen.get((cassette, text), 0) + 1
             store.add_interaction(
@@ -298,7 +298,7 @@ def test_a_call_that_outlives_its_session_is_recorded(store: Path) -> None:
         rig.wait_idle()
         assert [each.decision for each in rig.outcomes] == [Decision.RECORD]
         assert rig.outcomes[0].interaction is not None
-        with FileStore.open(store, writable=False, now=time.time) as found:
+        with SqliteCassetteStore.open(store, writable=False, now=time.time) as found:
             assert found.last_session_ended_cleanly("a", 1)
             assert len(found.list_summaries("a", 1)) == 1
         assert rig.proxy.losses == 0
@@ -469,7 +469,7 @@ def test_sessions_that_record_at_once_do_not_mix(tmp_path: Path) -> None:
         assert len(p.requests) == sum(1 + n % 3 for n in range(many))
     assert [each["recorded"] for each in closed] == [1 + n % 3 for n in range(many)]
     assert [each["unused"] for each in closed] == [[]] * many
-    with FileStore.open(store, writable=False, now=time.time) as found:
+    with SqliteCassetteStore.open(store, writable=False, now=time.time) as found:
         assert {each.name: (each.live, each.closed_cleanly) for each in found.cassettes()} == {
             f"s{n}": (1 + n % 3, True) for n in range(many)
         }

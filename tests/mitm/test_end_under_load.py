@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import list_call_times
-from llmproxy.mitm.proxy_context import LiveAnswerEndSequencer, ProxyContext
+from llmproxy.mitm.proxy_context import ConcurrentAnswerEndSpacer, ProxyContext
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, body_of, chat
 from tests.provider import Provider, Reply, Script, Step, step
@@ -165,7 +165,7 @@ def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hea
                     heard.append(name)
                     selector.unregister(wire.sock)
         rig.wait_idle()
-    with FileStore.open(tmp_path / "x.db", writable=False, now=time.time) as kept:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=False, now=time.time) as kept:
         ends = sorted((end, each) for each, _, end, *_ in list_call_times(kept, "default", 1))
         asked = [kept.load(each).request.body.decode() for _, each in ends]
     assert [re.findall(r"q\d+", body)[0] for body in asked] == heard
@@ -174,7 +174,7 @@ def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hea
 class LongPauses(Engine):
     """An engine whose clock goes slowly: each pause between two ends is longer than any answer takes."""
 
-    def __init__(self, config: Config, *, clock: Callable[[], float], **given: Any) -> None:
+    def __init__(self, config: EngineConfig, *, clock: Callable[[], float], **given: Any) -> None:
         super().__init__(config, clock=lambda: clock() / 8, **given)
 
 
@@ -195,7 +195,7 @@ def test_who_asks_on_and_on_leaves_other_answers_their_turn(tmp_path: Path) -> N
         rig.wait_idle()
 
 
-class WaitingTurns(LiveAnswerEndSequencer):
+class WaitingTurns(ConcurrentAnswerEndSpacer):
     waits = threading.Event()
 
     async def wait_for_turn(self, exchange: Exchange) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.bindings import dump_run_variables, parse_run_variable
+from llmproxy.core.bindings import build_run_variable, dump_run_variables
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.errors import LLMProxyError
@@ -386,7 +386,7 @@ def _status(port: int, number: int) -> int:
 
 def test_a_bound_hit_is_broken_in_this_runs_words(store: Path) -> None:
     """Half of the answer names this run's folder; its retry is the bound hit, and nothing of the recorded run is in either."""
-    said = dump_run_variables([parse_run_variable("cwd", "/tmp/recorded")])
+    said = dump_run_variables([build_run_variable("cwd", "/tmp/recorded")])
     question, answer = "You are in /tmp/recorded.", "Look into /tmp/recorded/a and then into /tmp/recorded/b, please."
     chats.fill(store, chats.chat(question, answer, run_variables=said))
     with Rig("replay", store, faults="length") as rig:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import Received, Wire, chat, request
 from tests.provider import Provider, step
@@ -28,7 +28,7 @@ def ask(client: Wire, service: CountingService, method: str, path: str, body: by
 
 def served(store: Path, cassette: str) -> list[tuple[str, int]]:
     """Return what a cassette holds: operation and status."""
-    with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: 0.0) as opened:
         return [(each.operation, each.status) for each in opened.list_summaries(cassette)]
 
 

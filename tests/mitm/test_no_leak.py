@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.secrets.secret_kinds import SHORTEST
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.core.secrets.examples import LOT, every_secret
 from tests.mitm.wire import Wire, body_of, request
 from tests.provider import Provider, Reply, Script, Step
@@ -76,7 +76,7 @@ def test_no_secret_stands_in_any_file_nor_in_what_any_command_prints(
             assert (got.status >= 400, leaked(got.body)) == (True, [])
     for file in {*px.files(), *rx.files()}:
         assert leaked(file.read_bytes()) == [], file
-    with FileStore.open(store, writable=False, now=time.time) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=time.time) as opened:
         ids = [row.id for row in opened.list_summaries()]
         for one in ids:
             assert leaked(repr(opened.load(one)).encode()) == []

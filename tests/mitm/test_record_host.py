@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.protocol import Channel
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Received, Wire, chat, request
@@ -115,7 +115,7 @@ def test_the_prefix_records_too(tmp_path: Path, service: CountingService) -> Non
 
 
 def test_a_recorded_service_has_its_channel(tape: Path, service: CountingService) -> None:
-    with FileStore.open(tape, writable=False, now=time.time) as store:
+    with SqliteCassetteStore.open(tape, writable=False, now=time.time) as store:
         assert [row.provider for row in store.list_summaries(channel=Channel.HTTP)] == [f"http:{service.host}"] * 2
         assert store.list_summaries(channel=Channel.LLM) == store.list_summaries(channel=Channel.MCP) == []
     assert {one.operation for one in recorded(tape)} == {"/invoices"}

@@ -23,7 +23,7 @@ import pytest
 
 from llmproxy.calls_and_totals import Totals
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -183,7 +183,9 @@ def test_no_credential_stands_in_any_file(store: Path) -> None:
             assert got.status == 404
             assert CANARY.encode() not in got.body
     assert len(recorded(store)) == 3
-    with FileStore.open(store, writable=False, now=time.time) as opened:  # bodies may stand compressed in the file
+    with SqliteCassetteStore.open(
+        store, writable=False, now=time.time
+    ) as opened:  # bodies may stand compressed in the file
         for made in recorded(store):
             assert CANARY not in repr(opened.load(made.id or 0))
     for file in {*px.files(), *replayed.files()}:
@@ -230,7 +232,7 @@ def test_a_full_disk_costs_the_recording_never_the_answer(store: Path) -> None:
 
 def test_a_store_that_takes_no_recording_is_no_success(store: Path) -> None:
     """Every request is refused before it is sent, and the proxy ends with 3."""
-    FileStore.open(store, writable=True, now=time.time).close()
+    SqliteCassetteStore.open(store, writable=True, now=time.time).close()
     with closing(sqlite3.connect(store)) as conn:
         conn.execute("CREATE TRIGGER full BEFORE UPDATE ON cassettes BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
     p = Provider(Script(()))
@@ -263,7 +265,7 @@ def make_foreign(path: Path) -> Path:
 
 
 def make_newer(path: Path) -> Path:
-    FileStore.open(path, writable=True, now=time.time).close()
+    SqliteCassetteStore.open(path, writable=True, now=time.time).close()
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute("UPDATE _sqlite_migrations SET name = 'm9999_later' WHERE name LIKE 'm001%'")
     return path
@@ -303,7 +305,7 @@ def test_a_store_that_is_emptied_under_a_recorder_is_no_success(store: Path, mor
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")
 def test_a_read_only_store_replays_and_does_not_record(store: Path) -> None:
-    FileStore.open(store, writable=True, now=time.time).close()
+    SqliteCassetteStore.open(store, writable=True, now=time.time).close()
     store.chmod(0o444)
     done = refused(store)
     assert done.returncode == 3
@@ -346,7 +348,7 @@ def test_a_taken_port_is_said_and_nothing_is_made(store: Path) -> None:
 
 def test_misses_decide_the_exit_code_if_asked(store: Path) -> None:
     """--fail-on-miss: 4."""
-    FileStore.open(store, writable=True, now=time.time).close()
+    SqliteCassetteStore.open(store, writable=True, now=time.time).close()
     with proxy("replay", store, options=("--fail-on-miss",)) as px, Wire(px.port) as c:
         assert c.ask(chat("hi")).status == 404
     assert (px.exit_code, "exit code 4 because of --fail-on-miss: 1 miss" in px.stdout) == (4, True)

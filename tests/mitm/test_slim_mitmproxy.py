@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.serve import build_engine_config, check_store, import_cassette_files, open_store_and_journal
+from llmproxy.mitm.serve import (
+    build_engine_config,
+    check_store_usable_at_start,
+    import_cassette_files,
+    open_store_and_journal,
+)
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import load
@@ -130,9 +135,9 @@ def test_a_folder_of_cassettes_that_is_not_there_is_said(tmp_path: Path) -> None
     """In replay a typo would only give misses with the wrong advice; a recording makes the folder."""
     missing = tmp_path / "nowhere"
     with pytest.raises(CassetteNotFound, match="nowhere"):
-        import_cassette_files(Config(cassette_dir=missing, store=tmp_path / "x.db"))
-    assert import_cassette_files(Config(mode=Mode.RECORD, cassette_dir=missing, store=tmp_path / "x.db")) == []
-    assert import_cassette_files(Config(allow_live=True, cassette_dir=missing, store=tmp_path / "x.db")) == []
+        import_cassette_files(EngineConfig(cassette_dir=missing, store=tmp_path / "x.db"))
+    assert import_cassette_files(EngineConfig(mode=Mode.RECORD, cassette_dir=missing, store=tmp_path / "x.db")) == []
+    assert import_cassette_files(EngineConfig(allow_live=True, cassette_dir=missing, store=tmp_path / "x.db")) == []
 
 
 def test_nothing_is_written_beside_a_store_that_cannot_be_used(tmp_path: Path) -> None:
@@ -140,7 +145,7 @@ def test_nothing_is_written_beside_a_store_that_cannot_be_used(tmp_path: Path) -
     foreign = tmp_path / "notes.txt"
     foreign.write_text("hello")
     with pytest.raises(CassetteCorrupt):
-        check_store(Config(store=foreign))
+        check_store_usable_at_start(EngineConfig(store=foreign))
     assert list(tmp_path.iterdir()) == [foreign]
-    check_store(Config(mode=Mode.RECORD, store=tmp_path / "new" / "x.db"))
+    check_store_usable_at_start(EngineConfig(mode=Mode.RECORD, store=tmp_path / "new" / "x.db"))
     assert (tmp_path / "new").is_dir()

@@ -15,9 +15,9 @@ import pytest
 from llmproxy.client.control import Control
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Ending, Request
-from llmproxy.core.traffic.websocket_frames import Frame, encode_frames
+from llmproxy.core.traffic.websocket_frames import Frame, encode_frames_for_storage
 from llmproxy.core.ws_replay import MISMATCH
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
@@ -68,10 +68,10 @@ def put(store: Path, frames: list[Frame], ending: Ending = Ending.COMPLETE, body
             client.hear()
         rig.wait_outcomes(1)
     (old,) = recorded(store)
-    pieces = encode_frames(frames)
+    pieces = encode_frames_for_storage(frames)
     if body is not None:
         pieces = (replace(pieces[0], data=body),)
-    with FileStore.open(store, writable=True, now=time.time) as opened:
+    with SqliteCassetteStore.open(store, writable=True, now=time.time) as opened:
         opened.add_interaction(
             replace(old, id=None, response=replace(old.response, chunks=pieces, ending=ending)), supersede=True
         )
@@ -489,5 +489,5 @@ def test_a_live_model_is_asked_over_its_websocket(tmp_path: Path) -> None:
             client.hear()
             assert [each["of"] for each in ask(client, "new")[:-1]] == ["new"] * 3
         rig.wait_outcomes(1)
-    with FileStore.open(store, writable=False, now=time.time) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=time.time) as opened:
         assert [len(opened.list_summaries(name)) for name in ("default", "default@live-1")] == [1, 1]

@@ -23,7 +23,7 @@ from llmproxy.suite.checks.chat_step_assertions import (
 from llmproxy.suite.checks.row_checks import check_created_rows, check_verify_step, take_row_snapshot_before_step
 from llmproxy.suite.checks.rows import RowCheckContext
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence, check_total_tool_calls
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created, MessageProcessing, ToolExpect, Usage, Verify
 from llmproxy.suite.schema.suite import ChatStep
 from llmproxy.suite.stores import StoreAdapter, build_store
@@ -72,7 +72,7 @@ def seen(exchanges: Iterable[Exchange]) -> ModelCallObserver:
 
 
 def judge(said: dict[str, Any], step: AgentActivity) -> Status:
-    scope = VariableScope()
+    scope = CaseVariables()
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
     if explain_unseen_traffic(cast("StepContext", SimpleNamespace(session=object(), scope=scope)), usage, step):
         return Status.ENVIRONMENT_ERROR
@@ -105,7 +105,7 @@ def history(wire: ModelCallObserver, step: Chapter) -> HistoryEditFindings:
 def judge_history(said: dict[str, Any], found: HistoryEditFindings) -> Status:
     """Return what a suite makes of an assertion about it."""
     wanted = MessageProcessing.model_validate(said["messageProcessing"])
-    return worst(check_history_edits(wanted, found, VariableScope()))
+    return worst(check_history_edits(wanted, found, CaseVariables()))
 
 
 def worst(found: Iterable[Assertion]) -> Status:
@@ -140,7 +140,7 @@ class Books:
 
     def _looking(self) -> RowCheckContext:
         return RowCheckContext(
-            adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep
+            adapter=self.store, scope=CaseVariables(), user=ME, clock=lambda: self.now, sleep=self._sleep
         )
 
     def _sleep(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ from llmproxy.pytest.plugin import (
     file_mentions_plugin,
     is_suite_file,
     is_suite_file_name,
-    python_files,
+    list_files_pytest_imports,
 )
 from llmproxy.suite.reading.shared_parts import SUITES
 
@@ -21,7 +21,7 @@ FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
 
 
 def mentions_plugin_below(places: Iterable[Path], root: Path) -> bool:
-    return any(map(file_mentions_plugin, python_files(places, root, FILES, NORECURSE)))
+    return any(map(file_mentions_plugin, list_files_pytest_imports(places, root, FILES, NORECURSE)))
 
 
 @pytest.mark.parametrize(("text", "uses"), [
@@ -52,7 +52,10 @@ def test_only_what_pytest_would_import_is_read(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "env" / "pyvenv.cfg").write_text("")
-    found = {path.relative_to(tmp_path).as_posix() for path in python_files([tmp_path], tmp_path, FILES, NORECURSE)}
+    found = {
+        path.relative_to(tmp_path).as_posix()
+        for path in list_files_pytest_imports([tmp_path], tmp_path, FILES, NORECURSE)
+    }
     assert found == {"conftest.py", "a/test_x.py", "a/conftest.py"}
 
 

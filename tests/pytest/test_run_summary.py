@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from llmproxy.calls_and_totals import UnusedRecording, Use
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import Exit
 from llmproxy.pytest.run_summary import RunSummaryPlugin
 from llmproxy.pytest.shared_proxy import PytestPluginState
@@ -36,7 +36,7 @@ class Terminal:
         self.lines.append(text)
 
 
-def heard(collector: RunSummaryPlugin, test: str, outcome: str, report: Report) -> None:
+def heard(collector: RunSummaryPlugin, test: str, outcome: str, report: SessionReport) -> None:
     for when, result in (("call", outcome), ("teardown", "passed")):
         sent = pytest.TestReport(test, ("", 0, ""), {}, outcome=result, longrepr=None, when=when)  # type: ignore[arg-type]
         if when == "teardown":
@@ -58,8 +58,8 @@ def test_nothing_is_written_where_nobody_used_us() -> None:
 def test_the_last_line_adds_everything_up() -> None:
     """Hits, misses, recorded, and the cost that was not spent."""
     collector = RunSummaryPlugin()
-    heard(collector, "a", "passed", Report("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
-    heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=["no"]))
+    heard(collector, "a", "passed", SessionReport("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
+    heard(collector, "b", "failed", SessionReport("b", "b", misses=1, miss_texts=["no"]))
     assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent", RECORD]
 
 
@@ -67,7 +67,7 @@ def test_what_a_green_test_hides_is_said() -> None:
     """Swallowed misses, recordings that nobody asks for any more, lost answers."""
     collector = RunSummaryPlugin()
     unused = tuple(UnusedRecording(n, "messages", "claude", "x" * 99) for n in range(5))
-    heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
+    heard(collector, "a", "passed", SessionReport("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
     assert summary(collector)[1:-2] == [
         "a: 2 answers could not be recorded: its cassette is incomplete",
         "a: passed with 1 miss: no such",
@@ -79,7 +79,7 @@ def test_what_a_green_test_hides_is_said() -> None:
 def test_a_failed_test_names_its_recording(sample: int, name: str) -> None:
     """A proxy that says no sample (0) has but the first one."""
     collector = RunSummaryPlugin(run=PytestPluginState(Terminal.config))  # type: ignore[arg-type]
-    heard(collector, "t", "failed", Report("a", "a", sample, hits=1))
+    heard(collector, "t", "failed", SessionReport("a", "a", sample, hits=1))
     assert summary(collector)[1].startswith(f"t: look at its recording: llmproxy ui {name} ")
 
 
@@ -94,7 +94,7 @@ def test_recordings_above_their_age_have_a_code(
     monkeypatch.setenv(f"LLMPROXY_FAIL_ON_{forbids.upper()}", "true")
     run = PytestPluginState(Terminal.config)  # type: ignore[arg-type]
     collector, session = RunSummaryPlugin(run=run), SimpleNamespace(exitstatus=before)
-    heard(collector, "a", "passed", Report("a", "a", hits=2, stale=1))
+    heard(collector, "a", "passed", SessionReport("a", "a", hits=2, stale=1))
     collector.pytest_sessionfinish(session, before)  # type: ignore[arg-type]
     written = summary(collector)
     assert "2 hits (1 older than its max age)" in written[1]
@@ -105,6 +105,6 @@ def test_recordings_above_their_age_have_a_code(
 def test_a_long_list_is_for_those_who_ask() -> None:
     collector = RunSummaryPlugin()
     for n in range(9):
-        heard(collector, f"t{n}", "passed", Report("a", "a", failed=1))
+        heard(collector, f"t{n}", "passed", SessionReport("a", "a", failed=1))
     assert summary(collector)[-2] == "... and 4 more: -v"
     assert len(summary(collector, verbosity=1)) == 11

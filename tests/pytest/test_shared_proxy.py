@@ -13,7 +13,7 @@ from llmproxy.calls_and_totals import KEPT_MISSES
 from llmproxy.client.control import session_url
 from llmproxy.core.sessions.journal import IN_MEMORY
 from llmproxy.errors import MachineError
-from llmproxy.pytest.run_proxies import SharedSuiteResources
+from llmproxy.pytest.run_proxies import PytestProcessResources
 from llmproxy.pytest.run_summary import read_reported_misses
 from llmproxy.pytest.shared_proxy import (
     SessionOptions,
@@ -164,24 +164,26 @@ def test_a_marker_says_which_channels_are_live() -> None:
 
 def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:
     """Recordings in tests/cassettes, the database where nobody commits it; a folder that is not there yet only where it is needed."""
-    words = SharedSuiteResources(tmp_path, "replay")._proxy_options({})
+    words = PytestProcessResources(tmp_path, "replay")._proxy_options({})
     assert f"--store={tmp_path / '.llmproxy' / 'llmproxy.db'}" in words
     assert not [word for word in words if word.startswith("--cassette-dir")]
     assert "--allow-live" not in words
     assert (tmp_path / ".llmproxy" / ".gitignore").read_text() == "*\n"
-    recording = SharedSuiteResources(tmp_path, "record")._proxy_options({})
+    recording = PytestProcessResources(tmp_path, "record")._proxy_options({})
     assert {f"--cassette-dir={tmp_path / 'tests' / 'cassettes'}", "--allow-live"} <= set(recording)
-    assert f"--cassette-dir={tmp_path / 'mine'}" in SharedSuiteResources(tmp_path, "replay", "mine")._proxy_options({})
+    assert f"--cassette-dir={tmp_path / 'mine'}" in PytestProcessResources(tmp_path, "replay", "mine")._proxy_options(
+        {}
+    )
 
 
 def test_what_the_project_says_is_left_to_the_proxy(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.llmproxy]\nstore = "x.db"\ncassette-dir = "c"\n')
-    words = SharedSuiteResources(tmp_path, "record")._proxy_options({})
+    words = PytestProcessResources(tmp_path, "record")._proxy_options({})
     assert not [word for word in words if word.startswith(("--store", "--cassette-dir"))]
 
 
 def test_a_proxy_that_cannot_start_is_tried_once(tmp_path: Path) -> None:
-    bench = SharedSuiteResources(tmp_path, "replay")
+    bench = PytestProcessResources(tmp_path, "replay")
     for env in ({"LLMPROXY_COMMAND": "/nosuch/llmproxy"}, {}):
         with pytest.raises(MachineError, match="cannot start the proxy"):
             bench.ensure_proxy(env)
@@ -192,7 +194,7 @@ def test_a_running_proxy_is_used(tmp_path: Path) -> None:
     """The one that LLMPROXY_URL names; it is not ended with us."""
     px: Proxy
     with proxy("replay", tmp_path / "x.db") as px:
-        bench = SharedSuiteResources(tmp_path, "replay")
+        bench = PytestProcessResources(tmp_path, "replay")
         assert bench.ensure_proxy({"LLMPROXY_URL": px.url}) == px.url
         bench.close()
         assert px.is_healthy()
@@ -202,10 +204,10 @@ def test_workers_take_turns(tmp_path: Path) -> None:
     """Two processes never hold it at the same time."""
     code = f"""
 import pathlib, time
-from llmproxy.pytest.run_proxies import SharedSuiteResources
+from llmproxy.pytest.run_proxies import PytestProcessResources
 root = pathlib.Path({str(tmp_path)!r})
 for _ in range(20):
-    with SharedSuiteResources(root, "replay").lock():
+    with PytestProcessResources(root, "replay").lock():
         (root / "inside").mkdir()
         time.sleep(0.01)
         (root / "inside").rmdir()

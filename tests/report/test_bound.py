@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from llmproxy.calls_and_totals import Call, Totals, find_strict_violations
-from llmproxy.client.session_reports import Report, format_session_counts
+from llmproxy.client.session_reports import SessionReport, format_session_counts
 from llmproxy.protocol import Decision
 from llmproxy.report import json_report, junit
 from llmproxy.report.events import Finished, Started, Status
@@ -72,6 +72,6 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     totals.add(call)
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"
     assert format_totals(totals, 0)[0].startswith(said)
-    assert format_session_counts(Report.from_json({**totals.to_json(), "name": "x"})).startswith(said)
+    assert format_session_counts(SessionReport.from_json({**totals.to_json(), "name": "x"})).startswith(said)
     found = find_strict_violations(totals, 0, used=True, fail_on_miss=False, strict=True)
     assert "1 hit was carried under system-3f2a" in found

@@ -9,8 +9,8 @@ import pytest
 
 from llmproxy.core.changes.change import (
     Author,
+    CarriedAnswerAttempt,
     CarriedAnswerRefusal,
-    CarriedOrRefusedCall,
     Change,
     ChangeOrigin,
     RefusalReason,
@@ -20,7 +20,7 @@ from llmproxy.core.changes.change import (
 from llmproxy.core.sessions.journal import ChangeTrialResult
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.report.request_change_summary import ChangeSummary, group_request_changes
+from llmproxy.report.request_change_summary import ChangedRequestsReport, group_request_changes
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
@@ -31,19 +31,19 @@ def change(before: str | None = "Be brief.", after: str | None = "Be brief and k
 
 def call(
     recording: int | None, *changes: Change, cost: float | None = 0.01, why: RefusalReason | None = None
-) -> CarriedOrRefusedCall:
+) -> CarriedAnswerAttempt:
     """Return a call that was carried under these changes, or refused."""
     refusal = None if why is None else CarriedAnswerRefusal(why, "message 1 (user)")
     pending = tuple(each.name for each in changes)
     place = (1, "refund", 1, "agent", "chat.completions")
-    return CarriedOrRefusedCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
+    return CarriedAnswerAttempt(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
 
 
-def trial(name: str, *seen: CarriedOrRefusedCall, calls: int = 4, passed: bool | None = True) -> ChangeTrialResult:
+def trial(name: str, *seen: CarriedAnswerAttempt, calls: int = 4, passed: bool | None = True) -> ChangeTrialResult:
     return ChangeTrialResult(name, 1, 0.0, passed, calls, seen)
 
 
-def total(*trials: ChangeTrialResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
+def total(*trials: ChangeTrialResult, after: dict[int, float | None] | None = None) -> ChangedRequestsReport:
     """Put trials together; each cassette holds these recordings, with what they cost."""
     return group_request_changes(
         trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()}
@@ -127,7 +127,7 @@ def test_calls_without_a_recording_are_no_change_that_can_be_accepted() -> None:
     ([call(1, change()), call(None, why=RefusalReason.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
 ])  # fmt: skip
 def test_the_bill_counts_what_is_known_and_says_what_is_not(
-    seen: list[CarriedOrRefusedCall], after: dict[int, float | None], said: str
+    seen: list[CarriedAnswerAttempt], after: dict[int, float | None], said: str
 ) -> None:
     """The changed calls at least, with all that their recordings hold after them at most; unknown is never 0."""
     assert said in str(total(trial("refund", *seen), after=after).bill)

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
 from llmproxy.report.html import collect_recordings_and_trend, render_report
 from llmproxy.report.json_report import build_json_report
-from llmproxy.report.report_kinds import BufferedReport, parse_report_option
+from llmproxy.report.report_kinds import BufferedReport, create_report_handler
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import TrendRecorder
@@ -112,7 +112,7 @@ def test_the_handler_asks_for_the_store_when_all_is_over(tmp_path: Path) -> None
         asked.append(len(asked))
         return path
 
-    handler = parse_report_option(f"html={file}", store)
+    handler = create_report_handler(f"html={file}", store)
     assert asked == []
     recordings.store(path, recordings.personal())
     for at, status in ((60.0, "passed"), (120.0, "failed")):

@@ -16,7 +16,7 @@ from llmproxy.report.json_report import (
     read_report_runs,
     render_json_report,
 )
-from llmproxy.report.live_report_reader import LiveTestReportReader, make_report_query_handler, read_finished_report
+from llmproxy.report.live_report_reader import GrowingReportReader, make_report_query_handler, read_finished_report
 from tests.report import samples
 
 BEGIN = Selected(title="tasks", scenarios=2, runs=3, at=60.0)
@@ -42,7 +42,7 @@ def write(writer: JsonLinesReport, *events: Event) -> None:
 def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
     """Each with its state; asked again, only those in which something happened, whole."""
     path = tmp_path / "last.jsonl"
-    followed = LiveTestReportReader(path)
+    followed = GrowingReportReader(path)
     assert (followed.read_state("", 0)["running"], followed.read_state("", 0)["scenarios"]) == (False, [])
     writer = JsonLinesReport(path)
     write(writer, BEGIN, begun("one"), said("one"))
@@ -74,7 +74,7 @@ def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
 def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
     """Its file looks like that of a test that runs; nobody holds it."""
     path = tmp_path / "last.jsonl"
-    writer, followed = JsonLinesReport(path), LiveTestReportReader(path)
+    writer, followed = JsonLinesReport(path), GrowingReportReader(path)
     write(writer, BEGIN, begun("one"))
     told = followed.read_state("", 0)
     assert (told["running"], is_live_report_being_written(path)) == (True, True)
@@ -89,7 +89,7 @@ def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
 def test_the_next_test_is_told_from_its_beginning(tmp_path: Path) -> None:
     """Whoever follows knows the name of another one, however long that has become meanwhile."""
     path = tmp_path / "last.jsonl"
-    followed = LiveTestReportReader(path)
+    followed = GrowingReportReader(path)
     for at, names in ((1.0, ("one",)), (2.0, ("one", "two", "three"))):
         writer = JsonLinesReport(path)
         write(writer, Selected(title="t", scenarios=1, runs=1, at=at), *map(begun, names))
@@ -106,7 +106,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     writer.close()
     with path.open("a") as out:
         out.write('{"event": "fini')
-    followed = LiveTestReportReader(path)
+    followed = GrowingReportReader(path)
     assert followed.read_state("", 0)["count"] == 2
     assert [entry[2] for entry in read_report_runs(path)] == [None]
     with path.open("a") as out:
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, line: str) -> None:
     path = tmp_path / "last.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(SettingsError, match="is no report that this version reads"):
-        LiveTestReportReader(path).read_state("", 0)
+        GrowingReportReader(path).read_state("", 0)
 
 
 def test_a_document_is_sent_once(tmp_path: Path) -> None:

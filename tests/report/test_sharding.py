@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.report_kinds import parse_report_option
+from llmproxy.report.report_kinds import create_report_handler
 from llmproxy.report.run_tree import check_shard_split_json
 from llmproxy.report.sharding import (
     MergedReport,
@@ -142,7 +142,7 @@ def write(folder: Path, name: str, events: list[Event] | MergedReport) -> dict[s
     for kind in KINDS:
         path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
         samples.feed(
-            parse_report_option(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events
+            create_report_handler(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events
         )
         found[kind] = path
     return found
@@ -285,7 +285,7 @@ def test_what_is_no_part_is_named(tmp_path: Path) -> None:
     for kind in MERGED:
         with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
             read_shard_report(whole[kind], kind)
-    parse_report_option(f"json={tmp_path / 'begun.json'}")
+    create_report_handler(f"json={tmp_path / 'begun.json'}")
     with pytest.raises(SettingsError, match="ended before it knew what to run"):
         read_shard_report(tmp_path / "begun.json", "json")
     part = write(tmp_path, "part", made.parts(2)[0])

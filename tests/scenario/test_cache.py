@@ -23,7 +23,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MissError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult, cache
-from llmproxy.scenario.cache import CacheWarning, get_cache, memory, scenario_cache
+from llmproxy.scenario.cache import FunctionCacheWarning, get_cache, memory, scenario_cache
 from llmproxy.scenario.cache_store import CacheCorrupt, CacheStore
 from tests.provider import Provider, step
 from tests.scenario.parties import finish
@@ -210,7 +210,7 @@ def test_row_7_no_secret_reaches_the_file(folder: Path) -> None:
     agents = Secretive(KEY), Secretive(KEY[::-1])
     for agent in agents:
         talk(agent)
-    with pytest.warns(CacheWarning, match="credential"):
+    with pytest.warns(FunctionCacheWarning, match="credential"):
         assert leak() == f"my key is {KEY}"
     assert [agent.calls for agent in agents] == [2, 0]
     written = b"".join(path.read_bytes() for path in folder.iterdir())
@@ -232,7 +232,9 @@ def test_row_7_a_hostile_file_runs_nothing(
     f()
     hostile = json.dumps({"$type": "os:system", "is": {"command": "echo PWNED"}})
     _replace(folder, hostile)
-    with pytest.warns(CacheWarning, match="cannot be used, and it is called: there is no class of values at os:system"):
+    with pytest.warns(
+        FunctionCacheWarning, match="cannot be used, and it is called: there is no class of values at os:system"
+    ):
         assert f() == "mine"
 
     @cache()
@@ -244,7 +246,7 @@ def test_row_7_a_hostile_file_runs_nothing(
 
     asyncio.run(call())
     _replace(folder, hostile)
-    with pytest.warns(CacheWarning, match="g cannot be used") as caught:
+    with pytest.warns(FunctionCacheWarning, match="g cannot be used") as caught:
         assert asyncio.run(call()) == "mine"
     assert {each.filename for each in caught} == {__file__}, "the caller's line, of whatever thread"
     _replace(folder, hostile)
@@ -387,10 +389,10 @@ def test_what_cannot_be_kept_is_returned_with_one_warning() -> None:
         calls.append(1)
         return {1, 2} if x else object()
 
-    with pytest.warns(CacheWarning, match="what .*f returned is not cached: set") as caught:
+    with pytest.warns(FunctionCacheWarning, match="what .*f returned is not cached: set") as caught:
         assert (f(1), f(1)) == ({1, 2}, {1, 2})
     assert len(caught) == 1
-    with pytest.warns(CacheWarning, match=r"argument 'x' is a object.*ignore=") as caught:
+    with pytest.warns(FunctionCacheWarning, match=r"argument 'x' is a object.*ignore=") as caught:
         assert f(object()) is not f(object())
     assert len(caught) == 1
     assert len(calls) == 4
@@ -405,7 +407,7 @@ def test_generators_pass_through() -> None:
     def words() -> Iterator[str]:
         yield "a"
 
-    with pytest.warns(CacheWarning, match="generator"):
+    with pytest.warns(FunctionCacheWarning, match="generator"):
         assert list(words()) == ["a"]
 
 

@@ -16,8 +16,8 @@ from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.scenario_state import _parse_arguments
 from llmproxy.scenario.values.data_files import DataFileError, read_data_file_rows
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.reading.shared_parts import find_suite_scenario_files
-from llmproxy.suite.stores.protocol import Kind, to_plain
+from llmproxy.suite.reading.shared_parts import find_files_of_scenarios_entry
+from llmproxy.suite.stores.protocol import ColumnType, to_plain
 from llmproxy.yaml_reader import Problems
 
 DEEP = "[" * 100_000
@@ -39,7 +39,7 @@ def test_an_answer_nested_too_deeply_is_no_json() -> None:
     """An assertion about JSON does not hold of it; a column of a store has it as text; a provider's error stays what it is."""
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json(DEEP)
-    assert to_plain(DEEP, Kind.JSON, parse_json=True) == DEEP
+    assert to_plain(DEEP, ColumnType.JSON, parse_json=True) == DEEP
     assert (
         extract_proxy_error_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response"))
         == "llmproxy: no recorded response"
@@ -68,5 +68,5 @@ def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path)
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:
     """It is a problem in words, with its place."""
     problems = Problems()
-    assert find_suite_scenario_files(tmp_path, "9" * 5_000, None, problems) == []
+    assert find_files_of_scenarios_entry(tmp_path, "9" * 5_000, None, problems) == []
     assert len(problems) == 1

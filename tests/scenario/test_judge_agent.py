@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.judge_agent import (
@@ -21,8 +21,8 @@ from llmproxy.scenario.judge_agent import (
     GREP,
     JudgeAgent,
     JudgeError,
+    JudgeQuestion,
     JudgeRuling,
-    Question,
     TranscriptLookup,
     VoteRule,
     combine_votes,
@@ -247,8 +247,8 @@ NO_CHOICE = "This model does not support tool_choice"
 JSON_VERDICT = json.dumps({"decision": "finish_test", "criteria": {"c1": {"status": "passed"}}, "reasoning": "ok"})
 
 
-def question(*texts: str, forced: bool = True) -> Question:
-    return Question("Judge.", "<transcript>hi</transcript>", Criteria(texts or ("polite",)), forced)
+def question(*texts: str, forced: bool = True) -> JudgeQuestion:
+    return JudgeQuestion("Judge.", "<transcript>hi</transcript>", Criteria(texts or ("polite",)), forced)
 
 
 def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple[JudgeRuling, Provider]:
@@ -350,7 +350,7 @@ def test_each_provider_is_understood_and_stored_as_the_judges_call(wire: Any) ->
     """Three dialects, one ruling; every recording belongs to the party `judge`, and no key is in the store."""
     store, _, rulings = wire
     assert [ruling.findings["c1"].status for ruling in rulings] == [CriterionStatus.PASSED] * 3
-    with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: 0.0) as opened:
         assert [each.party for each in opened.iter_interactions("a")] == ["judge"] * 3
     assert b"sk-secret" not in store.read_bytes()
 

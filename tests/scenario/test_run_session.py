@@ -24,10 +24,10 @@ from llmproxy.scenario.run_session import (
     FairLock,
     RunSession,
     bind_process_calls_to_session,
-    bind_source_to_session,
+    bind_session_name_to_session,
     build_process_session_name,
-    choose_proxy,
     copy_env_without_proxy_changes,
+    find_or_start_proxy,
     get_session_lock,
     list_base_url_sessions,
     run_in_thread_to_end,
@@ -381,7 +381,7 @@ def test_the_proxy_is_the_runs_the_configured_one_or_the_environments(
     run_proxy: str | bool | None, configured: str | bool | None, env: dict[str, str], found: str | None
 ) -> None:
     """In this order; False is none at all."""
-    assert choose_proxy(run_proxy, configured, env) == found
+    assert find_or_start_proxy(run_proxy, configured, env) == found
 
 
 @pytest.mark.slow
@@ -395,9 +395,9 @@ def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
         return session.mode
 
     try:
-        url = choose_proxy(True, None, env)
+        url = find_or_start_proxy(True, None, env)
         assert url is not None
-        assert choose_proxy(None, True, env) == url
+        assert find_or_start_proxy(None, True, env) == url
         assert asyncio.run(run(url)) == "once"
     finally:
         _OWN.end_proxy()
@@ -594,7 +594,7 @@ async def test_a_session_that_another_process_has_is_waited_for(control: Control
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     asyncio.get_running_loop().call_later(0.3, control.unbind_session_name, "shared")
-    async with bind_source_to_session(control, "shared", "run") as waited:
+    async with bind_session_name_to_session(control, "shared", "run") as waited:
         found = waited
     assert found > 0.0
 
@@ -604,7 +604,7 @@ async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
-        async with bind_source_to_session(control, "shared", "run", patience=0.1):
+        async with bind_session_name_to_session(control, "shared", "run", patience=0.1):
             pass
     assert caught.value.exit_code == 3
 
@@ -614,7 +614,7 @@ async def test_turns_at_a_service_are_taken_one_after_the_other(replaying: Proxy
     names = [f"run-{n}" for n in range(4)]
 
     async def one(name: str) -> None:
-        async with bind_source_to_session(control, "service", name):
+        async with bind_session_name_to_session(control, "service", name):
             await asyncio.to_thread(ask_chat, f"{replaying.url}/s/service/v1")
 
     for name in names:

@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.scenario.scenario_state import ToolCalls, merge_wire_tool_calls, render_message
-from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse
+from llmproxy.scenario.scenario_state import ToolCalls, merge_message_and_wire_calls, render_message
+from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse
 from tests.scenario.people import Agent, executor
 
 
@@ -99,7 +99,7 @@ def test_a_dump_holds_what_is_documented() -> None:
 def test_what_servers_of_tools_got() -> None:
     """By the server's name, with arguments and result; differences to what the model asked for are told."""
     got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output='{"found": 1}')
-    served = ServerSideToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
+    served = McpServerToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
     found = state(wire=[ToolUse("mcp__shop__look", '{"n": 8}', "w1", 1, 1)], served=served)
     assert (found.server_calls("look").inputs, found.server_calls().outputs) == ([{"n": 9}], [{"found": 1}])
     assert not found.server_calls("send").first
@@ -111,13 +111,13 @@ def test_what_servers_of_tools_got() -> None:
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"served": None}, "there is no proxy"),
-    ({"served": ServerSideToolCalls()}, "no server of tools was seen"),
+    ({"served": McpServerToolCalls()}, "no server of tools was seen"),
     (
-        {"served": ServerSideToolCalls(seen=True, unread=["call 3 of the session"])},
+        {"served": McpServerToolCalls(seen=True, unread=["call 3 of the session"])},
         "nothing was recorded of call 3",
     ),
-    ({"served": ServerSideToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
-    ({"served": ServerSideToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
+    ({"served": McpServerToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
+    ({"served": McpServerToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
 ])  # fmt: skip
 def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:
     """Never an empty list that looks as if nothing had been called."""
@@ -138,7 +138,7 @@ def message(*names: str) -> dict[str, Any]:
 def test_what_no_message_reports_comes_from_the_wire() -> None:
     """In order, with the turn in which it was called; also after the last message."""
     talk: list[dict[str, Any]] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    found = merge_wire_tool_calls(talk, [0, 0], {1: [wire("look", '{"n": 1}')], 2: [wire("late")]})
+    found = merge_message_and_wire_calls(talk, [0, 0], {1: [wire("look", '{"n": 1}')], 2: [wire("late")]})
     assert [(call.name, call.input, call.output, call.turn, call.source) for call in found] == [
         ("look", {"n": 1}, "seen", 0, "wire"),
         ("late", {}, "seen", 0, "wire"),
@@ -147,7 +147,7 @@ def test_what_no_message_reports_comes_from_the_wire() -> None:
 
 def test_a_call_that_both_show_is_one() -> None:
     """The wire gives the result that the messages lack; a second equal call stays a second call."""
-    found = merge_wire_tool_calls([message("look", "look")], [0], {0: [wire("look"), wire("hidden")]})
+    found = merge_message_and_wire_calls([message("look", "look")], [0], {0: [wire("look"), wire("hidden")]})
     told = [(call.name, call.output, call.source) for call in found]
     assert told == [("look", "seen", "message"), ("look", None, "message"), ("hidden", "seen", "wire")]
 

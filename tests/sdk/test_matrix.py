@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.support import needed, proxy
 
 from .drivers import CANARY, run
@@ -75,7 +75,7 @@ def test_bedrock_keeps_region_and_model(matrix: Matrix, environments: dict[str, 
     lab = performed(matrix, environments, client)
     if client not in lab.clients:
         pytest.skip("boto3 was not selected")
-    with FileStore.open(lab.store, writable=False, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open(lab.store, writable=False, now=lambda: 0.0) as store:
         rows = [row for row in store.list_summaries(None, None, limit=10_000) if row.provider == "bedrock"]
     assert {row.model for row in rows} == {"anthropic.claude-haiku-4-5-20251001-v1:0"}
     signed = [seen.header("authorization") or "" for seen in lab.seen if seen.dialect.startswith("bedrock")]

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.request import Request
 
 from llmproxy.suite.checks.rows import derive_setup_row_key
-from llmproxy.suite.stores import Kind
+from llmproxy.suite.stores import ColumnType
 from tests.provider import Step, step
 from tests.support.process import ROOT, Process, clean_env, python
 from tests.support.proxy import DIRECT
@@ -40,7 +40,7 @@ def talk(
         yield step(user=user, tool_result=result, times=None, contains=contains, **answer)
 
 
-def dialogue(kind: Kind = Kind.INTEGER) -> list[Step]:
+def dialogue(kind: ColumnType = ColumnType.INTEGER) -> list[Step]:
     """Script the whole suite, and what broken agents ask besides; `kind` is that of the store's keys (UNKNOWN over HTTP)."""
     parent = derive_setup_row_key("subtask", 1, "parent", kind)
     review = {"title": "Review PR", "status": "todo"}

@@ -21,7 +21,7 @@ from llmproxy.suite.schema.assertions import (
 )
 from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import Scenario, Step, Suite
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read_documents
+from llmproxy.yaml_reader import Map, Problems, YamlList, YamlPlace, read_documents
 
 _WITHIN = {"tools", "totalToolCalls", "created", "response", "usage", "messageProcessing"}
 """Kinds that are a key of a chat step."""
@@ -36,7 +36,7 @@ KINDS = tuple(_TYPES)
 _NAME = "fragment"
 
 
-def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] = ()) -> Any:
+def load_fragment(kind: str, yaml: str | Map | YamlList, *, declared: Iterable[str] = ()) -> Any:
     """Return the model of a fragment of a suite.
 
     Args:
@@ -67,7 +67,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
     flow = ScenarioVariableChecker(problems, Problems())
     flow.captured = dict.fromkeys(declared)
-    here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
+    here = value.place if isinstance(value, (Map, YamlList)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):
         loaded = LoadedSuites(problems=problems)
         for each in value.get("scenarios") or []:
@@ -82,7 +82,7 @@ def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str
 
 
 def _scenario(kind: str, value: object, here: YamlPlace) -> Map:
-    step, whole, steps = Map(here), Map(here), List(here)
+    step, whole, steps = Map(here), Map(here), YamlList(here)
     if kind in _WITHIN:
         step.put(kind, value, here, here)
         step.put("chat", "-", here, here)

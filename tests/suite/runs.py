@@ -9,7 +9,7 @@ from typing import Any
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.row_checks import check_created_rows
 from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.protocol import EntityShape
@@ -22,7 +22,7 @@ class Run:
     """A run, with hands on its clock and its store."""
 
     store: MemoryStore
-    scope: VariableScope
+    scope: CaseVariables
     look: RowCheckContext
     cleaner: CaseStoreCleaner
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Flaky(MemoryStore):
 def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
     store = Flaky({"tasks": EntityShape(user="userId", columns=tuple(columns)), "notes": EntityShape()})
-    scope = VariableScope({"userId": user}, declared=names)
+    scope = CaseVariables({"userId": user}, declared=names)
     cleaner = CaseStoreCleaner(store, user=user)
     made: Run
     look = RowCheckContext(adapter=store, scope=scope, user=user, cleaner=cleaner, clock=lambda: made.now,

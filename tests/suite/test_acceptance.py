@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.reading.load import SuiteCase, load_suites
-from llmproxy.suite.stores import Kind
+from llmproxy.suite.stores import ColumnType
 from tests.provider import Provider
 from tests.suite import rig
 from tests.suite.dialogues import agent, dialogue, fixture_suite, store_of
@@ -57,7 +57,7 @@ def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytes
         needed("node")
     suite = fixture_suite(tmp_path)
     for mode in ("record", "replay"):
-        with Provider(dialogue(Kind.UNKNOWN), ordered=False) as p:
+        with Provider(dialogue(ColumnType.UNKNOWN), ordered=False) as p:
             upstreams = {"openai": p.url if mode == "record" else "http://127.0.0.1:9"}
             with near(mode, tmp_path / "node.db", upstreams=upstreams) as px:
                 folder = tmp_path / mode

@@ -22,9 +22,9 @@ from llmproxy.suite.checks.row_checks import (
     wait_until_rows_match,
 )
 from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
-from llmproxy.suite.stores import Kind, StoreAdapter, build_store
+from llmproxy.suite.stores import ColumnType, StoreAdapter, build_store
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
 from tests.support import near, needed
@@ -43,7 +43,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 def model(language: str) -> Provider:
-    return Provider(dialogue(Kind.INTEGER if language == "python" else Kind.UNKNOWN), ordered=False)
+    return Provider(dialogue(ColumnType.INTEGER if language == "python" else ColumnType.UNKNOWN), ordered=False)
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def rows(
     """Look at the agent's rows, as one run of a scenario does."""
     store = build_store(store_of(language, folder, running.url), folder)
     cleaner = CaseStoreCleaner(store, user="test-user")
-    run = RowCheckContext(adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep,
+    run = RowCheckContext(adapter=store, scope=CaseVariables(), user="test-user", clock=clock, sleep=time.sleep,
                   cleaner=cleaner, scenario="subtask", deterministic=True)  # fmt: skip
     cleaner.begin_run(["tasks", "reminders"])
     yield store, run

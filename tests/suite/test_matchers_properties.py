@@ -7,13 +7,13 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value, evaluate
 from llmproxy.suite.matchers.match import ABSENT, Unknown
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 
 
-def scope() -> VariableScope:
-    made = VariableScope(declared=["later"], env={})
+def scope() -> CaseVariables:
+    made = CaseVariables(declared=["later"], env={})
     made.capture_row("task", {"id": 1})
     return made
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import Exit, SuiteError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
@@ -23,7 +23,7 @@ from llmproxy.suite.selection import (
     build_case_cassette_name,
     build_run_not_recorded_error,
     check_estimated_cost_limit,
-    list_steps_until,
+    list_case_steps_up_to_label,
     parse_tag_expression,
     read_last_failed,
     save_failed_case_ids,
@@ -96,9 +96,9 @@ def test_and_binds_more_than_or(tags: set[str]) -> None:
 
 def test_steps_up_to_a_label(cases: Sequence[SuiteCase]) -> None:
     """All of them without one; a label that is not there is an error."""
-    assert [len(list_steps_until(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
+    assert [len(list_case_steps_up_to_label(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
     with pytest.raises(SuiteError, match="no step with the label"):
-        list_steps_until(cases[0], "three")
+        list_case_steps_up_to_label(cases[0], "three")
 
 
 def test_names_of_cassettes_never_meet() -> None:
@@ -139,7 +139,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
     """Return a store in which the first of two cases is recorded."""
     _, made = Chats().chat([user("x")], said("y"), usage={"prompt_tokens": 100_000, "completion_tokens": 1000})
     assert made is not None
-    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
         store.add_interaction(replace(made, cassette="t/one"), supersede=False)
     return tmp_path / "x.db", rig.cases_of(tmp_path, TEXT_cost)
 

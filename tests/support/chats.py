@@ -14,7 +14,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Request, Response, Usage
 from llmproxy.protocol import AGENT
 
@@ -51,7 +51,7 @@ def chat_exchange(session: Session, headers: Headers) -> Exchange:
 
 
 def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> None:
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         for interaction in interactions:
             store.add_interaction(interaction, supersede=supersede)
 

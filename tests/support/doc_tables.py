@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.settings import format_value, list_setting_options
+from llmproxy.settings import format_setting_value, list_setting_options
 
 
 def options_table() -> str:
@@ -12,7 +12,7 @@ def options_table() -> str:
     for option in list_setting_options():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
         flag = f"`{pattern}`" if option.has_flag else f"(key `{option.key}`)"
-        default = f"`{format_value(option.default)}`" if format_value(option.default) else ""
+        default = f"`{format_setting_value(option.default)}`" if format_setting_value(option.default) else ""
         lines.append(f"| {flag} | `{option.env}` | {default} | {option.help} |")
     return "\n".join(lines) + "\n"
 

@@ -183,11 +183,11 @@ def main(address: str, others: str = "") -> None:
 
 def _compile_late_patterns() -> None:
     """Do once what each process would do at the first use of an expression."""
-    from llmproxy.lazy_regex import RustPattern, _LazyPattern
+    from llmproxy.lazy_regex import LazyRegex, _LazyPattern
 
     for each in gc.get_objects():
-        if isinstance(each, _LazyPattern | RustPattern):
-            _ = each.holds if isinstance(each, RustPattern) else each.search
+        if isinstance(each, _LazyPattern | LazyRegex):
+            _ = each.holds if isinstance(each, LazyRegex) else each.search
 
 
 def _hear(conn: socket.socket) -> tuple[list[int], Any]:

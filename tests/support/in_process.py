@@ -28,10 +28,10 @@ from llmproxy.core.control.endpoints import ControlApiContext, ControlRequest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp_answer_replay import AnswerPartCondition
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Headers, Response
-from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan
+from llmproxy.core.traffic.response_plan import ClientTraits, SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import LLMProxyError, MissError
@@ -66,7 +66,7 @@ class InProcess:
         self.time, self.jump = NOW, 0.0
         self._journal = Journal.open(Path("/dev/null/journal"), lambda: self.time)
         self.engine = engine(
-            Config(mode=Mode[mode.upper()], store=store, **config),
+            EngineConfig(mode=Mode[mode.upper()], store=store, **config),
             redactor=Redactor(),
             journal=self._journal,
             now=lambda: self.time + self.jump,
@@ -102,7 +102,7 @@ class InProcess:
         reply: Reply = lambda _: None,
     ) -> Answer:
         self.time += STEP
-        engine, client, which = self.engine, ClientHttp("POST"), (target, headers)
+        engine, client, which = self.engine, ClientTraits("POST"), (target, headers)
         place = self._places.get(which)
         if place is None or not engine.dispatcher.is_still_valid(place):
             place = self._places[which] = engine.dispatcher.place_request("POST", target, None, headers)
@@ -123,7 +123,7 @@ class InProcess:
                 return self._forward(exchange, upstream, client, label, reply)
         return self._refuse(exchange, exchange.error or LLMProxyError("refused"))
 
-    def _replay(self, exchange: Exchange, client: ClientHttp, reply: Reply) -> Answer:
+    def _replay(self, exchange: Exchange, client: ClientTraits, reply: Reply) -> Answer:
         extra: Headers = ((KEY_HEADER, exchange.key or ""),)
         laid = self.engine.answering.plan_recorded(exchange, client, extra=extra)
         opened = self.engine.answering.plan_playback_head(exchange, client, extra=extra)
@@ -142,7 +142,7 @@ class InProcess:
         self.proxy.report_exchange_end(exchange, status)
         return answer
 
-    def _inject(self, exchange: Exchange, client: ClientHttp) -> Answer:
+    def _inject(self, exchange: Exchange, client: ClientTraits) -> Answer:
         answer = _join(self.engine.answering.plan_made_answer(exchange, client))
         self.proxy.report_exchange_end(exchange, exchange.replayed_status or 0)
         return answer
@@ -154,7 +154,9 @@ class InProcess:
         self.proxy.report_exchange_end(exchange, status)
         return _read(data)
 
-    def _forward(self, exchange: Exchange, upstream: Upstream, client: ClientHttp, label: str, reply: Reply) -> Answer:
+    def _forward(
+        self, exchange: Exchange, upstream: Upstream, client: ClientTraits, label: str, reply: Reply
+    ) -> Answer:
         withheld = exchange.answer.withheld
         sent = exchange.request.data
         self.sent.append((label, sent))
@@ -189,7 +191,7 @@ class InProcess:
             case Decision.REPLAY:
                 return self._replay_socket(exchange, client, raw, says)
             case Decision.FAULT:
-                return self._inject(exchange, ClientHttp("GET"))
+                return self._inject(exchange, ClientTraits("GET"))
             case Decision.RECORD | Decision.PASS:
                 return self._record_socket(exchange, label, says, upstream)
         error = exchange.error or LLMProxyError("refused")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.live_or_recorded import LiveChannelSettings
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision, Mode, UnknownToolPolicy
@@ -153,7 +153,7 @@ class Bench:
         )
         self.now = Clock(began)
         dead = {"tools": "http://127.0.0.1:9"}
-        config = Config(mode=Mode[mode.upper()], store=store, live=channels, upstreams=dead)
+        config = EngineConfig(mode=Mode[mode.upper()], store=store, live=channels, upstreams=dead)
         redactor, clock = Redactor(), Clock(0.0)
         self.engine = Engine(config, redactor=redactor, journal=self._journal, now=self.now, clock=clock)
         self.model, self._tools = model, tools

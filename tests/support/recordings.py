@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 
@@ -38,7 +38,7 @@ def status(n: int, code: int, ending: Ending = Ending.COMPLETE) -> Interaction:
 
 def reopened(path: Path, *, writable: bool = False) -> Store:
     """Open what is at `path`, the clock standing still."""
-    return FileStore.open(path, writable=writable, now=lambda: NOW)
+    return SqliteCassetteStore.open(path, writable=writable, now=lambda: NOW)
 
 
 def look(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -66,10 +66,10 @@ import os, sys, signal, resource, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.support.recordings import interaction, key, NOW
 from llmproxy.core.traffic.interaction import *
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import *
 path = sys.argv[1]
-store = FileStore.open(path, writable=True, now=lambda: NOW)
+store = SqliteCassetteStore.open(path, writable=True, now=lambda: NOW)
 """
 
 

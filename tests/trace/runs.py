@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage
 from tests.support.messages import asks, call, result, said, user
@@ -100,7 +100,7 @@ def loop() -> list[Interaction]:
 
 
 def store(path: Path, *interactions: Interaction) -> Path:
-    with FileStore.open(path, writable=True, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as opened:
         for each in interactions:
             opened.add_interaction(each, supersede=False)
     return path

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.forks.fork_rows import Fork, store_fork
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.forks.fork_rows import Fork, store_fork_row
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 
 NOW = 1_800_000_000.0
@@ -184,14 +184,14 @@ def hostile() -> list[Interaction]:
 
 def store(path: Path, *interactions: Interaction) -> Path:
     """Make a store of them; without any, of all of the above."""
-    with FileStore.open(path, writable=True, now=lambda: NOW) as made:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as made:
         found = interactions or (*agent(), *agent("forked", "return sum((a, b))"), picture(), *hostile())
         for each in found:
             made.add_interaction(each, supersede=False)
         for name in dict.fromkeys(each.cassette for each in found):
             made.end_writing(name, 1, "test", clean=True)
         if not interactions:
-            store_fork(made, Fork("forked", "agent", 3, "the answer of call 2 was overridden", shared=2))
+            store_fork_row(made, Fork("forked", "agent", 3, "the answer of call 2 was overridden", shared=2))
     return path
 
 

@@ -14,7 +14,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.ui.html_file import build_viewer_page_data, choose_cassettes
 from llmproxy.ui.page import render_viewer_page
 from tests.support.browser import Browser, Page
@@ -79,7 +79,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def places(path: Path, tabs: Sequence[str] = TABS) -> list[tuple[str, str]]:
     """Return each view of each call, and the others, with what is there when it is shown."""
-    with FileStore.open(path, writable=False, now=lambda: samples.NOW) as opened:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: samples.NOW) as opened:
         rows = [row for info in opened.cassettes() for row in opened.list_summaries(info.name, info.sample)]
     names = list(dict.fromkeys(quote(row.cassette, safe="") for row in rows))
     calls = [
@@ -119,7 +119,7 @@ def test_a_command_that_is_pasted_is_one_command(browser: Browser, store: Path, 
     with viewing(store) as url:
         page = browser.open(url)
         page.see("recording", "main")
-        with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
+        with SqliteCassetteStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
             (shell,) = [row.id for row in opened.list_summaries("agent") if row.answer_text == "paste me"]
         page.js("navigator.clipboard.writeText = async (text) => { window.pasted = text; }")
         page.js(f"location.hash = '#/c/agent/{shell}/use'")
@@ -142,7 +142,7 @@ def test_a_command_that_is_pasted_is_one_command(browser: Browser, store: Path, 
 @pytest.mark.slow
 def test_in_a_file_it_stays_text(browser: Browser, store: Path, tmp_path: Path) -> None:
     """The same from the disk, with a network that would answer: not one request."""
-    with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
         file = tmp_path / "shared.html"
         file.write_text(
             render_viewer_page(

@@ -19,7 +19,7 @@ from llmproxy.core.control.endpoints import (
 )
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
@@ -80,7 +80,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def new(**config: Any) -> Asker:
         journal = Journal.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
-        settings = Config(mode=Mode.REPLAY, store=tmp_path / "x.db", **config)
+        settings = EngineConfig(mode=Mode.REPLAY, store=tmp_path / "x.db", **config)
         engine = Engine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 0.0)
         made.append((Asker(engine), journal))
         return made[-1][0]

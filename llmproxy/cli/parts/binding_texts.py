@@ -11,7 +11,7 @@ from llmproxy.core.bindings import VolatileField, list_volatile_field_values
 from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
 from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.queries import canonical_of, read_volatile_fields
+from llmproxy.core.store.queries import canonicalize_stored, read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import RefusedError
@@ -63,7 +63,7 @@ def list_request_volatile_values(
     database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[dict[str, str]]:
     try:
-        tree = canonical_of(database, found, rules, upstreams).tree
+        tree = canonicalize_stored(database, found, rules, upstreams).tree
     except RefusedError:
         return []
     values = list_volatile_field_values((*read_volatile_fields(database, found.cassette), *list_builtin_fields()), tree)

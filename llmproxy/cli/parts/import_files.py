@@ -23,7 +23,7 @@ from llmproxy.core.cassettes.formats import (
     review_yaml,
 )
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
-from llmproxy.core.forks.fork_rows import store_fork
+from llmproxy.core.forks.fork_rows import store_fork_row
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import write_cassette_notes
@@ -92,7 +92,7 @@ def _read_embedded_cassette_name(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         head = Source(file.read(4096), str(path))
-    return review_yaml.read_cassette_name(head) if review_yaml.recognises(head) else ""
+    return review_yaml.read_name_in_file(head) if review_yaml.recognises(head) else ""
 
 
 def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> list[Recorded]:
@@ -110,7 +110,7 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
 
 
-def load_file_or_cassette(
+def load_stored_or_file_cassette(
     what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Interaction]:
     """Return a cassette from a file or from the store. Raises CassetteNotFound: neither; CassetteError."""
@@ -163,7 +163,7 @@ class RecordingFileImporter:
         adopted = convert_exchanges(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         self._store_interactions(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
-            store_fork(database, replace(fork, cassette=name))
+            store_fork_row(database, replace(fork, cassette=name))
         if notes:
             write_cassette_notes(database, name, notes)
         self.cassettes += 1

@@ -1,4 +1,4 @@
-"""Command-line options: derived from the fields of `Settings`, and the table of those that run an agent (`RunOptions`).
+"""Command-line options: derived from fields of `Settings`, and a table of those that run agents (`RunCommandOptions`).
 
 Deriving takes time; it happens when such a command is parsed or its help is shown, not when it is listed.
 """
@@ -18,12 +18,12 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy import protocol
-from llmproxy.advice import ProxyStartCommand, quote_word
+from llmproxy.advice import ProxyStartCommandLine, quote_word
 from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
 from llmproxy.server_store_copies import store_exists
-from llmproxy.settings import Loaded, Option, format_shown_path, format_value, list_setting_options, load
+from llmproxy.settings import Loaded, Option, format_setting_value, format_shown_path, list_setting_options, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ _SERVERS = "The agent's MCP configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunCommandOptions:
     intercept: bool = _run_option_field(
         "--intercept", default=False, again=True, run=_HTTPS, replay=_HTTPS, changes=_HTTPS, doctor=_DOCTOR_HTTPS
     )
@@ -122,7 +122,7 @@ class RunOptions:
 
     def list_flags_to_repeat(self) -> Iterator[tuple[str, str | None]]:
         """Yield the flags to repeat with their values, None for a switch."""
-        for name, row in list_run_options().items():
+        for name, row in list_declared_run_options().items():
             value = getattr(self, name)
             if not row.again or value in (None, RUN_DEFAULTS[name]):
                 continue
@@ -133,19 +133,19 @@ class RunOptions:
                 yield from ((on, str(each)) for each in (value if isinstance(value, tuple) else (value,)))
 
 
-def list_run_options(command: str = "") -> dict[str, RunOption]:
-    rows: dict[str, RunOption] = {each.name: each.metadata["option"] for each in fields(RunOptions)}
+def list_declared_run_options(command: str = "") -> dict[str, RunOption]:
+    rows: dict[str, RunOption] = {each.name: each.metadata["option"] for each in fields(RunCommandOptions)}
     return {name: row for name, row in rows.items() if not command or command in row.help}
 
 
-RUN_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(RunOptions)}
+RUN_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(RunCommandOptions)}
 
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
     flags: Mapping[str, object]
     command: tuple[str, ...]
-    options: RunOptions = field(default_factory=RunOptions)
+    options: RunCommandOptions = field(default_factory=RunCommandOptions)
     recorded: tuple[str, ...] = ()
 
     @classmethod
@@ -179,7 +179,7 @@ _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_al
 
 
 class CommandWithSettingsFlags(TyperCommand):
-    """A command with the flags of `Settings` and `RunOptions` that have help; `get_given_...` read them."""
+    """A command with the flags of `Settings` and `RunCommandOptions` that have help; `get_given_...` read them."""
 
     with_settings = True
 
@@ -194,7 +194,7 @@ class CommandWithSettingsFlags(TyperCommand):
     shown: tuple[str, ...] = ("mode", "store", "cassette", "cassette_dir", "upstream", "speed")
 
     run_options = ""
-    """Its name in the table of `RunOptions`; the command's name unless it is in a group."""
+    """Its name in the table of `RunCommandOptions`; the command's name unless it is in a group."""
 
     _derived: list[Any] | None = None
     _shared: list[Any]
@@ -276,10 +276,10 @@ def get_given_flag_values(ctx: typer.Context) -> Mapping[str, object]:
     return cast("Mapping[str, object]", ctx.meta[_FLAGS])
 
 
-def get_given_run_options(ctx: typer.Context) -> RunOptions:
+def get_given_run_options(ctx: typer.Context) -> RunCommandOptions:
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}
-    return RunOptions(**given)
+    return RunCommandOptions(**given)
 
 
 def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
@@ -293,8 +293,8 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
 
 
 def _make_run_option_parameters(command: str) -> list[inspect.Parameter]:
-    made, kinds = [], get_type_hints(RunOptions)
-    for name, row in list_run_options(command).items():
+    made, kinds = [], get_type_hints(RunCommandOptions)
+    for name, row in list_declared_run_options(command).items():
         default = RUN_DEFAULTS[name]
         shown: dict[str, Any] = {"help": row.help[command], "metavar": row.metavar, **row.limits}
         declared = typer.Option([] if default == () else default, *row.flag.split(), **shown)
@@ -308,7 +308,7 @@ def _make_option_signature_parameter(option: Option, facts: str | None) -> inspe
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
     if facts is None:
-        usual = format_value(option.default)
+        usual = format_setting_value(option.default)
         facts = f"[{option.env}; default {usual}]" if usual else f"[{option.env}]"
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
@@ -339,7 +339,7 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
 
 def format_record_command(loaded: Loaded, cassette: str = "") -> str:
     """Return the command that records a cassette, by default the settings'; COMMAND stands for the user's own."""
-    again = ProxyStartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
+    again = ProxyStartCommandLine("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=format_shown_path(loaded.settings.store))
 
 
@@ -348,13 +348,13 @@ STORE = Path(protocol.TESTS_STORE)
 LAST_REPORT = Path(protocol.LAST_REPORT)
 
 
-def describe_unread_cassette_file(loaded: Loaded) -> str:
+def suggest_cassette_file_replay(loaded: Loaded) -> str:
     """Return how to replay the cassette's file in tests/cassettes; empty without one, or if recordings are named."""
     settings, file = loaded.settings, CASSETTES / f"{loaded.settings.cassette}.yaml"
     if store_exists(settings.store) or settings.cassette_dir is not None or not file.is_file():
         return ""
     options = (*loaded.list_typed(environment=False), ("cassette_dir", str(CASSETTES)))
-    again = ProxyStartCommand("llmproxy run", " -- COMMAND", options)
+    again = ProxyStartCommandLine("llmproxy run", " -- COMMAND", options)
     typed = again.command("", settings.cassette, store=format_shown_path(settings.store))
     return f"{file} is there, and was not read. Replay it: {typed}"
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy import calls_and_totals
-from llmproxy.advice import ProxyStartCommand, format_command, quote_word
+from llmproxy.advice import ProxyStartCommandLine, format_command, quote_word
 from llmproxy.amount_formatting import name_some
 from llmproxy.calls_and_totals import Totals, describe_served_failures, explain_exit, find_strict_violations
-from llmproxy.cli.parts.options import describe_unread_cassette_file
+from llmproxy.cli.parts.options import suggest_cassette_file_replay
 from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
-from llmproxy.client.bypass_monitor import PROJECTS, find_bypassing_clients, is_client_configured_in_command
+from llmproxy.client.bypass_monitor import PROJECTS, find_known_bypassers, is_client_configured_in_command
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import ProxyHandle
-from llmproxy.client.session_reports import Report, format_session_counts, list_miss_lines
+from llmproxy.client.session_reports import SessionReport, format_session_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import AUTHENTICATION, OFFLINE, PROXIES, Channel, Decision, UnknownToolPolicy
 from llmproxy.report.proxy_console import format_totals
@@ -56,7 +56,7 @@ class RunFinisher:
     """Unix time of the run's start: older misses in the journal belong to other runs."""
     loaded: Loaded
     command: tuple[str, ...] = ()
-    report: Report | None = None
+    report: SessionReport | None = None
     totals: Totals | None = None
     """Totals of our proxy over all sessions; known when it has ended."""
     unused: int | None = None
@@ -193,7 +193,7 @@ class RunFinisher:
             return forbidden[0]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
-    def _explain_no_use(self, report: Report, code: int, plan: EnvironmentPlan) -> list[str]:
+    def _explain_no_use(self, report: SessionReport, code: int, plan: EnvironmentPlan) -> list[str]:
         """Return why nothing was replayed or recorded; empty if a bypass, which is printed later, is the reason."""
         if self.unreached:
             return [f"llmproxy: {' and '.join(sorted(self.unreached))} did not answer; nothing was recorded."]
@@ -214,7 +214,7 @@ class RunFinisher:
             write_stderr_lines("llmproxy: --strict does not see traffic that bypasses the proxy; --only blocks it.")
         return code
 
-    def _explain_incomplete(self, report: Report, code: int) -> str:
+    def _explain_incomplete(self, report: SessionReport, code: int) -> str:
         """Return why what was recorded is incomplete, as `ls` shows it; empty if it is not, or is elsewhere."""
         if report.failed:
             return "an answer could not be recorded"
@@ -231,7 +231,7 @@ class RunFinisher:
 
     def _format_miss_advice(self, store: str) -> str:
         """Suggest a command after misses; without any recordings `why` has nothing to add."""
-        if self.proxy.process is not None and (unread := describe_unread_cassette_file(self.loaded)):
+        if self.proxy.process is not None and (unread := suggest_cassette_file_replay(self.loaded)):
             return f"  {unread}"
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
@@ -260,13 +260,13 @@ class RunFinisher:
             "exit_code": int(final),
         }
 
-    def _warn_of_shorter_recording(self, report: Report) -> list[str]:
-        from llmproxy.core.store.queries import count_recordings_live_at_time
+    def _warn_of_shorter_recording(self, report: SessionReport) -> list[str]:
+        from llmproxy.core.store.queries import count_recordings_valid_at_time
 
         settings, before = self.loaded.settings, 0
         if self.proxy.process is not None and settings.mode.policy.anew:
             with suppress(LLMProxyError), open_given_store(settings.store) as store:
-                before = count_recordings_live_at_time(store, report.cassette, report.sample, self.since)
+                before = count_recordings_valid_at_time(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",
@@ -277,7 +277,7 @@ class RunFinisher:
     def _advise_learning_if_varying(self) -> list[str]:
         settings = self.loaded.settings
         options = self.loaded.list_typed(environment=False)
-        learn = ProxyStartCommand(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
+        learn = ProxyStartCommandLine(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
         typed = learn.command("", store=format_shown_path(settings.store))
         try:
             number = len(learn_fields_from_recorded_runs(self.loaded).lessons)
@@ -286,7 +286,7 @@ class RunFinisher:
         vary = "values vary" if number > 1 else "value varies"
         return [f"llmproxy: {number} {vary} from run to run: {typed}"] if number else []
 
-    def _list_doubts(self, report: Report, *, used: bool) -> tuple[str, ...]:
+    def _list_doubts(self, report: SessionReport, *, used: bool) -> tuple[str, ...]:
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
         counted = replace(report, misses=self._count_misses(), refused=report.refused or len(self.refused))
@@ -339,7 +339,7 @@ def explain_unused_proxy(
     """Return the message if no request arrived, or only `refused` ones, and the command ended with `code`."""
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
     clients = [
-        each for each in find_bypassing_clients(command, files) if not is_client_configured_in_command(each, command)
+        each for each in find_known_bypassers(command, files) if not is_client_configured_in_command(each, command)
     ]
     option = "--intercept " if any(name in plan.others for name in PROXIES) else ""
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
@@ -373,7 +373,7 @@ class LiveChannelRunSummary:
     loaded: Loaded
     runs: list[LiveRunOutcome] = field(default_factory=list)
 
-    def add(self, report: Report | None, code: int) -> None:
+    def add(self, report: SessionReport | None, code: int) -> None:
         if report is not None and report.live is not None:
             self.runs.append(LiveRunOutcome(report.live, f"exit {code}", report.calls > 0))
 
@@ -458,7 +458,7 @@ def compare_finished_live_runs(
     `path` is the store, by default the settings'.
     """
     from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
-    from llmproxy.core.engine.learn_fields_from_recordings import rewrite_with_newer_values
+    from llmproxy.core.engine.learn_fields_from_recordings import rewrite_recordings_to_new_run
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
@@ -477,7 +477,7 @@ def compare_finished_live_runs(
             made = []
             for each in with_model:
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
-                told, _ = rewrite_with_newer_values(recorded, mine, volatile, rules, loaded.settings.upstream)
+                told, _ = rewrite_recordings_to_new_run(recorded, mine, volatile, rules, loaded.settings.upstream)
                 name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
                 made.append(
                     RunComparedWithRecording(

@@ -13,7 +13,7 @@ from llmproxy.cli.parts.printing import to_safe_line
 from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_env_ca_bundles, make_ca_files, plan_env
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.client.tools.agent_mcp_servers import FoundMcpServers, find_agent_mcp_servers, rewrite_mcp_config
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE
@@ -45,7 +45,7 @@ def open_session(
     env: Mapping[str, str],
     declared: Sequence[Mapping[str, str]] = (),
     tools: FoundMcpServers | None = None,
-) -> Report:
+) -> SessionReport:
     """Open the session of the child's URLs; `declared` are run variables. Raises SettingsError, ControlError."""
     settings = loaded.settings
     if proxy.process is not None:
@@ -98,7 +98,7 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
 
 
 def plan_environment(
-    proxy: ProxyHandle, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
+    proxy: ProxyHandle, opened: SessionReport, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
     interception = None
     if asked.options.intercept:

@@ -13,17 +13,17 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import format_command
-from llmproxy.cli.parts.options import describe_unread_cassette_file, format_record_command, load_settings
+from llmproxy.cli.parts.options import format_record_command, load_settings, suggest_cassette_file_replay
 from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteBusy, CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.parsers import parse_path_setting, read_name
-from llmproxy.protocol import format_cassette_sample
+from llmproxy.protocol import format_sample_name
 from llmproxy.server_store_copies import (
-    find_store_server_by_copy,
+    find_postgres_of_local_copy,
     format_store_location,
     is_postgres_url,
-    register_store_server,
+    register_postgres_store_url,
     store_exists,
 )
 
@@ -86,12 +86,12 @@ def list_stores_and_cassette_files(given: Sequence[Path]) -> Iterator[tuple[Path
 @contextmanager
 def copy_server_store(path: Path) -> Iterator[Path]:
     """Yield a store's path; for a server's store a fresh copy, so that its current state is checked."""
-    server = find_store_server_by_copy(path)
+    server = find_postgres_of_local_copy(path)
     if server is None:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="llmproxy-verify-") as folder:
-        yield register_store_server(server.url, {"XDG_CACHE_HOME": folder})
+        yield register_postgres_store_url(server.url, {"XDG_CACHE_HOME": folder})
 
 
 def resolve_store_path(given: Path | None) -> Path:
@@ -110,24 +110,24 @@ def require_not_being_recorded(store: Store, places: Collection[tuple[str, int]]
     """Check that no session records one of the cassettes, each with its sample. Raises CassetteBusy."""
     for each in store.cassettes():
         if each.holder and (each.name, each.sample) in places:
-            name = to_safe_line(format_cassette_sample(each.name, each.sample))
+            name = to_safe_line(format_sample_name(each.name, each.sample))
             raise CassetteBusy(f"cassette {name} is being recorded by {each.holder}.", hint="End that session first.")
 
 
-def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
+def build_cassette_not_found_error(loaded: Loaded) -> CassetteNotFound:
     store, there = loaded.settings.store, ""
     if store_exists(store):
         with open_given_store(store) as database:
             there = f" {describe_cassettes(database)}".rstrip()
     said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {format_store_location(store)}.{there}"
-    hint = describe_unread_cassette_file(loaded) or f"Record it first: {format_record_command(loaded)}"
+    hint = suggest_cassette_file_replay(loaded) or f"Record it first: {format_record_command(loaded)}"
     return CassetteNotFound(said, hint=hint)
 
 
-def require_recordings(loaded: Loaded) -> None:
+def require_store_or_cassette_dir(loaded: Loaded) -> None:
     """Check that there is a store, or a folder to make it from. Raises CassetteNotFound."""
     if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise build_not_recorded_error(loaded)
+        raise build_cassette_not_found_error(loaded)
 
 
 LONGEST_NUMBER = 19
@@ -159,9 +159,7 @@ def find_cassette(store: StoreReader, typed: str) -> CassetteAndSampleNumber:
 def build_no_cassette_error(store: StoreReader, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
-    near = did_you_mean(
-        typed, [*names, *(format_cassette_sample(name, sample) for name, sample in known if sample > 1)]
-    )
+    near = did_you_mean(typed, [*names, *(format_sample_name(name, sample) for name, sample in known if sample > 1)])
     hint = _describe_names(names, store) + (" A number names an interaction." if is_id(typed) else "")
     return CassetteNotFound(
         f"there is no cassette {to_safe_line(typed)} in {format_store_location(store.path)}{near}", hint=hint

@@ -198,7 +198,7 @@ def find_agent_mcp_servers(
 
 
 def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcpServers | None:
-    if (inside := parse_shell_command(command)) is not None:
+    if (inside := parse_sh_c_command(command)) is not None:
         found = _find_agent_mcp_servers((inside.program, *inside.words), env, cwd)
         if found is None:
             return None
@@ -371,7 +371,7 @@ _TEXT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class ShellCommand:
+class ShellWrappedCommand:
     program: str
     words: tuple[str, ...]
     """Words after it, to the end of the text, with variables unexpanded."""
@@ -385,7 +385,7 @@ class ShellCommand:
         return (*self._shell, f"{self._before}{added}{self._rest}", *self._after)
 
 
-def parse_shell_command(command: Sequence[str]) -> ShellCommand | None:
+def parse_sh_c_command(command: Sequence[str]) -> ShellWrappedCommand | None:
     """Return the first command of a shell's text; None for any other command, or an unreadable text."""
     program = command[0].replace("\\", "/").rpartition("/")[2]
     if program not in _SHELLS or len(command) < 3 or _RUNS.fullmatch(command[1]) is None:
@@ -398,4 +398,4 @@ def parse_shell_command(command: Sequence[str]) -> ShellCommand | None:
         words = tuple(shlex.split(rest))
     except ValueError:
         return None
-    return ShellCommand(found["program"], words, tuple(command[:2]), found["before"], rest, tuple(command[3:]))
+    return ShellWrappedCommand(found["program"], words, tuple(command[:2]), found["before"], rest, tuple(command[3:]))

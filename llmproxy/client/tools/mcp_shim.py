@@ -124,7 +124,7 @@ def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str], se
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
-        return RunningProxyBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
+        return ProxyClientShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
     from llmproxy.settings import load
 
@@ -170,7 +170,7 @@ TIMEOUT = 60.0
 """Seconds."""
 
 
-class RunningProxyBackend:
+class ProxyClientShimBackend:
     """A running proxy. One call at a time, on one open connection, whose end ends the session."""
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
@@ -258,22 +258,22 @@ class EngineShimBackend:
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be stored. Raises LLMProxyError."""
-        from llmproxy.advice import ProxyStartCommand
+        from llmproxy.advice import ProxyStartCommandLine
         from llmproxy.client.child_env import gather_run_variables
-        from llmproxy.core.bindings import parse_run_variable
-        from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient
+        from llmproxy.core.bindings import build_run_variable
+        from llmproxy.core.control.stdio_tool_host import StdioClientHandler
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults.parsing import load_faults
         from llmproxy.core.keys.user_rules import Rules
         from llmproxy.core.secrets.redact import Redactor
-        from llmproxy.core.sessions.exchange import Config
+        from llmproxy.core.sessions.exchange import EngineConfig
         from llmproxy.core.sessions.journal import Journal
         from llmproxy.settings import format_shown_path
 
-        config = Config(
+        config = EngineConfig(
             mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
             store=settings.store, shown=format_shown_path(settings.store),
-            again=ProxyStartCommand("llmproxy mcp", " -- SERVER"),
+            again=ProxyStartCommandLine("llmproxy mcp", " -- SERVER"),
             rules=Rules.from_settings(settings.normalize),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )  # fmt: skip
@@ -282,9 +282,9 @@ class EngineShimBackend:
         self._engine = Engine(
             config, redactor=Redactor(), journal=self._journal, now=time.time, clock=time.monotonic, holder=holder
         )
-        found = [parse_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
+        found = [build_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
-        line = ConnectedStdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
+        line = StdioClientHandler(self._engine, _InProcessContext(self._engine), session.name, server)
         self.on_line, self.on_server_answer = line.on_line, line.on_server_answer
         self.on_server_loss, self._on_client_end = line.on_server_loss, line.on_client_end
         for value in secrets:

@@ -271,7 +271,7 @@ class StdioProxy:
         bare = line.rstrip(b"\r\n").removeprefix(BOM)
         if not bare.strip():
             return
-        message = parse_message(bare)
+        message = parse_jsonrpc_line(bare)
         if message is None:
             self._on_non_message(line, bare)
             return
@@ -367,10 +367,10 @@ class StdioProxy:
         self._reader = threading.Thread(target=self._read_server, args=(self._server,), daemon=True)
         greeting = self._greeting if message.get("method") != "initialize" else []
         if greeting:
-            self._swallowed = get_jsonrpc_message_id(parse_message(greeting[0]) or {})
+            self._swallowed = get_jsonrpc_message_id(parse_jsonrpc_line(greeting[0]) or {})
         self._reader.start()
         for n, line in enumerate(greeting):
-            if message == parse_message(line):
+            if message == parse_jsonrpc_line(line):
                 break
             self._server.write(line + b"\n")
             if n == 0 and not self._greeted.wait(GREETING):
@@ -395,7 +395,7 @@ class StdioProxy:
 
     def _on_server_line(self, line: bytes) -> None:
         bare = line.rstrip(b"\r\n")
-        message = parse_message(bare)
+        message = parse_jsonrpc_line(bare)
         if message is None:
             if batch := split_jsonrpc_batch(bare):
                 for each in batch:
@@ -498,7 +498,7 @@ class StdioProxy:
 # --- lines of JSON-RPC: what is a message, which answers which ------------------------------------------------------
 
 
-def parse_message(line: bytes) -> dict[str, Any] | None:
+def parse_jsonrpc_line(line: bytes) -> dict[str, Any] | None:
     """Return the message on a line; None for a log line, half a message, invalid UTF-8."""
     value = parse_json(line)
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None

@@ -23,9 +23,9 @@ from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,
     RunVariableKind,
+    build_run_variable,
     deserialize_run_variables,
     dump_run_variables,
-    parse_run_variable,
 )
 from llmproxy.core.bindings.session_bindings import build_value_independent_key
 from llmproxy.core.bindings.volatile_field_definitions import (
@@ -59,6 +59,7 @@ __all__ = [
     "RunVariable",
     "RunVariableKind",
     "VolatileField",
+    "build_run_variable",
     "build_value_independent_key",
     "derive_fields_from_variable",
     "deserialize_run_variables",
@@ -67,7 +68,6 @@ __all__ = [
     "list_volatile_field_values",
     "match_request_values",
     "matches_field_kind",
-    "parse_run_variable",
     "parse_volatile_field",
     "rewrite_answer",
     "rewrite_exact_hit_answer",

@@ -2,7 +2,7 @@
 
 In a stream the present value is sent at the recorded one's start; all other deltas and all times stay. Dates and blocks
 are never written into an answer. The result must contain no recorded id (`leaked`). Quotes that the model wrote around
-a recorded folder may not protect this run's: see `keeps_shell_quoting`.
+a recorded folder may not protect this run's: see `is_shell_replacement_safe`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from llmproxy.core.bindings.id_pairs import (
     IdPairs,
     RecordedIdFinder,
     ShortValue,
-    collect_changed_short_values,
     contains_recorded_id,
     convert_to_type_of,
-    find_partial_id,
+    find_abbreviated_id_in_text,
     find_short_values_at_leaf,
     index_changed_id_pairs,
+    list_changed_short_bindings,
     mentions_short_value,
 )
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
@@ -152,18 +152,18 @@ def _build_piece(
 
 
 def _read_index_member(event: object, path: Path) -> object:
-    node = value_at_path(event, path)
+    node = get_json_value_at_path(event, path)
     return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
 
 
-def value_at_path(value: Any, path: Path) -> Any:
+def get_json_value_at_path(value: Any, path: Path) -> Any:
     for step in path:
         value = value[step]
     return value
 
 
 def set_value_at_path(tree: object, path: Path, new: object) -> None:
-    value_at_path(tree, path[:-1])[path[-1]] = new
+    get_json_value_at_path(tree, path[:-1])[path[-1]] = new
 
 
 class TextEdit(NamedTuple):
@@ -214,7 +214,7 @@ _KEPT_BY = {"'": frozenset("'\\\n"), '"': frozenset('"$`\\\n!')}
 """Characters that a quote does not protect, by quote; a backslash in both: Python and JavaScript interpret it."""
 
 
-def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
+def is_shell_replacement_safe(text: str, start: int, end: int, new: str) -> bool:
     """Return whether a new value may replace text[start:end] in a command; otherwise the request is a miss.
 
     It may if every shell character in it is in the recorded one too, if it is escaped with backslashes, or if quotes
@@ -350,7 +350,7 @@ class AnswerRewriter:
         whole = IdPairs((*fit.identities, *(known or ()), *declared))
         self._bindings, self._fit = bindings, fit
         self._tokens = RecordedIdFinder(each for each in whole if each.recorded != each.present)
-        self._shorts = collect_changed_short_values(bindings.pairs, whole)
+        self._shorts = list_changed_short_bindings(bindings.pairs, whole)
         self._changed: Mapping[str, IdPair] = index_changed_id_pairs(whole)
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
         """Names of members in this run, by value and path of the object."""
@@ -410,7 +410,7 @@ class AnswerRewriter:
             if (new := splice(piece.text, self._list_changes(piece.text, place, None))) != piece.text:
                 self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
             return new != piece.text
-        node = value_at_path(values[n], piece.path)
+        node = get_json_value_at_path(values[n], piece.path)
         if piece.inner and (short := self._find_short_value_replacement(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
             set_value_at_path(values[n], piece.path, convert_to_type_of(node, short.present))
@@ -427,7 +427,7 @@ class AnswerRewriter:
     def _rename_members(self, values: list[object]) -> None:
         """Rename members, innermost first, those of one object together: two may swap names."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
-            node = value_at_path(values[n], path)
+            node = get_json_value_at_path(values[n], path)
             members = {names.get(name, name): each for name, each in node.items()}
             if len(members) < len(node):
                 place, (old, new) = format_path(path), next(iter(names.items()))
@@ -492,7 +492,7 @@ class AnswerRewriter:
             for value, identity in self._changed.items():
                 if len(value) >= _WHOLE_ID and contains_recorded_id(identity, stays):
                     raise _Refused(Mismatch(MismatchKind.LEAKED, place, value, "", identity.name))
-            if (begun := find_partial_id(self._changed.values(), stays)) is not None:
+            if (begun := find_abbreviated_id_in_text(self._changed.values(), stays)) is not None:
                 raise _Refused(Mismatch(MismatchKind.LEAKED, place, begun[1], "", begun[0].name))
 
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
@@ -564,7 +564,7 @@ class AnswerRewriter:
 
     @staticmethod
     def _check_quoting(text: str, change: TextEdit, place: str, piece: Piece | None) -> None:
-        if piece is None or keeps_shell_quoting(text, change.start, change.end, change.new):
+        if piece is None or is_shell_replacement_safe(text, change.start, change.end, change.new):
             return
         if not piece.inner:
             is_command = is_in_code_block(text, change.start)

@@ -93,7 +93,7 @@ class IdPairs:
         self._by_present[each.name, each.present] = each
 
 
-class IdPairMatch(NamedTuple):
+class RecordedIdOccurrence(NamedTuple):
     start: int
     end: int
     present: str
@@ -116,7 +116,7 @@ class RecordedIdFinder:
         """Texts of which every text with an id contains at least one."""
         self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
 
-    def find_matches(self, text: str) -> Iterator[IdPairMatch]:
+    def find_matches(self, text: str) -> Iterator[RecordedIdOccurrence]:
         if self._pattern is None or not any(head in text for head in self._heads):
             return
         at = 0
@@ -126,8 +126,8 @@ class RecordedIdFinder:
             if token is not None:
                 yield token
 
-    def _match_at(self, text: str, start: int) -> IdPairMatch | None:
-        best: IdPairMatch | None = None
+    def _match_at(self, text: str, start: int) -> RecordedIdOccurrence | None:
+        best: RecordedIdOccurrence | None = None
         for head, identities in self._heads.items():
             if not text.startswith(head, start):
                 continue
@@ -139,7 +139,7 @@ class RecordedIdFinder:
                     and (best is None or start + length > best.end)
                 ):
                     present = each.present[:length] if length < len(each.recorded) else each.present
-                    best = IdPairMatch(start, start + length, present, each)
+                    best = RecordedIdOccurrence(start, start + length, present, each)
         return best
 
 
@@ -201,7 +201,7 @@ class ShortValue(NamedTuple):
         return present == expected and type(present) is type(expected)
 
 
-def collect_changed_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[IdPair]) -> list[ShortValue]:
+def list_changed_short_bindings(pairs: Iterable[RunVariablePair], identities: Iterable[IdPair]) -> list[ShortValue]:
     made = [
         ShortValue(each.name, each.recorded, each.present, identity=True)
         for each in identities
@@ -330,7 +330,7 @@ _UUID = late(r"(?<![^\W_])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?
 _BEGUN = late(r"(?<![^\W_])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{4,6}(?![^\W_])")
 
 
-def find_partial_id(changed: Iterable[IdPair], text: str) -> tuple[IdPair, str] | None:
+def find_abbreviated_id_in_text(changed: Iterable[IdPair], text: str) -> tuple[IdPair, str] | None:
     """Return a recorded id of which a text has too few digits to be found by search, and these digits."""
     begun = {found[0]: found[0] for found in _BEGUN.finditer(_UUID.sub("", text))}
     for each in changed if begun else ():

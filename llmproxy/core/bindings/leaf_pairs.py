@@ -25,7 +25,7 @@ from llmproxy.core.bindings.leaf_places import (
     is_in_any_span,
     is_volatile_field_for_call,
     iterate_request_members,
-    list_volatile_fields_at,
+    list_volatile_fields_at_leaf,
     write_arguments_with_placeholders,
 )
 from llmproxy.core.bindings.run_variables import RunVariableKind
@@ -90,7 +90,7 @@ class Mismatch:
         return f"{self.path}: {texts[self.why]}"
 
 
-def build_conflict_mismatch(path: str, pair: IdPair, before: str) -> Mismatch:
+def build_not_one_to_one_mismatch(path: str, pair: IdPair, before: str) -> Mismatch:
     both = f"{pair.present}, before {before}"
     return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, both, pair.name)
 
@@ -393,7 +393,7 @@ class VolatileFieldReader(LeafPairVisitor):
         """Fill `found`; return a mismatch if the values of a volatile field do not map one to one."""
         bindings = self.bindings
         return self.visit(
-            [x for x in leaves if list_volatile_fields_at(bindings, x[2]) or self.has_volatile_json_fields(x[2])]
+            [x for x in leaves if list_volatile_fields_at_leaf(bindings, x[2]) or self.has_volatile_json_fields(x[2])]
         )
 
     def pair_member_names(
@@ -421,7 +421,7 @@ class VolatileFieldReader(LeafPairVisitor):
             for mine, theirs in pair_text_and_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
-        fields = list_volatile_fields_at(self.bindings, place)
+        fields = list_volatile_fields_at_leaf(self.bindings, place)
         mine, theirs = (find_volatile_matches(fields, call, text, names, self.write_arguments_with_placeholders)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
@@ -443,7 +443,7 @@ class VolatileFieldReader(LeafPairVisitor):
             self.found.record_new_pair(pair)
             return None
         conflict = self.found.add_pair(pair)
-        return None if conflict is None else build_conflict_mismatch(place.path, pair, conflict.other)
+        return None if conflict is None else build_not_one_to_one_mismatch(place.path, pair, conflict.other)
 
 
 def list_volatile_field_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileFieldValue]:

@@ -372,7 +372,7 @@ def find_volatile_matches(
     return kept
 
 
-def list_volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
+def list_volatile_fields_at_leaf(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
     """Return the volatile fields possible in a text: its tool's, or those of system text in the agent's text."""
     fields = bindings.text_slots
     if not fields:

@@ -17,9 +17,9 @@ from llmproxy.core.bindings.id_pairs import (
     IdPairs,
     RecordedIdFinder,
     ShortValue,
-    collect_changed_short_values,
     find_short_values_at_leaf,
     index_changed_id_pairs,
+    list_changed_short_bindings,
 )
 from llmproxy.core.bindings.leaf_pairs import (
     Fit,
@@ -31,8 +31,8 @@ from llmproxy.core.bindings.leaf_pairs import (
     MismatchKind,
     ValueConsistency,
     VolatileFieldReader,
-    build_conflict_mismatch,
     build_mismatch,
+    build_not_one_to_one_mismatch,
     excerpt_line,
     find_merged_ids,
     pair_request_leaves,
@@ -46,7 +46,7 @@ from llmproxy.core.bindings.leaf_places import (
     find_volatile_matches,
     is_in_any_span,
     iterate_request_members,
-    list_volatile_fields_at,
+    list_volatile_fields_at_leaf,
 )
 from llmproxy.core.bindings.text_alignment import (
     LISTING,
@@ -100,7 +100,7 @@ def match_request_values(
         conflict = earlier.find_conflict(each)
         # A recording of another run has another id for the same thing; one that contains both ids is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
-            return build_conflict_mismatch("$", each, conflict.other)
+            return build_not_one_to_one_mismatch("$", each, conflict.other)
     comparing = RequestComparer(bindings, fields.found, known)
     if any(pair.texts and comparing.depends_on_ids(pair) for pair in paired.messages):
         return match_request_values(bindings, recorded, present, known)
@@ -117,7 +117,7 @@ class RequestComparer(LeafPairVisitor):
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
         self._identities = whole
         self._tokens = RecordedIdFinder(whole)
-        self._shorts = collect_changed_short_values(bindings.pairs, whole)
+        self._shorts = list_changed_short_bindings(bindings.pairs, whole)
         self._forbidden = [text for text in index_changed_id_pairs(whole) if len(text) >= _WHOLE_ID]
         self.equalities = ValueConsistency(bindings, whole, self._shorts)
         self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.id_prefilter_texts)
@@ -154,7 +154,7 @@ class RequestComparer(LeafPairVisitor):
                 return True
             for text in (recorded, present):
                 if isinstance(text, str) and any(
-                    may_occur(each, text) for each in list_volatile_fields_at(self.bindings, place)
+                    may_occur(each, text) for each in list_volatile_fields_at_leaf(self.bindings, place)
                 ):
                     return True
         changed = self.bindings.changed
@@ -278,7 +278,7 @@ class RequestComparer(LeafPairVisitor):
         """Return whether a text equal in both may contain a leaked value, or one that stayed unchanged."""
         if self._shorts and (place.json or place.zone is Zone.RESULT):
             return True
-        if list_volatile_fields_at(self.bindings, place) or self.has_volatile_json_fields(place):
+        if list_volatile_fields_at_leaf(self.bindings, place) or self.has_volatile_json_fields(place):
             return True
         forms = (
             self.bindings.forms_in_system_text
@@ -338,7 +338,7 @@ class RequestComparer(LeafPairVisitor):
         if place.zone is Zone.RESULT:  # fields are anchored behind listings
             values, elsewhere = self.bindings.values, "cwd" in self.bindings.changed
             gaps = list_shell_output_gaps(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
-        if fields := list_volatile_fields_at(self.bindings, place):
+        if fields := list_volatile_fields_at_leaf(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_volatile_matches(fields, call, recorded, self._names, self.write_arguments_with_placeholders)
             gaps = _add_nonoverlapping_gaps(gaps, [self._build_volatile_gap(each) for each in found])
@@ -430,7 +430,7 @@ def rewrite_recorded_request(bindings: Bindings, tree: object) -> object:
     return made
 
 
-def rewrite_one_request_message(bindings: Bindings, member: str, message: object) -> object:
+def rewrite_message_with_bindings(bindings: Bindings, member: str, message: object) -> object:
     """Return one element of a body's member, rewritten alone: it contains its own role and form."""
     return _rewrite_node(bindings, RequestZoneMapper(), message, build_request_member_place({}, member).enter_child(0))
 

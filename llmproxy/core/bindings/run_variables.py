@@ -97,7 +97,7 @@ class RunVariable:
         return {name: text for name, text in asdict(self).items() if text or name in ("name", "value")}
 
 
-def parse_run_variable(
+def build_run_variable(
     name: object, value: object, other: object = "", tool: object = "", path: object = ""
 ) -> RunVariable:
     """Return a run variable from a client's values. Raises BadRunVariable: a bad name, or neither text nor integer."""
@@ -126,7 +126,7 @@ def deserialize_run_variables(text: str) -> tuple[RunVariable, ...]:
     """Return the run variables in a text from :func:`dump_run_variables`. Raises BadRunVariable."""
     try:
         values = json.loads(text) if text else []
-        return tuple(parse_run_variable(**value) for value in values)
+        return tuple(build_run_variable(**value) for value in values)
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRunVariable(f"llmproxy: these are no run variables: {error}") from error
 

@@ -122,7 +122,7 @@ _RESULTS = re.compile(rb'tool_result|_output"|"role":"(?:tool|function|TOOL)"|un
 _LISTS = ("messages", "input", "contents")
 
 
-def read_user_text_literal_ends(recorded: Canonical, table: Bindings) -> tuple[str, str]:
+def get_user_text_around_variables(recorded: Canonical, table: Bindings) -> tuple[str, str]:
     """Return the literal start and end of a recording's last user text, to exclude candidates; empty if unclear."""
     text = read_last_user_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
@@ -208,7 +208,7 @@ class SessionBindings:
         if (which := (id_, table)) not in self._typed:
             if len(self._typed) >= _MOST_TYPED:
                 self._typed.clear()
-            self._typed[which] = read_user_text_literal_ends(recorded, table)
+            self._typed[which] = get_user_text_around_variables(recorded, table)
         head, tail = self._typed[which]
         return text.startswith(head) and text.endswith(tail)
 

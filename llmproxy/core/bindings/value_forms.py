@@ -88,7 +88,7 @@ def is_path_end(text: str, end: int) -> bool:
     return not (letter == "\\" and text[at : at + 2] == "\\ ")
 
 
-def is_whole_slug(text: str, start: int, end: int) -> bool:
+def has_slug_boundaries(text: str, start: int, end: int) -> bool:
     if start and (is_letter_or_digit(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
     return end >= len(text) or not (is_letter_or_digit(text[end]) or text[end] in "-_")
@@ -96,7 +96,7 @@ def is_whole_slug(text: str, start: int, end: int) -> bool:
 
 def is_slug_after_path_separator(text: str, start: int, end: int) -> bool:
     """Return whether a one-part path's name is a folder in a path: ``-app`` alone is an option."""
-    return start > 0 and text[start - 1] in "/\\" and is_whole_slug(text, start, end)
+    return start > 0 and text[start - 1] in "/\\" and has_slug_boundaries(text, start, end)
 
 
 def follows_dot_dot_slash(text: str, start: int, end: int) -> bool:
@@ -257,7 +257,7 @@ _WAYS = (
     ),
     _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_whole_path),
     _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_whole_path),
-    _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_whole_slug),
+    _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", has_slug_boundaries),
     _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated_in_text),
     _PathSpelling(
         lambda path: posixpath.basename(path.replace("\\", "/")),
@@ -291,7 +291,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
             there = tuple(dict.fromkeys(filter(None, written)))
             for spelled in _list_nfc_forms(before) if there else ():
                 if text := way.write(spelled):
-                    is_folder = way.border is is_whole_slug and spelled.rfind("/") == 0
+                    is_folder = way.border is has_slug_boundaries and spelled.rfind("/") == 0
                     border = is_slug_after_path_separator if is_folder else way.border
                     yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:

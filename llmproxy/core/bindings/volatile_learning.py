@@ -173,7 +173,7 @@ _HERE = late(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d
 _ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
-def is_remote_tool_result(tool: str, arguments: str = "") -> bool:
+def is_result_from_other_machine(tool: str, arguments: str = "") -> bool:
     """Return whether a call's result comes from another machine; `arguments` are the call's in JSON, or empty."""
     if _TOOLS.search(tool):
         return True
@@ -267,7 +267,7 @@ class LearnedField:
     @property
     def comes_from_other_machine(self) -> bool:
         """Whether the value came from outside of the agent's machine: listed separately, accepted by name only."""
-        return is_remote_tool_result(self.field.tool, self.field.arguments)
+        return is_result_from_other_machine(self.field.tool, self.field.arguments)
 
 
 def learn_volatile_fields(

@@ -31,12 +31,12 @@ from llmproxy.core.cassettes.formats import (
     write_text,
 )
 from llmproxy.core.cassettes.importing import convert_exchanges
-from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, store_fork_row
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_notes, write_cassette_notes
-from llmproxy.core.store.reader import KeyedRecording, LastFileSync, StoreReader, was_abandoned_twice
+from llmproxy.core.store.queries import Note, list_run_variables, read_replay_rules, write_cassette_notes
+from llmproxy.core.store.reader import CassetteFileSyncState, KeyedRecording, StoreReader, was_abandoned_twice
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -100,7 +100,7 @@ class CassetteDir:
     def _read_cassette_name(self, path: Path) -> str:
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
-        inside = review_yaml.read_cassette_name(head) if review_yaml.recognises(head) else ""
+        inside = review_yaml.read_name_in_file(head) if review_yaml.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
@@ -175,7 +175,7 @@ class CassetteDir:
                 strip_store_data_of_interactions(anonymize_interaction(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
                 _has_unfinished_recording(store, name),
-                read_cassette_notes(store, name),
+                read_replay_rules(store, name),
             ):
                 differing[name] = _FileData(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
@@ -200,7 +200,7 @@ class CassetteDir:
         cassette: str,
         *,
         force: bool = False,
-        remember: Callable[[str, LastFileSync], None] = lambda _cassette, _seen: None,
+        remember: Callable[[str, CassetteFileSyncState], None] = lambda _cassette, _seen: None,
     ) -> Path | None:
         """Write the file of a cassette atomically, if it changed; return it, None if nothing is recorded.
 
@@ -223,7 +223,7 @@ class CassetteDir:
                 for said in anonymized_export.describe_remaining_personal_names(path, data.decode(), declared):
                     log.warning("%s", said)
             if store.generation == generation:
-                remember(cassette, LastFileSync(hashlib.sha256(data).digest(), last))
+                remember(cassette, CassetteFileSyncState(hashlib.sha256(data).digest(), last))
                 return path  # else another process recorded meanwhile, and may have written before us
 
     def get_path(self, cassette: str) -> Path:
@@ -275,7 +275,7 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 def _format_cassette(store: StoreReader, cassette: str) -> bytes | None:
     recorded = anonymized_export.to_anonymized_records(
-        store.iter_interactions(cassette), read_cassette_notes(store, cassette)
+        store.iter_interactions(cassette), read_replay_rules(store, cassette)
     )
     if not recorded:
         return None
@@ -334,21 +334,21 @@ def _supersede_by_file_recordings(
         for sample in samples or [1]:
             _begin_writing_when_free(store, name, sample, wait)
             begun.append(sample)
-        store_fork(store, fork) if fork else delete_fork_row(store, name)
-        if read.notes != read_cassette_notes(store, name):
+        store_fork_row(store, fork) if fork else delete_fork_row(store, name)
+        if read.notes != read_replay_rules(store, name):
             write_cassette_notes(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
         if (
             strip_store_data_of_interactions(map(anonymize_interaction, live)) == new
         ):  # loaded by the process that we waited for
-            store.record_synced_file(name, LastFileSync(read.digest, store.find_last_id(name)))
+            store.record_synced_file(name, CassetteFileSyncState(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
         with store.sqlite_transaction() as conn:
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add_interaction(each, supersede=False) for each in new]
-        store.record_synced_file(name, LastFileSync(read.digest, max(ids, default=store.find_last_id(name))))
+        store.record_synced_file(name, CassetteFileSyncState(read.digest, max(ids, default=store.find_last_id(name))))
         for each, plain in zip(kept, strip_store_data_of_interactions(map(anonymize_interaction, kept)), strict=True):
             if plain not in new:
                 store.add_interaction(replace(each, id=None), supersede=False)

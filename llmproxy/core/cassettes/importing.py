@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from llmproxy.core.bindings import BadRunVariable, dump_run_variables, parse_run_variable
+from llmproxy.core.bindings import BadRunVariable, build_run_variable, dump_run_variables
 from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.stream_events import classify_response_ending
-from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
-from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, list_newly_created_ids
+from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, list_ids_new_in_response
 from llmproxy.core.keys.server_object_changes import (
     STATE_HEADER,
     ServerObjectChangeLog,
@@ -197,13 +197,13 @@ class _ExchangeConverter:
             provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
             request=request, response=response, started_at=float(started),
             cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
-            model=canonical.model or read_model_in_body(header(headers, "content-type") or "", body),
+            model=canonical.model or read_model_named_in_answer(header(headers, "content-type") or "", body),
             stream=canonical.stream,
             upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,
             run_variables=extra.read_run_variables(),
-            made_ids=list_newly_created_ids(
+            made_ids=list_ids_new_in_response(
                 list_server_made_ids(route.family, route.operation, kind, answer), canonical.refs
             ),
         )  # fmt: skip
@@ -258,7 +258,7 @@ class _LlmproxyMember:
         """Return the file's run variables. Raises CassetteCorrupt: a wrong one would silently bind nothing."""
         found = self.values.get("run_variables") or []
         try:
-            return dump_run_variables(parse_run_variable(**each) for each in found)  # type: ignore[attr-defined]
+            return dump_run_variables(build_run_variable(**each) for each in found)  # type: ignore[attr-defined]
         except (BadRunVariable, TypeError) as error:
             raise CassetteCorrupt(
                 f"`run_variables` of a recording cannot be {str(found)[:200]}: {remove_program_prefix(error)}"

@@ -19,13 +19,13 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_cassette_header_notes
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, review_yaml, write_text
-from llmproxy.core.cassettes.formats.review_yaml import identify_file_exchanges
+from llmproxy.core.cassettes.formats.review_yaml import index_exchanges_by_request
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
-from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
-from llmproxy.core.store.file.connect import WORDS, connect_to_store_file, open_store_reader
+from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork_row
+from llmproxy.core.store.file.connect import WORDS, open_cassette_database, open_store_reader
 from llmproxy.core.store.file.migrations import list_applied_migrations
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import Note, read_accepted_changes, read_cassette_notes, write_cassette_notes
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import Note, read_accepted_changes, read_replay_rules, write_cassette_notes
 from llmproxy.core.store.reader import StoreReader
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import InteractionToStore, Store
@@ -59,14 +59,15 @@ class StoreMergeSummary:
     stale: int  # recordings left out because another store had replaced them
 
 
-def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> StoreMergeSummary:
+def merge_stores_into_new_one(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> StoreMergeSummary:
     """Write a new store with the live recordings of several. Raises MergeConflict: two of them answer one request
     differently; CassetteError: one cannot be read, or was written by another version than the others.
     """
     _check_versions(paths)
     with ExitStack() as stack:
         stores = {
-            path: stack.enter_context(FileStore.open(path, writable=False, now=now)) for path in sorted(set(paths))
+            path: stack.enter_context(SqliteCassetteStore.open(path, writable=False, now=now))
+            for path in sorted(set(paths))
         }
         names = sorted({info.name for store in stores.values() for info in store.cassettes() if info.live})
         _check_rules(stores)
@@ -82,7 +83,7 @@ def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], 
         part = target.with_name(f".{target.name}.part")
         part.unlink(missing_ok=True)
         try:
-            with FileStore.open(part, writable=True, now=now) as made:
+            with SqliteCassetteStore.open(part, writable=True, now=now) as made:
                 for name in names:
                     kept, _, _ = _collect_merged_recordings(stores, name)
                     count += len(kept)
@@ -98,7 +99,7 @@ def _check_versions(paths: Sequence[Path]) -> None:
     first: tuple[Path, tuple[str, ...]] | None = None
     for path in sorted(set(paths)):
         open_store_reader(path).close()  # says what is wrong with it
-        with translate_errors(path, WORDS, writing=False), closing(connect_to_store_file(path, "mode=ro")) as conn:
+        with translate_errors(path, WORDS, writing=False), closing(open_cassette_database(path, "mode=ro")) as conn:
             has = list_applied_migrations(conn)
         first = first or (path, has)
         if has != first[1]:
@@ -179,7 +180,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     made.add_interactions([InteractionToStore(replace(one, id=None), supersede=False) for one in kept])
     forks = [find_fork(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
-        store_fork(made, fork)
+        store_fork_row(made, fork)
     fields = next(filter(None, [_list_notes_except_changes(store, name) for store in stores.values()]), ())
     accepted = merge_accepted(*(read_accepted_changes(store, name) for store in stores.values()))
     if fields or accepted:
@@ -231,7 +232,7 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     if not all(review_yaml.recognises(each) for each in (*sides, *([base] if base else []))):
         conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
         return ""
-    old = {} if base is None else dict(identify_file_exchanges(review_yaml.read(base)))
+    old = {} if base is None else dict(index_exchanges_by_request(review_yaml.read(base)))
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
@@ -240,7 +241,7 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     )
     dropped: set[Note] = set()
     for side in sides:
-        there = dict(identify_file_exchanges(review_yaml.read(side)))
+        there = dict(index_exchanges_by_request(review_yaml.read(side)))
         gone |= {place for place in old if place not in there}
         notes = read_cassette_header_notes(list(there.values()), side.name)
         accepted.append(_list_accepted_changes(notes))
@@ -282,7 +283,7 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
 
 
 def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:
-    return tuple(note for note in read_cassette_notes(store, name) if not isinstance(note, AcceptedChange))
+    return tuple(note for note in read_replay_rules(store, name) if not isinstance(note, AcceptedChange))
 
 
 def _list_accepted_changes(notes: Iterable[Note]) -> list[AcceptedChange]:
@@ -321,9 +322,9 @@ def copy_cassette(
                 hint="A file can be sent: "
                 + format_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
             )
-    notes, there = read_cassette_notes(source, name), list(target.iter_interactions(new))
+    notes, there = read_replay_rules(source, name), list(target.iter_interactions(new))
     ours, theirs = (Counter(replace(each, id=None) for each in side) for side in (found, there))
-    if there and ours == theirs and notes == read_cassette_notes(target, new):
+    if there and ours == theirs and notes == read_replay_rules(target, new):
         return CassetteCopySummary(len(found), 0, same=True)
     if there and not instead:
         raise CassetteNameTaken(
@@ -336,7 +337,7 @@ def copy_cassette(
     clean: set[int] = set()
     try:
         target.add_interactions([InteractionToStore(each) for each in found], instead_of=new)
-        if notes or read_cassette_notes(target, new):
+        if notes or read_replay_rules(target, new):
             write_cassette_notes(target, new, notes)
         clean = {sample for sample in samples if source.last_session_ended_cleanly(name, sample)}
     finally:

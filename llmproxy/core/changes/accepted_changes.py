@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, diff_hunks, digest_texts
-from llmproxy.core.providers.provider_table import Client
+from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.interaction import Key
 
 _CLIENTS_LINES = 6
@@ -42,7 +42,7 @@ class ClientVersionCondition(NamedTuple):
     since: str = ""
     """Its first version; empty for all."""
 
-    def matches_client(self, client: Client | None) -> bool:
+    def matches_client(self, client: ClientProgram | None) -> bool:
         if client is None or client_slug(client.name) != client_slug(self.client):
             return False
         return not self.since or _parse_version_numbers(client.version) >= _parse_version_numbers(self.since)
@@ -54,10 +54,10 @@ GONE = "gone"
 
 def build_change_for_removed_call(what: str, key: Key, origin: ChangeOrigin) -> Change:
     """Return the change that a recorded call is gone; `what` describes the call for people."""
-    return Change(GONE, f"call {what}", what, None, digest_lookup_key(key), "", diff_hunks(what, None), origin)
+    return Change(GONE, f"call {what}", what, None, digest_removed_call_key(key), "", diff_hunks(what, None), origin)
 
 
-def digest_lookup_key(key: Key) -> str:
+def digest_removed_call_key(key: Key) -> str:
     return digest_texts([str(key)])
 
 
@@ -81,7 +81,7 @@ class AcceptedChange(NamedTuple):
     """The last day on which it applies."""
     when: ClientVersionCondition | None = None
 
-    def covers_change(self, change: Change, client: Client | None) -> bool:
+    def covers_change(self, change: Change, client: ClientProgram | None) -> bool:
         return (
             change.name == self.name
             and change.segment == self.segment

@@ -179,7 +179,7 @@ class CarriedAnswerRefusal(NamedTuple):
     """For people: ``message 3 (user), line 1: "..." -> "..."``."""
 
 
-class CarriedOrRefusedCall(NamedTuple):
+class CarriedAnswerAttempt(NamedTuple):
     seq: int
     """Number of the call in its session, from 1."""
     cassette: str

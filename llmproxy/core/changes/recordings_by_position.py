@@ -21,8 +21,8 @@ from typing import NamedTuple
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import CarriedAnswerRefusal, Hunk, RefusalReason, digest_texts, iterate_sequence_edits
 from llmproxy.core.changes.request_parsing import (
-    ModelAnswersByToolCalls,
     ParsedRequest,
+    RecordedAnswersByToolCalls,
     extract_text_only_content,
     parse_request_into_segments,
     to_text,
@@ -30,7 +30,7 @@ from llmproxy.core.changes.request_parsing import (
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.provider_table import Client
+from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.lazy_regex import late
@@ -159,11 +159,11 @@ class RecordedCall(NamedTuple):
     """`request_parsing.list_history_call_ids` of its body."""
     answer: Message | None
     """None if it failed or broke off."""
-    client: Client | None = None
+    client: ClientProgram | None = None
 
 
 @dataclass(slots=True)
-class ParsedRecording:
+class RecordingWithParsedRequest:
     recorded: RecordedCall
     request: ParsedRequest
     meaning: str
@@ -177,19 +177,19 @@ class ParsedRecording:
 class RecordingsByPosition:
     def __init__(self, recordings: Iterable[RecordedCall]) -> None:
         all_ = list(recordings)
-        self.known = ModelAnswersByToolCalls()
+        self.known = RecordedAnswersByToolCalls()
         for each in all_:
             if each.answer is not None:
                 self.known.add_answer(each.answer)
-        self._at: dict[str, list[ParsedRecording]] = {}
-        self._by_line: dict[tuple[str, str], list[ParsedRecording]] = {}
-        at_history: dict[str, list[ParsedRecording]] = {}
+        self._at: dict[str, list[RecordingWithParsedRequest]] = {}
+        self._by_line: dict[tuple[str, str], list[RecordingWithParsedRequest]] = {}
+        at_history: dict[str, list[RecordingWithParsedRequest]] = {}
         self.results: dict[str, set[str]] = {}
         for each in all_:
             request = self.parse_recorded_request(each.canonical, each.call_ids, each.client)
             for tool, text in request.tool_results:
                 self.results.setdefault(tool, set()).add(text)
-            placed = ParsedRecording(each, request, _format_answer_without_ids(each.answer))
+            placed = RecordingWithParsedRequest(each, request, _format_answer_without_ids(each.answer))
             if (history := _digest_history(request)) is not None:
                 self._at.setdefault(_digest_position(history, request), []).append(placed)
                 at_history.setdefault(history, []).append(placed)
@@ -198,9 +198,9 @@ class RecordingsByPosition:
         self._mark_varying_system_lines([each for alike in self._at.values() for each in alike])
 
     @staticmethod
-    def _mark_varying_system_lines(placed: Sequence[ParsedRecording]) -> None:
+    def _mark_varying_system_lines(placed: Sequence[RecordingWithParsedRequest]) -> None:
         """Record the lines of system text that differ between calls that share most of it."""
-        texts: dict[frozenset[str], list[ParsedRecording]] = {}
+        texts: dict[frozenset[str], list[RecordingWithParsedRequest]] = {}
         for each in placed:
             lines = frozenset(line for block in each.request.systems for line in to_text(block.value).split("\n"))
             texts.setdefault(lines, []).append(each)
@@ -211,9 +211,9 @@ class RecordingsByPosition:
             for each in group:
                 each.data = data
 
-    def _mark_template_lines(self, alike: list[ParsedRecording]) -> None:
+    def _mark_template_lines(self, alike: list[RecordingWithParsedRequest]) -> None:
         """Record the lines of users' words that recordings with the same history and other words share."""
-        texts: dict[str, list[ParsedRecording]] = {}
+        texts: dict[str, list[RecordingWithParsedRequest]] = {}
         for each in alike:
             texts.setdefault(_digest_user_words(each.request), []).append(each)
         lines: dict[tuple[int, str], int] = {}
@@ -232,11 +232,11 @@ class RecordingsByPosition:
                     self._by_line.setdefault((history, question[1]), []).append(each)
 
     def parse_recorded_request(
-        self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None
+        self, canonical: Canonical, call_ids: Sequence[str], client: ClientProgram | None = None
     ) -> ParsedRequest:
         return parse_request_into_segments(canonical, call_ids, self.known, client)
 
-    def find_recordings(self, request: ParsedRequest) -> list[ParsedRecording] | CarriedAnswerRefusal:
+    def find_recordings(self, request: ParsedRequest) -> list[RecordingWithParsedRequest] | CarriedAnswerRefusal:
         """Return the recordings at a request's place, all with one answer; else the reason why there are none."""
         if (history := _digest_history(request)) is None:
             why = "its history holds a part of a recorded answer, or it has no conversation"
@@ -260,7 +260,7 @@ class RecordingsByPosition:
         """Yield pairs of recordings with different answers whose requests are equal under accepted changes."""
         after = {was: now for each in accepted for was, now in each.exactly if was and now}
         for placed in self._at.values():
-            seen: dict[tuple[str, ...], ParsedRecording] = {}
+            seen: dict[tuple[str, ...], RecordingWithParsedRequest] = {}
             for each in placed:
                 segments = [*each.request.systems, *each.request.slots.values()]
                 digests = [digest_texts([dump(segment.value).hex()]) for segment in segments]
@@ -268,17 +268,17 @@ class RecordingsByPosition:
                 if other.meaning != each.meaning and other.recorded.key != each.recorded.key:
                     yield other.recorded.id, each.recorded.id
 
-    def _find_in_other_template(self, history: str, request: ParsedRequest) -> list[ParsedRecording]:
-        found: dict[int, ParsedRecording] = {}
+    def _find_in_other_template(self, history: str, request: ParsedRequest) -> list[RecordingWithParsedRequest]:
+        found: dict[int, RecordingWithParsedRequest] = {}
         for line in dict.fromkeys(line for _, line in _list_user_lines(request)):
             alike = self._by_line.get((history, line), ())
             if len(alike) > _MOST_ALIKE:
                 return []
             found.update((each.recorded.id, each) for each in alike)
-        return [each for each in found.values() if differs_only_in_template(each, request)]
+        return [each for each in found.values() if is_same_apart_from_template(each, request)]
 
 
-def _have_equal_answers(placed: Sequence[ParsedRecording]) -> bool:
+def _have_equal_answers(placed: Sequence[RecordingWithParsedRequest]) -> bool:
     """Return whether recordings have one answer; equal requests may have several, in the order of the run."""
     by_key: dict[Key, list[str]] = {}
     for each in placed:
@@ -286,7 +286,7 @@ def _have_equal_answers(placed: Sequence[ParsedRecording]) -> bool:
     return len({tuple(meanings) for meanings in by_key.values()}) == 1
 
 
-def differs_only_in_template(placed: ParsedRecording, request: ParsedRequest) -> bool:
+def is_same_apart_from_template(placed: RecordingWithParsedRequest, request: ParsedRequest) -> bool:
     """Return whether a request has a recording's question: only lines of its template differ."""
     was, now = placed.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):
@@ -307,7 +307,7 @@ def differs_only_in_template(placed: ParsedRecording, request: ParsedRequest) ->
     return True
 
 
-def _is_between_template_lines(placed: ParsedRecording, n: int, lines: Sequence[str], at: int) -> bool:
+def _is_between_template_lines(placed: RecordingWithParsedRequest, n: int, lines: Sequence[str], at: int) -> bool:
     """Return whether a new line is between template lines; next to a question it may be a part of the question."""
     beside = [lines[i] for i in (at - 1, at) if 0 <= i < len(lines)]
     return len(beside) == 2 and all((n, line) in placed.prompt for line in beside)

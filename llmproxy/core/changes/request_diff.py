@@ -28,9 +28,9 @@ from llmproxy.core.changes.change import (
     iterate_sequence_edits,
 )
 from llmproxy.core.changes.recordings_by_position import (
-    ParsedRecording,
-    differs_only_in_template,
+    RecordingWithParsedRequest,
     find_tool_result_rewording,
+    is_same_apart_from_template,
 )
 from llmproxy.core.changes.request_parsing import (
     FRAME,
@@ -39,7 +39,7 @@ from llmproxy.core.changes.request_parsing import (
     Slot,
     extends_recorded_arguments,
     extract_text_only_content,
-    get_client_prompt_frames,
+    get_client_boilerplate,
     parse_history_tool_call,
     remove_tool_call_ids,
     to_text,
@@ -50,7 +50,7 @@ from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, 
 from llmproxy.core.dialects.usage_and_cost import LIMITS
 from llmproxy.core.keys.built_in_body_rules import SYSTEM_ROLES
 from llmproxy.core.keys.server_object_changes import STATE_HEADER
-from llmproxy.core.providers.provider_table import Client
+from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.canonical_json import dump
 
 _PROJECTS = "mcp__"
@@ -70,9 +70,9 @@ class Refused(Exception):
 
 
 def diff_requests(
-    placed: ParsedRecording,
+    placed: RecordingWithParsedRequest,
     now: ParsedRequest,
-    client: Client | None,
+    client: ClientProgram | None,
     *,
     recorded: Mapping[str, AbstractSet[str]],
     present: Mapping[str, AbstractSet[str]],
@@ -86,7 +86,7 @@ def diff_requests(
     """
     then = placed.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
-    frames = get_client_prompt_frames(client) if upgraded else None
+    frames = get_client_boilerplate(client) if upgraded else None
     compared = _RequestDiff(placed, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
@@ -97,16 +97,16 @@ def diff_requests(
         return CarriedAnswerRefusal(
             RefusalReason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows"
         )
-    if impossible := explain_unusable_recorded_answer(answer, output, placed.request, now):
+    if impossible := check_answer_fits_new_request(answer, output, placed.request, now):
         return CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, impossible)
     return found or [compared.build_segment_order_change()]
 
 
 @dataclass(slots=True)
 class _RequestDiff:
-    placed: ParsedRecording
+    placed: RecordingWithParsedRequest
     now: ParsedRequest
-    client: Client | None
+    client: ClientProgram | None
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
     frames: ClientBoilerplate | None
@@ -166,7 +166,7 @@ class _RequestDiff:
                 raise Refused(RefusalReason.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
-                if old is None or new is None or not differs_only_in_template(self.placed, self.now):
+                if old is None or new is None or not is_same_apart_from_template(self.placed, self.now):
                     raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case Kind.RESULT:
@@ -357,9 +357,7 @@ _ASKING = frozenset({
 _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig", "options", "text", "output_config"})
 
 
-def explain_unusable_recorded_answer(
-    answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest
-) -> str:
+def check_answer_fits_new_request(answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
     """Return why today's request cannot get a recorded answer of `output` tokens (None: unknown); empty if it can."""
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"

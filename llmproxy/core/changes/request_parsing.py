@@ -32,7 +32,7 @@ from llmproxy.core.dialects.messages import (
     read_tool_result_block,
 )
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.provider_table import Client
+from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.files import DATA
 
@@ -136,7 +136,7 @@ def _load_client_frames() -> dict[str, ClientBoilerplate]:
     return {row["client"]: ClientBoilerplate(row) for row in json.loads((DATA / "frames.json").read_bytes())}
 
 
-def get_client_prompt_frames(client: Client | None) -> ClientBoilerplate | None:
+def get_client_boilerplate(client: ClientProgram | None) -> ClientBoilerplate | None:
     return None if client is None else _load_client_frames().get(client.name)
 
 
@@ -162,7 +162,7 @@ class RecordedAnswerWithCalls(NamedTuple):
     """Calls whose results the client sends."""
 
 
-class ModelAnswersByToolCalls:
+class RecordedAnswersByToolCalls:
     """The recorded answers of one cassette, by their calls in histories."""
 
     def __init__(self) -> None:
@@ -271,7 +271,7 @@ def list_history_call_ids(operation: str, body: object) -> list[str]:
 
 
 def parse_request_into_segments(
-    canonical: Canonical, ids: Sequence[str], known: ModelAnswersByToolCalls, client: Client | None = None
+    canonical: Canonical, ids: Sequence[str], known: RecordedAnswersByToolCalls, client: ClientProgram | None = None
 ) -> ParsedRequest:
     """Parse a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
     made = ParsedRequest(canonical)
@@ -284,7 +284,7 @@ def parse_request_into_segments(
             entries.setdefault(entry[0] if entry else "", []).append(segment)
         else:
             _add_segment_at_next_position(made, (segment.kind, segment.name), segment)
-    _ConversationReader(made, list(ids), known, get_client_prompt_frames(client)).read_entries(list(entries.values()))
+    _ConversationReader(made, list(ids), known, get_client_boilerplate(client)).read_entries(list(entries.values()))
     return made
 
 
@@ -295,7 +295,7 @@ def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segm
 
 class _ConversationReader:
     def __init__(
-        self, made: ParsedRequest, ids: list[str], known: ModelAnswersByToolCalls, frames: ClientBoilerplate | None
+        self, made: ParsedRequest, ids: list[str], known: RecordedAnswersByToolCalls, frames: ClientBoilerplate | None
     ) -> None:
         self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0

@@ -23,7 +23,7 @@ from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
-from llmproxy.core.sessions.session import Session, SessionInUse, canonicalize_session_name, parse_party
+from llmproxy.core.sessions.session import Session, SessionInUse, canonicalize_session_name, parse_party_header
 from llmproxy.core.store.queries import list_cassette_api_key_vars
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.origin_guard import ForeignHostHeaderRefused, OriginGuard
@@ -56,7 +56,7 @@ def parse_call_number(text: str) -> int:
 
 
 def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str, Json]:
-    """Return ended calls that arrived after the `after`-th, and the number of open ones. Raises CallsNotKept."""
+    """Return ended calls that arrived after the `after`-th, and the number of open ones. Raises CallsDiscarded."""
     calls = session.calls
     return {
         "session": session.name,
@@ -76,7 +76,7 @@ def build_spans(engine: Engine, session: Session, party: str, make: SpansOf | No
     """Return the spans of a party's calls so far; `party` empty for the agent, ``*`` for all parties."""
     if make is None:
         raise BadControlRequest("llmproxy: this proxy makes no spans.")
-    wanted = None if party == "*" else parse_party(party or AGENT)
+    wanted = None if party == "*" else parse_party_header(party or AGENT)
     made: list[Interaction] = []
     for call in session.calls.list_calls_after(0):
         interaction = engine.builder.load_call_interaction(session, call)
@@ -306,7 +306,7 @@ def _bind_name(engine: Engine, call: RoutedControlRequest) -> Json:
     """
     session = parsing.parse_name(call.body.get("session"), 'say which session: {"session": "name"}')
     party = call.body.get("party")
-    engine.sessions.bind_name(call.name, session, parse_party(None if party is None else str(party)))
+    engine.sessions.bind_name(call.name, session, parse_party_header(None if party is None else str(party)))
     return {"name": call.name, "session": session}
 
 

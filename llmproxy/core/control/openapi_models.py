@@ -17,7 +17,7 @@ from llmproxy.core.control.endpoints import INTERACTION_MEMBERS
 from llmproxy.core.control.parsing import BadControlRequest
 from llmproxy.core.forks import overrides
 from llmproxy.core.forks.fork_rows import Fork as ForkRow
-from llmproxy.core.sessions.session import CallsNotKept, LiveSessionForbidden, SessionInUse, SessionUnknown
+from llmproxy.core.sessions.session import CallsDiscarded, LiveSessionForbidden, SessionInUse, SessionUnknown
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import BindableValues, Channel, Decision, Exhausted, McpStdioLineOutcome, Mode, UnknownToolPolicy
@@ -455,7 +455,7 @@ class Lessons(TypedDict):
     lessons: list[LessonReport]
 
 
-class SchemaModelSource(NamedTuple):
+class OpenApiModelSource(NamedTuple):
     """A class of the program whose fields are members of a model, with their types and docstrings."""
 
     source: type
@@ -464,23 +464,23 @@ class SchemaModelSource(NamedTuple):
     sometimes: tuple[str, ...] = ()
 
 
-SHAPES: Mapping[str, SchemaModelSource] = {
-    "Call": SchemaModelSource(
+SHAPES: Mapping[str, OpenApiModelSource] = {
+    "Call": OpenApiModelSource(
         calls_and_totals.Call, calls_and_totals.Call(Decision.REPLAY).to_json(), ("bound", "carried", "stale", "stub")
     ),
-    "ForkPoint": SchemaModelSource(ForkRow, ("step", "why", "path")),
-    "Interaction": SchemaModelSource(StoredCallSummary, INTERACTION_MEMBERS),
-    "LessonReport": SchemaModelSource(LearnedField, ("recorded", "present", "path")),
-    "Miss": SchemaModelSource(Miss),
-    "OverriddenTool": SchemaModelSource(overrides.ToolOverride, ("tool", "nth")),
-    "Recording": SchemaModelSource(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
-    "Refused": SchemaModelSource(RefusalBeforeSession),
-    "Report": SchemaModelSource(Totals, Totals().to_json(), Totals.RARE),
-    "RunVariable": SchemaModelSource(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
-    "Sum": SchemaModelSource(Use),
-    "ToolLineAnswer": SchemaModelSource(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
-    "ToolOverride": SchemaModelSource(overrides.ToolOverride, ("tool",), ("nth", "when")),
-    "Unused": SchemaModelSource(UnusedRecording),
+    "ForkPoint": OpenApiModelSource(ForkRow, ("step", "why", "path")),
+    "Interaction": OpenApiModelSource(StoredCallSummary, INTERACTION_MEMBERS),
+    "LessonReport": OpenApiModelSource(LearnedField, ("recorded", "present", "path")),
+    "Miss": OpenApiModelSource(Miss),
+    "OverriddenTool": OpenApiModelSource(overrides.ToolOverride, ("tool", "nth")),
+    "Recording": OpenApiModelSource(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
+    "Refused": OpenApiModelSource(RefusalBeforeSession),
+    "Report": OpenApiModelSource(Totals, Totals().to_json(), Totals.RARE),
+    "RunVariable": OpenApiModelSource(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
+    "Sum": OpenApiModelSource(Use),
+    "ToolLineAnswer": OpenApiModelSource(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
+    "ToolOverride": OpenApiModelSource(overrides.ToolOverride, ("tool",), ("nth", "when")),
+    "Unused": OpenApiModelSource(UnusedRecording),
 }
 Parameters = dict[str, tuple[Any, str]]
 """Type and description of each parameter of a query; a name that ends in `!` is required."""
@@ -512,7 +512,7 @@ ERRORS: Mapping[str, tuple[str, LLMProxyError]] = {
         "llmproxy: session 'weather' is open already.",
         hint="Close it first: POST /_llmproxy/sessions/weather/close",
     )),
-    "Gone": ("Calls so long ago are not kept.", CallsNotKept(
+    "Gone": ("Calls so long ago are not kept.", CallsDiscarded(
         "llmproxy: of the 30000 calls of this session only the last 20000 are kept.",
         hint="Ask for those after 10000, ask more often, or close the session.",
     )),

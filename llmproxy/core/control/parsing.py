@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.bindings import RunVariable, parse_run_variable
+from llmproxy.core.bindings import RunVariable, build_run_variable
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
 from llmproxy.core.faults.rules import Faults
@@ -123,7 +123,7 @@ def parse_run_variables(value: Json) -> tuple[RunVariable, ...]:
                 f"llmproxy: a run variable has {', '.join(sorted(RUN_VARIABLE_MEMBERS))}; "
                 f"this is {format_value_for_error(each)}."
             )
-        found.append(parse_run_variable(**each))
+        found.append(build_run_variable(**each))
     return tuple(found)
 
 

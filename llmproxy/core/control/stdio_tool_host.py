@@ -50,7 +50,7 @@ class _PendingPlayback:
 
 
 @dataclass(slots=True)
-class ConnectedStdioClient:
+class StdioClientHandler:
     engine: Engine
     proxy: StdioExchangeRecorder
     session: str
@@ -194,7 +194,7 @@ class ConnectedStdioClient:
 class StdioClients:
     def __init__(self, proxy: StdioExchangeRecorder) -> None:
         self._proxy = proxy
-        self._lines: dict[tuple[str, str], ConnectedStdioClient] = {}
+        self._lines: dict[tuple[str, str], StdioClientHandler] = {}
 
     def on_connection_end(self, connection: str) -> None:
         """Handle the end of a connection: a shim that ends without notice (killed) loses its pending answers."""
@@ -208,7 +208,7 @@ class StdioClients:
             if (line := self._lines.get(which)) is None:
                 if body.get("known") is True:
                     raise BadControlRequest(UNKNOWN)
-                line = self._lines[which] = ConnectedStdioClient(
+                line = self._lines[which] = StdioClientHandler(
                     engine, self._proxy, session, require_text_member(body, "server")
                 )
             if body.get("held") is True:

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.dialect_table import (
     Json,
-    RequestedAnswerFormat,
+    RequestForAnswerWriter,
     SpokenTurn,
     find_dialect_codec,
-    get_dialect_codec,
+    get_codec_or_default,
 )
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -36,7 +36,7 @@ def can_build_provider_answer(operation: str) -> bool:
 
 def has_tool_arguments_as_text(operation: str, *, stream: bool) -> bool:
     """Return whether an answer's tool arguments are text, which may be incomplete, and not an object."""
-    codec = get_dialect_codec(operation)
+    codec = get_codec_or_default(operation)
     return codec.text_streamed if stream else codec.text_whole
 
 
@@ -45,7 +45,7 @@ def build_provider_answer(
     finish: str = "", usage: Mapping[str, int] | None = None,
 ) -> Response:  # fmt: skip
     """Return the answer for the agent's `call`-th call of a model. Raises LookupError: this cannot be built."""
-    if (writer := get_dialect_codec(operation).write) is None:
+    if (writer := get_codec_or_default(operation).write) is None:
         raise LookupError(operation)
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
     calls = tuple(
@@ -53,7 +53,7 @@ def build_provider_answer(
         for n, each in enumerate(said.tool_calls)
     )
     answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
-    headers, pieces = writer(answer, RequestedAnswerFormat(as_dict(parse_json(body)), stream, target))
+    headers, pieces = writer(answer, RequestForAnswerWriter(as_dict(parse_json(body)), stream, target))
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
 

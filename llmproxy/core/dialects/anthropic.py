@@ -18,11 +18,11 @@ from llmproxy.core.dialects.answer_writing import (
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
-    Composer,
     Dialect,
-    FailedCall,
+    DialectComposer,
+    InjectedErrorParameters,
     Json,
-    RequestedAnswerFormat,
+    RequestForAnswerWriter,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str
@@ -137,7 +137,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write_anthropic_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def write_anthropic_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_write_answer_json(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
@@ -158,7 +158,7 @@ def _build_proxy_error(status: int, code: str, message: str) -> tuple[Headers, o
     return (), {**_build_error(status, message), "request_id": code}
 
 
-def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: InjectedErrorParameters) -> tuple[Json, Headers]:
     limited = "This request would exceed your organization's rate limit of 50 requests per minute."
     text = {429: limited, 529: "Overloaded"}.get(status, "Internal server error")
     return {**_build_error(status, text), "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
@@ -176,7 +176,7 @@ DIALECT = Dialect(
         ),
     },
     _build_proxy_error, _build_provider_error, lambda _number: ("error", _build_error(529, "Overloaded")),
-    speaker=Composer(
+    speaker=DialectComposer(
         _build_request, _write_answer_json, build_stream_events,
         lambda error, status: _build_error(status, error.get("message", "")),
     ),

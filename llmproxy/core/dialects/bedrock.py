@@ -13,9 +13,9 @@ from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Dialect,
-    FailedCall,
+    InjectedErrorParameters,
     Json,
-    RequestedAnswerFormat,
+    RequestForAnswerWriter,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_item_kind_by_members
@@ -64,7 +64,7 @@ def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
 def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
-        dialect_table.get_dialect_codec("messages").add(draft, value)
+        dialect_table.get_codec_or_default("messages").add(draft, value)
     elif "choices" in value:
         decode_chat_completion(draft, value)
     else:
@@ -86,7 +86,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -111,7 +111,7 @@ def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Head
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_invoke_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     speaker = dialect_table.get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]
@@ -132,7 +132,7 @@ def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, 
     return (("x-amzn-errortype", kind),), {"message": message}
 
 
-def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: InjectedErrorParameters) -> tuple[Json, Headers]:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         **dict.fromkeys((503, 529), ("ServiceUnavailableException", "Bedrock is unable to process your request.")),

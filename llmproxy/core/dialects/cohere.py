@@ -16,12 +16,12 @@ from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Dialect,
-    FailedCall,
+    InjectedErrorParameters,
     Json,
-    RequestedAnswerFormat,
+    RequestForAnswerWriter,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
+from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls_to_answer_draft, as_dict, as_list, as_str
 from llmproxy.core.dialects.openai import build_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
 
@@ -34,7 +34,7 @@ def _add_answer_or_event(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(value.get("text") if not generations else as_dict(generations[0]).get("text"))
         message = as_dict(value.get("message"))
         add_blocks(draft, message.get("content"))
-        add_tool_calls(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
+        add_tool_calls_to_answer_draft(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
         draft.add_reasoning(message.get("tool_plan"))
         return
     if kind == "text-generation":
@@ -47,14 +47,14 @@ def _add_answer_or_event(draft: Draft, value: dict[str, Any]) -> None:
         function = as_dict(calls.get("function"))
         draft.add_call(value.get("index"), calls.get("id"), function.get("name"), as_str(function.get("arguments")))
     if kind == "stream-end" and not draft.calls:
-        add_tool_calls(draft, as_dict(value.get("response")).get("tool_calls"), offset=True)
+        add_tool_calls_to_answer_draft(draft, as_dict(value.get("response")).get("tool_calls"), offset=True)
 
 
 _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
 _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"input_tokens": 0, "output_tokens": 0}}
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
@@ -82,7 +82,7 @@ def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Head
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _write_v1_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_v1_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,
@@ -104,7 +104,7 @@ def _write_v1_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[H
     return (("content-type", "application/stream+json"),), [dump_json(event) + b"\n" for event in events]
 
 
-def _imitate_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _imitate_provider_error(status: int, _asked: InjectedErrorParameters) -> tuple[Json, Headers]:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
     text = limited if status == 429 else "internal server error"
     return {"id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3", "message": text}, ()

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects import messages
-from llmproxy.core.dialects.dialect_table import BodyLayout, find_dialect_codec, get_dialect, get_dialect_codec
+from llmproxy.core.dialects.dialect_table import BodyLayout, find_dialect_codec, get_codec_or_default, get_dialect
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -98,7 +98,7 @@ def read_last_user_text(body: bytes) -> str | None:
 
 def read_answer(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
-    add, draft = get_dialect_codec(operation).add, Draft()
+    add, draft = get_codec_or_default(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)
@@ -109,7 +109,7 @@ def read_response_message(operation: str, response: Response) -> Message | None:
     return read_answer(operation, response.mime_type, response.body)
 
 
-def read_interaction_answer(one: Interaction) -> Message | None:
+def parse_answer_as_message(one: Interaction) -> Message | None:
     return read_response_message(one.operation, one.response)
 
 

@@ -52,13 +52,13 @@ class SpokenTurn:
         return next((value for name in names if isinstance(value := self.usage.get(name), int)), None)
 
 
-class RequestedAnswerFormat(NamedTuple):
+class RequestForAnswerWriter(NamedTuple):
     request: Json
     stream: bool
     target: str
 
 
-class FailedCall(NamedTuple):
+class InjectedErrorParameters(NamedTuple):
     model: str = ""
     retry_after: float = 0
     """Seconds."""
@@ -94,7 +94,7 @@ class Codec:
     """For a stream that ends with HTTP: returns whether an event completes the answer."""
     below: bool = False
     """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
-    write: Callable[[SpokenTurn, RequestedAnswerFormat], tuple[Headers, list[bytes]]] | None = None
+    write: Callable[[SpokenTurn, RequestForAnswerWriter], tuple[Headers, list[bytes]]] | None = None
     text_whole: bool = True
     """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
     text_streamed: bool = True
@@ -111,7 +111,7 @@ class Codec:
 
 
 @dataclass(frozen=True, slots=True)
-class Composer:
+class DialectComposer:
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
     answer: Callable[[SpokenTurn], Json]
     stream: Callable[[SpokenTurn], list[tuple[str, object]]]
@@ -124,7 +124,7 @@ class Dialect:
     codecs: Mapping[str, Codec]
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
-    failure: Callable[[int, FailedCall], tuple[Json, Headers]]
+    failure: Callable[[int, InjectedErrorParameters], tuple[Json, Headers]]
     """The provider's own error for a status: JSON body, header fields."""
     error_event: Callable[[int], tuple[str, Json]]
     """The error event in a stream, after a number of other events: name or empty, value."""
@@ -132,10 +132,10 @@ class Dialect:
     """Prefixes of the names that its servers give to stored objects."""
     reasoning_apart: bool = False
     """Whether some of its servers exclude reasoning from the output tokens; their total then shows it."""
-    speaker: Composer | None = None
+    speaker: DialectComposer | None = None
 
 
-class LazyDialect(NamedTuple):
+class DialectSummary(NamedTuple):
     """The facts of a dialect that are known before its file is loaded."""
 
     module: str
@@ -147,26 +147,26 @@ class LazyDialect(NamedTuple):
     miss_status: int = 404
     """Best status of a miss for its clients (`scripts/lab/miss-status`); no SDK retries ``x-should-retry: false``."""
     models: str = ""
-    """Prefix of its maker's model names; its file has a `Composer`."""
+    """Prefix of its maker's model names; its file has a `DialectComposer`."""
 
 
 ROWS = (
-    LazyDialect(
+    DialectSummary(
         "openai", ("openai", "generic"),
         ("chat.completions", "completions", "fim.completions", "agents.completions", "writer.chat",
          "writer.completions", "generate"),
         ("images.generations", "images.edits", "audio.transcriptions", "realtime", "threads", "threads.runs"),
     ),
     # A tool would take 404 for a missing object, and retries a gateway's 5xx.
-    LazyDialect("openai", ("http",), miss_status=501),
+    DialectSummary("openai", ("http",), miss_status=501),
     # Codex sends 6 requests at 404 and 422, 30 at 501; opencode sends 7 at 404, 2 at 400 (one for a title).
-    LazyDialect("openai", operations=("responses",), miss_status=400),
+    DialectSummary("openai", operations=("responses",), miss_status=400),
     # Clients other than Claude Code (`_CLIENTS`) report at 404 that the model may not exist, and retry 501.
-    LazyDialect("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
-    LazyDialect("gemini", ("gemini",), ("generateContent",), models="gemini"),
-    LazyDialect("bedrock", ("bedrock",), ("converse", "invoke")),
-    LazyDialect("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
-    LazyDialect("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
+    DialectSummary("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
+    DialectSummary("gemini", ("gemini",), ("generateContent",), models="gemini"),
+    DialectSummary("bedrock", ("bedrock",), ("converse", "invoke")),
+    DialectSummary("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
+    DialectSummary("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
 )  # fmt: skip
 """All dialects. Unknown operations and models use the first one, which most other providers share."""
 
@@ -198,8 +198,8 @@ _CLIENTS = (
 """Measured with `scripts/lab/miss-status`; the first match counts."""
 
 CHAT = frozenset(name for row in ROWS for name in row.operations)
-_BY_OPERATION: Mapping[str, LazyDialect] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
-_BY_FAMILY: Mapping[str, LazyDialect] = {family: row for row in ROWS for family in row.families}
+_BY_OPERATION: Mapping[str, DialectSummary] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
+_BY_FAMILY: Mapping[str, DialectSummary] = {family: row for row in ROWS for family in row.families}
 
 
 @cache
@@ -217,7 +217,7 @@ def find_stream_end_codec(operation: str) -> Codec | None:
     return found or (above if above and above.below else None)
 
 
-def get_dialect_codec(operation: str) -> Codec:
+def get_codec_or_default(operation: str) -> Codec:
     """Return the codec of an operation; if the operation contains ids, the codec of the part before them."""
     found = find_dialect_codec(operation) or find_dialect_codec(operation.partition("/")[0])
     return found or _load_dialect(ROWS[0].module).codecs[ROWS[0].operations[0]]
@@ -233,11 +233,11 @@ def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) 
     return next(own, (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status)
 
 
-def find_client_degrading_retry(headers: Headers) -> str | None:
+def detect_retry_degrading_client(headers: Headers) -> str | None:
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 
-def get_composer_for_model(model: str) -> Composer:
+def get_composer_for_model(model: str) -> DialectComposer:
     """Return the composer of a model's maker, by default the first dialect's. Raises LookupError: it has none."""
     row = next((row for row in ROWS if row.models and model.startswith(row.models)), ROWS[0])
     if (speaker := _load_dialect(row.module).speaker) is None:
@@ -251,7 +251,7 @@ PREFIX = "llmproxy:"
 """Prefix of every error text: provider-fallback routers and people must see at once who sent this 404."""
 
 
-def write_error(family: Family, status: int, code: str, message: str) -> tuple[Headers, bytes]:
+def build_dialect_error_response(family: Family, status: int, code: str, message: str) -> tuple[Headers, bytes]:
     """Return headers and JSON body (UTF-8) in which `family` reports an ``LLMProxyError.code``; no content-length."""
     text = message if message.startswith(PREFIX) else f"{PREFIX} {message}"
     # A lone surrogate (from a damaged body that is quoted in the message) has no UTF-8 form.
@@ -274,7 +274,7 @@ GATEWAY = (
 """Body of a 502 from a gateway in front of any provider: no JSON."""
 
 
-def build_provider_error_response(family: Family, status: int, asked: FailedCall) -> tuple[Headers, bytes]:
+def build_provider_error_response(family: Family, status: int, asked: InjectedErrorParameters) -> tuple[Headers, bytes]:
     """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

@@ -17,11 +17,11 @@ from llmproxy.core.dialects.answer_writing import (
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
-    Composer,
     Dialect,
-    FailedCall,
+    DialectComposer,
+    InjectedErrorParameters,
     Json,
-    RequestedAnswerFormat,
+    RequestForAnswerWriter,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
@@ -129,7 +129,7 @@ def _build_error(status: int, message: str, name: str = "") -> Json:
     return {"error": {"code": status, "message": message, "status": name}}
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     answer = _build_answer(said)
     if not wanted.stream:
         return WHOLE, [dump_json(answer)]
@@ -158,7 +158,7 @@ def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, 
     return (), _build_error(status, message)
 
 
-def _build_provider_error(status: int, asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, asked: InjectedErrorParameters) -> tuple[Json, Headers]:
     internal = (
         "An internal error has occurred. Please retry or report in "
         "https://developers.generativeai.google/guide/troubleshooting"
@@ -180,7 +180,7 @@ DIALECT = Dialect(
     },
     _build_proxy_error, _build_provider_error, lambda _number: ("", _build_error(503, _OVERLOADED)),
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
-    speaker=Composer(
+    speaker=DialectComposer(
         _build_request, _build_answer, lambda said: [("", _build_answer(said))],
         lambda error, status: _build_error(status, error.get("message", ""), error.get("type") or "UNKNOWN"),
     ),

@@ -170,7 +170,7 @@ def as_json(value: object) -> str:
 
 
 @dataclass(slots=True)
-class DraftCall:
+class DraftToolCall:
     id: str | None = None
     name: str = ""
     pieces: list[str] = field(default_factory=list)
@@ -188,10 +188,10 @@ class Draft:
     role: str = "assistant"
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: dict[object, DraftCall] = field(default_factory=dict)
+    calls: dict[object, DraftToolCall] = field(default_factory=dict)
     heard: bool = False
     """Whether there was an answer at all, possibly an empty one."""
-    beside: dict[object, DraftCall] = field(default_factory=dict)
+    beside: dict[object, DraftToolCall] = field(default_factory=dict)
     outputs: dict[str, tuple[str, bool]] = field(default_factory=dict)
     """Results of the provider's own tools, and whether they failed, by the id of the call."""
     unknown: dict[str, None] = field(default_factory=dict)
@@ -199,9 +199,9 @@ class Draft:
     def add_call(
         self, index: object, call_id: object = None, name: object = None, arguments: str = "", *,
         hosted: bool = False, beside: bool = False,
-    ) -> DraftCall:  # fmt: skip
+    ) -> DraftToolCall:  # fmt: skip
         self.heard = True
-        entry = (self.beside if beside else self.calls).setdefault(index, DraftCall())
+        entry = (self.beside if beside else self.calls).setdefault(index, DraftToolCall())
         entry.id = entry.id or _as_id(call_id)
         entry.name = entry.name or as_str(name)
         entry.hosted = entry.hosted or hosted
@@ -268,7 +268,7 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 """Calls of the provider's own tools that histories repeat like the agent's."""
 
 
-def get_call_format_by_type(block: dict[str, Any]) -> Asks | None:
+def get_tool_call_block_format(block: dict[str, Any]) -> Asks | None:
     return _TYPED.get(as_str(block.get("type")))
 
 
@@ -278,7 +278,7 @@ def is_hosted_tool_call(block: dict[str, Any], asks: Asks) -> bool:
 
 def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
-    asks = get_call_format_by_type(block)
+    asks = get_tool_call_block_format(block)
     if asks is not None and (not asks.hosted or block["type"] in _REPEATED):
         return block.get("call_id") or block.get("id"), asks.read_tool_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
@@ -316,7 +316,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         block = as_dict(part)
         call, result = read_tool_call_block(block), read_tool_result_block(block)
         if call is not None:
-            asks = get_call_format_by_type(block)
+            asks = get_tool_call_block_format(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
             hosted = by_type if asks is None else is_hosted_tool_call(block, asks)
             draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
@@ -331,7 +331,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
     return results
 
 
-def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
+def add_tool_calls_to_answer_draft(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
     """Add a `tool_calls` array, whole or in pieces; `offset`: all are new; `choice`: if it is not the first choice."""
     into = draft.calls if choice is None else draft.beside
     for position, value in enumerate(as_list(calls)):
@@ -349,7 +349,7 @@ def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice:
         draft.add_call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
 
 
-def _find_draft_call_key(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
+def _find_draft_call_key(calls: dict[object, DraftToolCall], key: object, call_id: object, name: object) -> object:
     """Return the key of a piece: some servers give all calls one index or none, and distinguish them by id."""
     while (known := calls.get(key)) is not None:
         following = (key, "next")
@@ -377,7 +377,7 @@ def convert_entry_to_messages(value: object, default: str = "user") -> list[Mess
     if not any(alone) and entry.get("type") != "thinking":
         draft.add_reasoning(entry.get("reasoning_content"))
         draft.add_reasoning(entry.get("thinking"))
-    add_tool_calls(draft, entry.get("tool_calls"), offset=True)
+    add_tool_calls_to_answer_draft(draft, entry.get("tool_calls"), offset=True)
     if (old := as_dict(entry.get("function_call"))) and not any(alone):
         draft.add_call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
     message = draft.build_message()

@@ -9,12 +9,12 @@ from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
     Dialect,
-    FailedCall,
+    InjectedErrorParameters,
     Json,
-    RequestedAnswerFormat,
+    RequestForAnswerWriter,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
+from llmproxy.core.dialects.messages import Draft, add_tool_calls_to_answer_draft, as_dict
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -22,11 +22,11 @@ def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     message = as_dict(value.get("message"))
     draft.add_text(message.get("content"))
     draft.add_reasoning(message.get("thinking") or None)
-    add_tool_calls(draft, message.get("tool_calls"), offset=True)
+    add_tool_calls_to_answer_draft(draft, message.get("tool_calls"), offset=True)
     draft.add_text(value.get("response"))
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": parse_arguments(call.arguments)}}
@@ -42,7 +42,7 @@ def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Head
     return LINES, [dump_json(line) + b"\n" for line in ({**head, "message": message, "done": False}, last)]
 
 
-def _build_provider_error(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: InjectedErrorParameters) -> tuple[Json, Headers]:
     busy = "server busy, please try again.  maximum pending requests exceeded"
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 

@@ -11,11 +11,11 @@ from llmproxy.core.dialects.answer_writing import SSE, WHOLE, build_event_type_p
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
     Codec,
-    Composer,
     Dialect,
-    FailedCall,
+    DialectComposer,
+    InjectedErrorParameters,
     Json,
-    RequestedAnswerFormat,
+    RequestForAnswerWriter,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
@@ -41,7 +41,7 @@ def decode_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
             name = as_str(done.get("name")) or as_str(done.get("type"))
             draft.add_call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
         if index not in (0, None):
-            messages.add_tool_calls(draft, said.get("tool_calls"), choice=index)
+            messages.add_tool_calls_to_answer_draft(draft, said.get("tool_calls"), choice=index)
             if old := as_dict(said.get("function_call")):
                 draft.add_call((index, "old"), None, old.get("name"), as_str(old.get("arguments")), beside=True)
             continue
@@ -51,7 +51,7 @@ def decode_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(said.get("refusal"))
         draft.add_text(choice.get("text"))
         draft.add_reasoning(said.get("reasoning_content", said.get("reasoning")))
-        messages.add_tool_calls(draft, said.get("tool_calls"))
+        messages.add_tool_calls_to_answer_draft(draft, said.get("tool_calls"))
         if old := as_dict(said.get("function_call")):
             draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 
@@ -118,7 +118,7 @@ def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_build_answer(said))]
     events = _build_stream_events(said)
@@ -139,7 +139,7 @@ _RPM = (
 FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def build_openai_error_body(status: int, asked: FailedCall) -> tuple[Json, Headers]:
+def build_openai_error_body(status: int, asked: InjectedErrorParameters) -> tuple[Json, Headers]:
     busy = "The engine is currently overloaded, please try again later."
     limited = _RPM.format(model=asked.model or "this model", wait=asked.retry_after)
     text, kind, code = {
@@ -193,7 +193,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
         draft.unknown[kind or "an item without a type"] = None
         return
     draft.add_result(messages.read_tool_result_block(item))
-    if (asks := messages.get_call_format_by_type(item)) is None:
+    if (asks := messages.get_tool_call_block_format(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
@@ -230,7 +230,7 @@ def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
             draft.add_text(as_dict(as_dict(part).get("text")).get("value"))
 
 
-def _write_response(said: SpokenTurn, wanted: RequestedAnswerFormat) -> tuple[Headers, list[bytes]]:
+def _write_response(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
     final = _build_response(said, wanted.request)
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
@@ -335,7 +335,7 @@ DIALECT = Dialect(
         "threads.runs": replace(_THREAD, makes_ids=True),
     },
     write_error, build_openai_error_body, build_error_event, reasoning_apart=True,
-    speaker=Composer(
+    speaker=DialectComposer(
         _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},
     ),

@@ -24,7 +24,7 @@ from llmproxy.core.dialects.dialect_table import find_stream_end_codec
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Ending
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_of_websocket_side
 from llmproxy.lazy_regex import late
 
 LONG = 4 << 20
@@ -367,7 +367,7 @@ def iter_stream_events(content_type: str, body: bytes, *, shortened: bool = True
     """Yield the JSON values of a stream; `shortened`: long ones by `shorten_json_strings_and_lists`. Never raises."""
     read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
-        yield from extract_websocket_json_by_side(body, "server")
+        yield from list_json_of_websocket_side(body, "server")
         return
     kind = detect_framing(content_type, body)
     if kind == "sse":

@@ -15,11 +15,11 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, cast
 
-from llmproxy.core.dialects.dialect_table import get_dialect, get_dialect_codec
+from llmproxy.core.dialects.dialect_table import get_codec_or_default, get_dialect
 from llmproxy.core.dialects.stream_events import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, extract_websocket_json_by_side
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_of_websocket_side
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
 
@@ -110,7 +110,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
         return _sum_socket_usage(family, operation, body)
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
-    codec = get_dialect_codec(operation)
+    codec = get_codec_or_default(operation)
     found = ((codec.count_headers.get(name.lower()), value) for name, value in headers)
     raw = {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
     raw |= _collect_counts(parse_events_cached(content_type, body))
@@ -123,7 +123,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
 def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
     """Return the sum over a WebSocket: each of its answers is reported and billed separately."""
     sums: dict[str, int] = {}
-    for value in extract_websocket_json_by_side(body, "server"):
+    for value in list_json_of_websocket_side(body, "server"):
         if raw := _collect_counts([value]):
             for name, count in asdict(_build_usage(raw, exclusive=False, operation=operation, family=family)).items():
                 if count is not None:
@@ -160,7 +160,7 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
            ("session", "model"))  # fmt: skip
 
 
-def read_model_in_body(content_type: str, body: bytes) -> str | None:
+def read_model_named_in_answer(content_type: str, body: bytes) -> str | None:
     said = (_get_at_path(value, *place) for value in parse_events_cached(content_type, body) for place in _MODELS)
     return next((model.removeprefix("models/") for model in said if isinstance(model, str) and model), None)
 
@@ -234,7 +234,7 @@ MARGIN = 1.05
 """Factor for prompt tokens, which the provider counts: today's count may be a little higher than the recorded one."""
 
 
-def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Mapping[str, Any]) -> Decimal | None:
+def compute_max_call_cost(provider: str, model: str | None, prompt: int, body: Mapping[str, Any]) -> Decimal | None:
     """Return the maximum cost of a call in USD, `prompt` tokens cached or not; None: a price or a limit is unknown."""
     holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
     said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))

@@ -28,7 +28,7 @@ from llmproxy.core.bindings import (
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
-from llmproxy.core.bindings.request_comparison import rewrite_one_request_message, rewrite_recorded_request
+from llmproxy.core.bindings.request_comparison import rewrite_message_with_bindings, rewrite_recorded_request
 from llmproxy.core.bindings.session_bindings import (
     BoundAnswer,
     FieldLearningResults,
@@ -42,16 +42,16 @@ from llmproxy.core.engine.request_stages import list_playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.misses.nearest_recording import CandidateRewrittenForRun, RunValueRewriter, find_messages_member
-from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.bodies import RowCache
+from llmproxy.core.store.bodies import ByteLimitedCache
 from llmproxy.core.store.queries import (
-    canonical_of,
+    canonicalize_stored,
     list_recordings_of_operation,
     list_request_keys_of_party,
     read_volatile_fields,
-    write_volatile_fields,
+    save_cassette_volatile_fields,
 )
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
@@ -105,12 +105,12 @@ def _explain_unlearned(teaching: Sequence[int], outside: Sequence[tuple[int, Mis
 
 
 class RecordedRequestCache:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self.declared_of = lru_cache(REMEMBERED_KEYS)(Store.read_run_variables)
         """Returns the run variables declared for the run that made a recording: equal text for equal run variables."""
         self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
-        self._requests = RowCache[Canonical](REMEMBERED_BYTES)
+        self._requests = ByteLimitedCache[Canonical](REMEMBERED_BYTES)
         self.find_cached = self._requests.get
         self.clear()
 
@@ -147,7 +147,7 @@ class RecordedRequestCache:
         if (known := self._requests.get(id_)) is not None:
             return known
         try:
-            made = canonical_of(store, store.load(id_), self._config.rules, self._config.upstreams)
+            made = canonicalize_stored(store, store.load(id_), self._config.rules, self._config.upstreams)
         except (CassetteError, RefusedError):
             return None
         self._share_equal_messages(made.tree)
@@ -174,7 +174,7 @@ class RecordedRequestCache:
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
-            write_volatile_fields(store, session.cassette, [*known, *new])
+            save_cassette_volatile_fields(store, session.cassette, [*known, *new])
 
 
 class _RecordingRestater(RunValueRewriter):
@@ -194,7 +194,7 @@ class _RecordingRestater(RunValueRewriter):
             return said[n]
         which = table, id(said[n])
         if which not in self._messages:
-            self._messages[which] = said[n], rewrite_one_request_message(table, member, said[n])
+            self._messages[which] = said[n], rewrite_message_with_bindings(table, member, said[n])
         return self._messages[which][1]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:

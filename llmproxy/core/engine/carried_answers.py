@@ -30,8 +30,8 @@ from llmproxy.core.bindings.leaf_places import ToolInvocation
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import CarriedAnswerRefusal, CarriedOrRefusedCall, Change, RefusalReason
-from llmproxy.core.changes.recordings_by_position import ParsedRecording, RecordedCall, RecordingsByPosition
+from llmproxy.core.changes.change import CarriedAnswerAttempt, CarriedAnswerRefusal, Change, RefusalReason
+from llmproxy.core.changes.recordings_by_position import RecordedCall, RecordingsByPosition, RecordingWithParsedRequest
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import ParsedRequest, list_history_call_ids
 from llmproxy.core.dialects.conversation import read_response_message
@@ -40,17 +40,17 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.engine.partly_live_sessions import PartlyLiveInterceptor
+from llmproxy.core.engine.partly_live_sessions import LiveChannelInterceptor
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import MissContext
-from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
+from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
-    canonical_of,
+    canonicalize_stored,
     list_request_keys_of_party,
     read_accepted_changes,
     read_interaction_summary,
@@ -67,7 +67,7 @@ _KEPT = 10_000
 
 
 class CarriedAnswerOutcome(NamedTuple):
-    placed: ParsedRecording | None
+    placed: RecordingWithParsedRequest | None
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()
     """Changes that nobody accepted, or whose acceptance has expired; only in a session on trial."""
@@ -77,7 +77,7 @@ class CarriedAnswerOutcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class CarriedAndRefusedRequests:
+class CarriedAnswerRunState:
     results: dict[str, set[str]] = field(default_factory=dict)
     given: dict[Key, Key] = field(default_factory=dict)
     """Key of the request that got a carried recording, by the recording's key."""
@@ -90,11 +90,11 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
         self._places: dict[str, tuple[object, RecordingsByPosition]] = {}
         """The store's generation and the recordings, by party."""
-        self._run = CarriedAndRefusedRequests()
-        self._told: list[CarriedOrRefusedCall] = []
+        self._run = CarriedAnswerRunState()
+        self._told: list[CarriedAnswerAttempt] = []
 
     def on_restart(self) -> None:
-        self._run = CarriedAndRefusedRequests()
+        self._run = CarriedAnswerRunState()
 
     @override
     def build_report(self) -> Mapping[str, Any]:
@@ -156,17 +156,17 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         note = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (note, record.note))))
 
-    def _summarize_trial_call(self, call: Exchange, looked: CarriedAnswerOutcome) -> CarriedOrRefusedCall:
+    def _summarize_trial_call(self, call: Exchange, looked: CarriedAnswerOutcome) -> CarriedAnswerAttempt:
         store, id_ = self._parts.state.stores.current, None
         if looked.placed is not None:
             id_ = call.slot.id if call.slot is not None else looked.placed.recorded.id
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
-            return CarriedOrRefusedCall(*place, changes=looked.changes, refusal=looked.refusal)
+            return CarriedAnswerAttempt(*place, changes=looked.changes, refusal=looked.refusal)
         row = read_interaction_summary(store, id_)
         pending = _list_distinct_names(looked.pending)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return CarriedOrRefusedCall(*place, id_, looked.changes, looked.refusal, pending, *used)
+        return CarriedAnswerAttempt(*place, id_, looked.changes, looked.refusal, pending, *used)
 
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarriedAnswerOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
@@ -245,7 +245,7 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
                 return CarriedAnswerOutcome(each, tuple(changes), pending, bindings=bindings)
         return looked or _refuse(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
-    def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> CarriedAnswerRefusal | None:
+    def _check_accepted(self, changes: Sequence[Change], client: ClientProgram | None) -> CarriedAnswerRefusal | None:
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
             covering = [each for each in self._accepted if each.covers_change(change, client)]
@@ -279,7 +279,7 @@ def list_recorded_model_calls(
     for id_, key, _ in list_request_keys_of_party(store, place, party):
         try:
             each = store.load(id_)
-            canonical = canonical_of(store, each, rules, upstreams)
+            canonical = canonicalize_stored(store, each, rules, upstreams)
         except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
             continue
         if each.operation in CHAT:
@@ -288,7 +288,7 @@ def list_recorded_model_calls(
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
-def find_acceptance_conflicts(
+def find_conflicting_recordings(
     store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[tuple[int, int]]:
     """Yield pairs of recordings with different answers to a request that accepted changes make equal: refused."""
@@ -368,7 +368,7 @@ class AcceptedChangesFeature(Feature):
             return None
         forking: ForkState | None = asked.get("forking")
         barred = (
-            "a session with live channels carries nothing" if session.find_interceptor(PartlyLiveInterceptor) else ""
+            "a session with live channels carries nothing" if session.find_interceptor(LiveChannelInterceptor) else ""
         )
         barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)

@@ -36,7 +36,7 @@ from threading import Lock
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.dialects.conversation import read_interaction_answer
+from llmproxy.core.dialects.conversation import parse_answer_as_message
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.routing import changes_server_state
@@ -191,7 +191,7 @@ def build_answer_quote_finder(store: Store) -> _Cites:
 
 
 def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
-    if (said := read_interaction_answer(made)) is None:
+    if (said := parse_answer_as_message(made)) is None:
         return None
     words = said.text.strip().partition("\n")[0].strip()[:_LONGEST_CITED]
     words = words or next((call.id for call in said.tool_calls if call.id), "")

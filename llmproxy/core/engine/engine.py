@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.changes.accepted_changes import digest_lookup_key
+from llmproxy.core.changes.accepted_changes import digest_removed_call_key
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
 from llmproxy.core.engine.concurrent_calls import CoalesceFeature, EndOrderFeature
-from llmproxy.core.engine.engine_state import EngineState, EngineStore
+from llmproxy.core.engine.engine_state import EngineState, EngineStoreOpener
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.mcp_playback import McpPlaybackFeature
-from llmproxy.core.engine.partly_live_sessions import PartlyLiveFeature
+from llmproxy.core.engine.partly_live_sessions import PartlyLiveSessionsFeature
 from llmproxy.core.engine.recording_and_accounting import CallAccounting, InteractionBuilder, RecordingStoreWriter
 from llmproxy.core.engine.recording_replacement import (
     AbandonedRecordingFeature,
@@ -31,11 +31,11 @@ from llmproxy.core.engine.recording_replacement import (
     RecordingReplacementFeature,
     StaleRecordingFeature,
 )
-from llmproxy.core.engine.request_identification import KeyDeriver, RequestHeadRouter
+from llmproxy.core.engine.request_identification import KeyDeriver, RequestRouteResolver
 from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestDecider
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
-from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.journal import ChangeTrialStore, Journal
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_sample_name
 from llmproxy.core.store.queries import count_unused, list_key_digests_allowed_unused
@@ -46,7 +46,7 @@ from llmproxy.protocol import OFFLINE
 
 FEATURES: tuple[type[Feature], ...] = (
     StubFeature,  # before all others: they ignore auxiliary calls
-    PartlyLiveFeature,  # before lookups: live calls need no recording; last on answers: it stores what the client got
+    PartlyLiveSessionsFeature,  # before lookups: live calls need no recording; last on answers: stores what clients got
     BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
     AcceptedChangesFeature,  # only if neither the key nor bindings found a recording
     RecordingReplacementFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette of all answers
@@ -66,7 +66,7 @@ FEATURES: tuple[type[Feature], ...] = (
 class EngineComponentClasses:
     """The replaceable parts of an engine; a test can inject a broken one."""
 
-    dispatcher: type[RequestHeadRouter] = RequestHeadRouter
+    dispatcher: type[RequestRouteResolver] = RequestRouteResolver
     keying: type[KeyDeriver] = KeyDeriver
     stages: type[RequestDecider] = RequestDecider
     misses: type[MissExplainer] = MissExplainer
@@ -80,7 +80,7 @@ class Engine:
 
     def __init__(
         self,
-        config: Config,
+        config: EngineConfig,
         *,
         redactor: Redactor,
         journal: Journal,
@@ -89,7 +89,7 @@ class Engine:
         holder: str = "llmproxy",
     ) -> None:
         """Open (to record: create) the store. `now`: Unix time, `clock`: monotonic, `holder`: our name in leases."""
-        stores = EngineStore(config, now, self._clear_caches)
+        stores = EngineStoreOpener(config, now, self._clear_caches)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
             SessionSettings(config.mode, config.speed, config.exhausted), stores.open_for_mode, holder,
@@ -196,7 +196,7 @@ class Engine:
         unused = [row for row in store.list_summaries(session.cassette, session.sample) if row.id not in session.served]
         gone = list_key_digests_allowed_unused(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
-        return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
+        return [row for row in played if row.operation not in OPTIONAL and digest_removed_call_key(row.key) not in gone]
 
     def list_recording_summaries(self, name: str | None, limit: int) -> list[StoredCallSummary]:
         store = self._state.stores.current

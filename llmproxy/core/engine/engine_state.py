@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.core.dialects.conversation import list_server_made_ids
-from llmproxy.core.keys.normalize import IdOrigin, RequestKeyCache, list_newly_created_ids
+from llmproxy.core.keys.normalize import IdOrigin, RequestKeyCache, list_ids_new_in_response
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, Sessions
 from llmproxy.core.store.file.store import open_store
@@ -53,14 +53,14 @@ class PendingRecordings:
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
             found = list_server_made_ids(each.family, each.operation, each.recording.mime_type, so_far)
-            made = list_newly_created_ids(found, each.identity.refs)
+            made = list_ids_new_in_response(found, each.identity.refs)
             if each.key is not None and name in made:
                 return IdOrigin(each.key, each.kept.occurrence, made.index(name))
         return None
 
 
-class EngineStore:
-    def __init__(self, config: Config, now: Callable[[], float], forget: Callable[[], None]) -> None:
+class EngineStoreOpener:
+    def __init__(self, config: EngineConfig, now: Callable[[], float], forget: Callable[[], None]) -> None:
         """Create without opening; `now` returns Unix time, `forget` is called when ids refer to other recordings."""
         self._config, self._now, self._forget = config, now, forget
         self.opened: Store | None = None
@@ -128,14 +128,14 @@ class EngineStore:
 
 @dataclass(slots=True)
 class EngineState:
-    config: Config
+    config: EngineConfig
     redactor: Redactor
     journal: Journal
     now: Callable[[], float]
     """Unix seconds."""
     clock: Callable[[], float]
     """Monotonic seconds."""
-    stores: EngineStore
+    stores: EngineStoreOpener
     sessions: Sessions
     memory: RequestKeyCache = field(default_factory=RequestKeyCache)
     plans: PlannedAnswerCache = field(default_factory=PlannedAnswerCache)

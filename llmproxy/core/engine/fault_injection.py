@@ -19,18 +19,18 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.engine.request_stages import decide_by_mode, list_playable
-from llmproxy.core.faults.kinds import MICROSECONDS, rebuild_response_from_pieces, time_answer_pieces
+from llmproxy.core.faults.kinds import MICROSECONDS, replace_response_chunks, time_answer_pieces
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import (
-    CandidateCall,
-    Faulting,
+    FaultCandidate,
+    FaultInjector,
     FaultRule,
     Faults,
     InjectedFault,
     build_fault_candidate_call,
     can_fault_occur,
     get_http_or_stdio_transport,
-    list_called_tools,
+    list_tools_called_in_exchange,
     matches_fault_rule_field,
     matches_rule_filters,
 )
@@ -55,8 +55,8 @@ MOST_ASIDE = 3
 class FaultInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
-        self.faulting: Faulting | None = None
-        self.aside: list[Faulting] = []
+        self.faulting: FaultInjector | None = None
+        self.aside: list[FaultInjector] = []
         """Earlier sets of faults of this session, which continue at their state if they are set again."""
 
     def on_restart(self) -> None:
@@ -71,7 +71,7 @@ class FaultInterceptor(Interceptor[Exchange]):
     def build_report(self) -> Mapping[str, Any]:
         return {} if self.faulting is None else {"faults": self.faulting.to_json()}
 
-    def set_faults(self, faults: Faulting | None) -> None:
+    def set_faults(self, faults: FaultInjector | None) -> None:
         if self.faulting is not None:
             self.aside = [*self.aside[-MOST_ASIDE:], self.faulting]
         self.aside = [each for each in self.aside if each is not faults]
@@ -108,7 +108,7 @@ class FaultInterceptor(Interceptor[Exchange]):
 
     def _build_fault_target(
         self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
-    ) -> CandidateCall:
+    ) -> FaultCandidate:
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
 
@@ -117,7 +117,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             replayed = made is None and slot is not None and slot.status != SWITCHING
             return self._read_hit_answer(call, found, slot) if replayed and slot is not None else made
 
-        return CandidateCall(
+        return FaultCandidate(
             session=call.session.name,
             party=call.party,
             provider=provider,
@@ -135,7 +135,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             speed=0 if slot is None else call.session.settings.speed,  # a provider's answer has taken its real time
             now=int(self._parts.state.now()),
             answer=answer,
-            tools=lambda: list_called_tools(call.operation, call.request.data, answer()),
+            tools=lambda: list_tools_called_in_exchange(call.operation, call.request.data, answer()),
             in_session=header(call.request.headers, "mcp-session-id") is not None,
             rpc=is_grpc(call.request.headers),
         )
@@ -175,7 +175,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         cut = response.ending in (Ending.CUT, Ending.LEFT)
         call.answer.told, call.answer.made = (
             (),
-            rebuild_response_from_pieces(response, time_answer_pieces(response, 0), 0, cut=cut),
+            replace_response_chunks(response, time_answer_pieces(response, 0), 0, cut=cut),
         )
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:
@@ -215,9 +215,9 @@ class FaultFeature(Feature):
         made.set_faults(self._start_injector(faults))
         return made
 
-    def _start_injector(self, faults: Faults) -> Faulting:
+    def _start_injector(self, faults: Faults) -> FaultInjector:
         ours = faults is self.parts.state.config.faults
-        return Faulting(faults, total=self._strikes) if ours else Faulting(faults)
+        return FaultInjector(faults, total=self._strikes) if ours else FaultInjector(faults)
 
     def change_faults(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
         """Replace a session's faults from its next call on (None: by the proxy's). Raises RefusedError.
@@ -286,7 +286,7 @@ _SHOWN = 5
 
 
 def explain_unused_fault_rules(
-    faults: Faults, injected: Mapping[int, int], calls: Sequence[CandidateCall], *, came: int
+    faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultCandidate], *, came: int
 ) -> dict[int, str]:
     met = {
         n
@@ -304,7 +304,7 @@ def explain_unused_fault_rules(
     }
 
 
-def _explain_idle_rule(rule: FaultRule, calls: Sequence[CandidateCall], came: int) -> str:
+def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultCandidate], came: int) -> str:
     if not came:
         return "no call came"
     if not calls:

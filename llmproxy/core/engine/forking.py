@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.answer_writing import build_provider_answer, can_build_provider_answer
-from llmproxy.core.dialects.conversation import read_interaction_answer
+from llmproxy.core.dialects.conversation import parse_answer_as_message
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
-from llmproxy.core.engine.request_stages import count_arrival
+from llmproxy.core.engine.request_stages import assign_call_occurrence
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
-from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NumberedToolCall, Overrides, replace_tool_results
+from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NthCallOfTool, Overrides, replace_tool_results
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
@@ -74,7 +74,7 @@ class ForkState:
     _seen: dict[str, None] = field(default_factory=dict)
     _causes: dict[str, None] = field(default_factory=dict)
     _last: tuple[str | None, bool] = (None, False)
-    calls: dict[str, NumberedToolCall] = field(default_factory=dict)
+    calls: dict[str, NthCallOfTool] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     scanned: int = 0
     """Number of the session's calls whose answers were searched for ids of tool calls."""
@@ -146,7 +146,7 @@ class ForkState:
         for each in said.tool_calls if said is not None else ():
             self._counts[each.name] += 1
             if each.id:
-                self.calls.setdefault(each.id, NumberedToolCall(each.name, self._counts[each.name], each.arguments))
+                self.calls.setdefault(each.id, NthCallOfTool(each.name, self._counts[each.name], each.arguments))
 
     def record_stop(self, call: Exchange, miss: ExplainedMiss) -> str:
         """Record that the run stopped at its fork, if first; returns the text. An override is no explained miss."""
@@ -241,13 +241,13 @@ class ForkInterceptor(Interceptor[Exchange]):
             except ValueError:
                 return body
 
-        def find_place(call_id: str) -> NumberedToolCall | None:
+        def find_place(call_id: str) -> NthCallOfTool | None:
             calls = call.session.calls.list_calls_after(forking.scanned)
             forking.scanned = call.session.calls.arrived
             for each in calls:
                 found = self._parts.builder.load_call_interaction(call.session, each) if each.party == AGENT else None
                 if found is not None:
-                    forking.learn_tool_calls(read_interaction_answer(found))
+                    forking.learn_tool_calls(parse_answer_as_message(found))
             return forking.calls.get(call_id)
 
         changed = forking.override_results(call, plain, find_place)
@@ -256,7 +256,7 @@ class ForkInterceptor(Interceptor[Exchange]):
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         if not _is_agent_question(call):
             return found
-        count_arrival(call, found)
+        assign_call_occurrence(call, found)
         forking, opened = self.forking, self._parts.state.stores.opened
         call.answer.made = forking.build_overridden_answer(call, forking.assign_llm_call_number(call))
         if call.answer.made is None:

@@ -29,7 +29,7 @@ from llmproxy.core.cassettes.anonymized_export import rewrite_with_present_value
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.queries import canonical_of, derive_route_of_recording, read_volatile_fields
+from llmproxy.core.store.queries import canonicalize_stored, derive_route_of_recording, read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.errors import CassetteError, RefusedError
@@ -118,7 +118,7 @@ def _group_comparable_recordings(
     for row in sorted(store.list_summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]:
         try:
             one = store.load(row.id)
-            canonical = canonical_of(store, one, rules, upstreams)
+            canonical = canonicalize_stored(store, one, rules, upstreams)
         except (CassetteError, RefusedError):
             continue
         if canonical.kind == "json":
@@ -148,7 +148,7 @@ class RunRewrittenToNewValues(NamedTuple):
     """Run variables and volatile fields that were replaced, sorted."""
 
 
-def rewrite_with_newer_values(
+def rewrite_recordings_to_new_run(
     old: Sequence[Interaction],
     new: Sequence[Interaction],
     fields: Sequence[VolatileField],

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.dialects.dialect_table import get_miss_status, write_error
+from llmproxy.core.dialects.dialect_table import build_dialect_error_response, get_miss_status
 from llmproxy.core.dialects.stream_events import list_json_body_parts
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
-from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork
+from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork_row
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
@@ -54,7 +54,7 @@ class _NoMatch(NamedTuple):
     """Whether the model gets a failure of its tool instead; this is no miss of the run."""
 
 
-class PartlyLiveInterceptor(Interceptor[Exchange]):
+class LiveChannelInterceptor(Interceptor[Exchange]):
     reads_answers = True
 
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannelSettings) -> None:
@@ -81,7 +81,7 @@ class PartlyLiveInterceptor(Interceptor[Exchange]):
         self.id_source = child if live_session.is_channel_live(Channel.LLM) else None
         live = ", ".join(sorted(live_session.asked.channels))
         fork = Fork(live_session.child, live_session.parent[0], 1, why=f"live: {live}", live=live)
-        store_fork(store, replace(fork, parent_sample=live_session.parent[1], created_at=sessions.now()))
+        store_fork_row(store, replace(fork, parent_sample=live_session.parent[1], created_at=sessions.now()))
         live_session.again = live_session.begun = False
 
     def on_restart(self) -> None:
@@ -226,8 +226,8 @@ class PartlyLiveInterceptor(Interceptor[Exchange]):
             self.live_session.announced = message.tool_calls
 
 
-class PartlyLiveFeature(Feature):
-    kind = PartlyLiveInterceptor
+class PartlyLiveSessionsFeature(Feature):
+    kind = LiveChannelInterceptor
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         if (chosen := self._choose_channels(mode, asked)) is None:
@@ -248,9 +248,9 @@ class PartlyLiveFeature(Feature):
             hint = "Start the proxy with --allow-live, or with --live itself, to permit it."
             raise LiveSessionForbidden(msg, hint=hint)
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> PartlyLiveInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> LiveChannelInterceptor | None:
         chosen = self._choose_channels(session.settings.mode, asked)
-        return None if chosen is None else PartlyLiveInterceptor(self.parts, session, chosen)
+        return None if chosen is None else LiveChannelInterceptor(self.parts, session, chosen)
 
     def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannelSettings | None:
         given: LiveChannelSettings | None = asked.get("live")
@@ -263,7 +263,7 @@ def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | N
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
     else:
         status = miss_status or get_miss_status(exchange.family, exchange.operation, exchange.request.headers)
-        headers, body = write_error(exchange.family, status, MissError.code, text)
+        headers, body = build_dialect_error_response(exchange.family, status, MissError.code, text)
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
 
 

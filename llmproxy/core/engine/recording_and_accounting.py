@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from llmproxy.calls_and_totals import Call, RefusalBeforeSession
 from llmproxy.core.dialects.conversation import list_server_made_ids
-from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_in_body, read_usage
+from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_named_in_answer, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import RepeatedMiss
-from llmproxy.core.keys.normalize import list_newly_created_ids
+from llmproxy.core.keys.normalize import list_ids_new_in_response
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
@@ -150,7 +150,7 @@ class InteractionBuilder:
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.rules_digest,
-            made_ids=list_newly_created_ids(
+            made_ids=list_ids_new_in_response(
                 list_server_made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs
             ),
         )  # fmt: skip
@@ -164,7 +164,7 @@ class InteractionBuilder:
         named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
-        return read_model_in_body(kind, body) or named
+        return read_model_named_in_answer(kind, body) or named
 
     def load_call_interaction(self, session: Session, call: Call) -> Interaction | None:
         """Return the interaction of an ended call; None if there is none, or it was deleted. Raises CassetteCorrupt."""

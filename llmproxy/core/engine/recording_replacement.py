@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, override
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.changes.change import Change, RefusalReason
-from llmproxy.core.dialects.conversation import read_interaction_answer, read_request_messages
+from llmproxy.core.dialects.conversation import parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_maximum_cost
+from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_max_call_cost
 from llmproxy.core.engine.carried_answers import CarriedAnswerOutcome
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
@@ -123,7 +123,7 @@ class CostMeter:
         if self.most is None:
             return ""
         model, tree = call.identity.model, parse_json(body)
-        cost = compute_maximum_cost(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
+        cost = compute_max_call_cost(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
         if cost is None:
             what = f"what {model or call.operation} costs at the most"
             return f"{what} is not known (max_tokens in the request may tell), and --max-cost ${self.most} was given"
@@ -206,7 +206,7 @@ LEAVING = 1_000_000
 _HOLDER = "llmproxy, late"
 
 
-class AbandonedRecordingInterceptor(Interceptor[Exchange]):
+class AbandonedAnswerReplayer(Interceptor[Exchange]):
     """Serves answers that their client abandoned, in sessions that may write, as far as they were recorded.
 
     Leaving once may be an interrupt or a timeout; twice is the agent's habit (`core.store.reader.was_abandoned_twice`).
@@ -261,14 +261,14 @@ def _is_abandoned(call: Exchange) -> bool:
 
 
 class AbandonedRecordingFeature(Feature):
-    kind = AbandonedRecordingInterceptor
+    kind = AbandonedAnswerReplayer
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if session.settings.mode.policy.writes and has_answers_abandoned_by_client(
             store, session.cassette, session.sample
         ):
-            self.parts.state.sessions.add_interceptor_to_session(session, AbandonedRecordingInterceptor(self.parts))
+            self.parts.state.sessions.add_interceptor_to_session(session, AbandonedAnswerReplayer(self.parts))
 
 
 STAGED = "@new"
@@ -389,7 +389,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
             slots = store.find_keyed(*self.old_cassette_place, call.party, key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
-        call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_answer(recorded)))
+        call.state.put(_AnswerBeforeReask(None if recorded is None else parse_answer_as_message(recorded)))
         call.nth = call.session.count_arrival(call.party_and_key, 1)
         call.session.keep_recording_key(call.party_and_key)
         call.decision = Decision.RECORD
@@ -411,7 +411,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
         return not self._state.config.change or change.name in self._state.config.change
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_answer(made)
+        asked, answer = call.state.get(_AnswerBeforeReask), parse_answer_as_message(made)
         if asked is None or answer is None:
             return
         self._new.append(answer)

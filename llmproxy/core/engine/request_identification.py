@@ -52,9 +52,9 @@ from llmproxy.core.providers.routing import (
 from llmproxy.core.providers.upstreams_and_rates import check_aws_signature_host, get_port_or_default, provider_of_host
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_placeholder_key
-from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
-from llmproxy.core.sessions.session import Session, Sessions, parse_party
-from llmproxy.core.store.row_conversion import decode_sql_text, parse_headers
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
+from llmproxy.core.sessions.session import Session, Sessions, parse_party_header
+from llmproxy.core.store.row_conversion import decode_header_json, decode_sql_text
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import (
@@ -80,11 +80,11 @@ CONNECTORS = ("tools.authorization", "mcp_servers.authorization_token")
 _SECRET_LENGTH = 32
 
 
-class RequestHeadRouter:
-    def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
+class RequestRouteResolver:
+    def __init__(self, config: EngineConfig, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
-        self._stubs = stubs.list_all_stubs(config.stubs)
+        self._stubs = stubs.list_builtin_and_user_stubs(config.stubs)
 
     def place_request(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
@@ -100,7 +100,7 @@ class RequestHeadRouter:
         self._redactor.learn_request(headers, where.target, where.provider.credentials)
         kept = self._strip_and_fingerprint_headers(headers, where)
         return RoutedRequestHead(
-            party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
+            party=speaker if said is None else parse_party_header(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=RequestKeyCache.encode_request_head(
@@ -262,7 +262,7 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
     return "none" if found_key is None else _digest_secret(found_key, secret)
 
 
-def digest_body_credentials(body: bytes, store: Path) -> str:
+def compute_body_credential_hash(body: bytes, store: Path) -> str:
     if b"authorization" not in body:
         return ""
     tree = parse_json(body)
@@ -316,7 +316,7 @@ class KeyDeriver:
 
     def derive_key(self, exchange: Exchange, body: bytes) -> tuple[CachedKeyEntry, Canonical | None]:
         config = self._state.config
-        if config.match_credential and (said := digest_body_credentials(body, config.store)):
+        if config.match_credential and (said := compute_body_credential_hash(body, config.store)):
             exchange.request.add_key_header(CALLER_HEADER, said)
         digest = self._state.memory.digest_unnormalized_request(exchange.place.counted, body)
         learned = self._state.redactor.epoch
@@ -435,7 +435,7 @@ class KeyDeriver:
 @lru_cache(256)
 def _encode_head_of_recording(provider: str, method: str, target: str, headers: str) -> bytes:
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        return RequestKeyCache.encode_request_head(provider, method, target, parse_headers(headers), known=True)
+        return RequestKeyCache.encode_request_head(provider, method, target, decode_header_json(headers), known=True)
     return b""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import read_last_user_text
-from llmproxy.core.dialects.dialect_table import find_client_degrading_retry
+from llmproxy.core.dialects.dialect_table import detect_retry_degrading_client
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import find_fork
@@ -25,22 +25,22 @@ from llmproxy.core.misses.nearest_recording import AS_RECORDED, RunValueRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unconfigured_upstream
 from llmproxy.core.secrets.redact import has_placeholder_key
-from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
+from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
 from llmproxy.core.sessions.session import MissedCall, Question, Session, split_sample_name
-from llmproxy.core.store.queries import canonical_of, find_cassettes_with_key
+from llmproxy.core.store.queries import canonicalize_stored, find_cassettes_with_key
 from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_abandoned_twice
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Headers, Key, Response, header
 from llmproxy.core.traffic.response_plan import (
     REDIRECTS,
-    ClientHttp,
+    ClientTraits,
     SendingPlan,
     StreamedResponseHead,
     find_redirect_host,
-    plan_response,
     plan_stream_head,
+    schedule_response,
 )
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
@@ -60,7 +60,7 @@ def decide_from_request_head(place: RoutedRequestHead, session: Session) -> Deci
     return policy.on_miss if policy.plays is ReplayScope.NOTHING else None
 
 
-def count_arrival(call: Exchange, found: Lookup) -> None:
+def assign_call_occurrence(call: Exchange, found: Lookup) -> None:
     if not call.nth:
         recordings = list_playable(call.session.policy, found.recordings)
         call.nth = call.session.count_arrival((call.party, found.key), len(recordings))
@@ -144,7 +144,7 @@ PLACES = 3
 """Maximum other places of the key that are named."""
 
 
-def build_initial_miss_context(exchange: Exchange, config: Config) -> MissContext:
+def build_initial_miss_context(exchange: Exchange, config: EngineConfig) -> MissContext:
     session = exchange.session
     is_own = session.cassette == split_sample_name(config.cassette)[0]
     again = replace(config.again, names_cassette=is_own or not config.again.is_for_one_command)
@@ -165,13 +165,13 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 
 
 def _list_candidates(
-    exchange: Exchange, config: Config, store: Store, wording: RunValueRewriter
+    exchange: Exchange, config: EngineConfig, store: Store, wording: RunValueRewriter
 ) -> list[tuple[int, Canonical]]:
     place, found = (exchange.session.cassette, exchange.party), list[tuple[int, Canonical]]()
     for id_ in store.list_candidate_ids(*place, exchange.route.provider.name, exchange.operation, CANDIDATES):
         if (recorded := wording.find_cached_request(id_)) is None:
             try:
-                recorded = canonical_of(store, store.load(id_), config.rules, config.upstreams)
+                recorded = canonicalize_stored(store, store.load(id_), config.rules, config.upstreams)
             except RefusedError:  # recorded under a provider that has no route today
                 continue
         found.append((id_, recorded))
@@ -188,7 +188,7 @@ class RepeatedMiss(MissError):
 
 def identify_question_across_retries(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return the values that all attempts at a request share, for a client that drops options and repeats it."""
-    client = find_client_degrading_retry(exchange.request.headers)
+    client = detect_retry_degrading_client(exchange.request.headers)
     if client is None:
         return None
     turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
@@ -303,7 +303,7 @@ class RequestDecider:
             found = each.on_lookup(exchange, found)
             if exchange.decision is not None:
                 return
-        count_arrival(exchange, found)
+        assign_call_occurrence(exchange, found)
         if exchange.decision is not None:
             self._state.pending.reserve_occurrence(exchange, found.recordings)
             return
@@ -386,19 +386,19 @@ class AnswerPlanner:
             response = each.on_answer(exchange, response)
         return response
 
-    def plan_recorded(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
+    def plan_recorded(self, exchange: Exchange, client: ClientTraits, *, extra: Headers = ()) -> SendingPlan:
         extra = (*extra, *exchange.answer.told)
         slot, store = exchange.slot, self._state.stores.opened
         speed, now = exchange.session.settings.speed, self._state.now()
         if slot is None or store is None:
-            return plan_response(self.serve_recorded(exchange), client, speed=0, now=now, extra=extra)
+            return schedule_response(self.serve_recorded(exchange), client, speed=0, now=now, extra=extra)
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
             answer = self.serve_recorded(exchange)
             if (host := find_redirect_host(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             prefix, timed = exchange.place.prefix, exchange.answer.held and answer.chunked
-            laid = plan_response(answer, client, speed=speed, now=now, extra=extra, prefix=prefix, timed=timed)
+            laid = schedule_response(answer, client, speed=speed, now=now, extra=extra, prefix=prefix, timed=timed)
             return self._apply_plan_hooks(exchange, laid)
         sent = self._state.plans.get(slot.id, client, now=now, extra=extra, read=store.response)
         self._record_served(exchange, slot)
@@ -427,7 +427,7 @@ class AnswerPlanner:
         return next((each for each in made if each is not None and each.turns is not None), None)
 
     def plan_playback_head(
-        self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()
+        self, exchange: Exchange, client: ClientTraits, *, extra: Headers = ()
     ) -> tuple[Playback, StreamedResponseHead] | None:
         """Return the playback and head of an answer that waits for its client; else None. After `plan_recorded`."""
         playback = self.get_playback(exchange)
@@ -441,13 +441,13 @@ class AnswerPlanner:
         """Handle that a replayed answer was sent completely; return jobs for the writer's thread."""
         return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 
-    def plan_made_answer(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
+    def plan_made_answer(self, exchange: Exchange, client: ClientTraits, *, extra: Headers = ()) -> SendingPlan:
         """Return the plan, in real time, for an interceptor's own answer; an empty one if there is none."""
         laid, made = SendingPlan((), close=True), exchange.answer.made
         if made is not None:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"
             more, now, prefix = (*exchange.answer.told, *extra), self._state.now(), exchange.place.prefix
-            laid = plan_response(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
+            laid = schedule_response(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
         return self._apply_plan_hooks(exchange, laid)
 
     @staticmethod

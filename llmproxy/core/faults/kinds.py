@@ -28,8 +28,8 @@ from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
-from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultParameter, FaultyAnswer, Values
-from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_message
+from llmproxy.core.faults.rules import CHUNK, FaultCandidate, FaultKind, FaultParameter, FaultyAnswer, Values
+from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_jsonrpc_body
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_grpc_failure_headers
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, remove_headers
@@ -83,7 +83,7 @@ def time_answer_pieces(response: Response, speed: float) -> list[Chunk]:
     return found
 
 
-def rebuild_response_from_pieces(
+def replace_response_chunks(
     response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
 ) -> Response:
     """Return the answer with other pieces. `cut`: without a proper end; `head`: microseconds until its head."""
@@ -95,7 +95,7 @@ def rebuild_response_from_pieces(
     )
 
 
-ChangePieces = Callable[[CandidateCall, Response, list[Chunk], Values], Sequence[Chunk] | None]
+ChangePieces = Callable[[FaultCandidate, Response, list[Chunk], Values], Sequence[Chunk] | None]
 """Returns the pieces that are sent instead of an answer's; None if the answer is unsuitable."""
 
 
@@ -108,7 +108,7 @@ def build_piece_changing_fault_kind(
 ) -> FaultKind:  # fmt: skip
     """Return a kind that sends other pieces; `cut`: without a proper end; `reset`: with a reset after them."""
 
-    def do(call: CandidateCall, values: Values) -> FaultyAnswer | None:
+    def do(call: FaultCandidate, values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or (streamed and not is_streamed(answer)):
             return None
@@ -116,7 +116,7 @@ def build_piece_changing_fault_kind(
         return (
             None
             if pieces is None
-            else FaultyAnswer(rebuild_response_from_pieces(answer, pieces, call.speed, cut=cut), reset)
+            else FaultyAnswer(replace_response_chunks(answer, pieces, call.speed, cut=cut), reset)
         )
 
     return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
@@ -152,12 +152,12 @@ _AFTER_PAUSE = "retries with growing pauses, and reports after some attempts tha
 def _build_status_kind(
     number: int, about: str, sound: str = _AFTER_PAUSE, *takes: FaultParameter, sweep: Values | None = NO_VALUES
 ) -> FaultKind:
-    def do(call: CandidateCall, values: Values) -> FaultyAnswer:
+    def do(call: FaultCandidate, values: Values) -> FaultyAnswer:
         wait = values.get("retry_after", 0)
         if call.rpc:
             head = build_grpc_failure_headers(number, f"{number} {dialect_table.REASONS[number]}", wait)
             return FaultyAnswer(Response(200, "OK", head, ()))
-        failed = dialect_table.FailedCall(call.model, wait)
+        failed = dialect_table.InjectedErrorParameters(call.model, wait)
         headers, body = dialect_table.build_provider_error_response(call.family, number, failed)
         return FaultyAnswer(Response(number, dialect_table.REASONS[number], headers, (Chunk(0, body),)))
 
@@ -168,7 +168,7 @@ def _build_status_kind(
 # -- connections and streams
 
 
-def _write_error_event(call: CandidateCall, answer: Response, number: int) -> bytes:
+def _write_error_event(call: FaultCandidate, answer: Response, number: int) -> bytes:
     """Return the provider's error event in the framing of `answer`, after `number` other events."""
     kind = get_framing(answer)
     if kind == "aws":
@@ -188,12 +188,12 @@ def _halve_bytes(data: bytes) -> bytes:
     return data[: max(1, len(data) // 2)]
 
 
-def _cut_frame(_call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _cut_frame(_call: FaultCandidate, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(replace(each, data=_halve_bytes(each.data)) for each in left[:1])]
 
 
-def _cut_character(_call: CandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+def _cut_character(_call: FaultCandidate, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
     if not answer.body:
         return None
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
@@ -205,7 +205,7 @@ def _cut_character(_call: CandidateCall, answer: Response, pieces: list[Chunk], 
     return [*sent, *left[:number], replace(left[number], data=left[number].data[: at + 1])]
 
 
-def _send_error_event(call: CandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _send_error_event(call: FaultCandidate, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_between_pieces(pieces, values["chunk"])
     return [*sent, Chunk(left[0].offset if left else 0, _write_error_event(call, answer, len(sent)))]
 
@@ -214,19 +214,19 @@ def _delay(piece: Chunk, seconds: float) -> Chunk:
     return Chunk(piece.offset + round(seconds * MICROSECONDS), piece.data)
 
 
-def _stall_stream(_call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _stall_stream(_call: FaultCandidate, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(_delay(each, values["seconds"]) for each in left)]
 
 
-def _delay_start(call: CandidateCall, values: Values) -> FaultyAnswer | None:
+def _delay_start(call: FaultCandidate, values: Values) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
     pieces = [_delay(each, values["seconds"]) for each in time_answer_pieces(answer, call.speed)]
     head = scale_time_by_speed(answer.head_offset, call.speed)
     if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
-    return FaultyAnswer(rebuild_response_from_pieces(answer, pieces, call.speed, head=head))
+    return FaultyAnswer(replace_response_chunks(answer, pieces, call.speed, head=head))
 
 
 # -- bodies
@@ -255,7 +255,7 @@ def _edit_aws_frame(piece: bytes, edit: Callable[[bytes], bytes]) -> bytes:
     return write_aws_frame(headers, edit(payload))
 
 
-def _malform_json(_call: CandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+def _malform_json(_call: FaultCandidate, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
     if not answer.body:
         return None
     if len(pieces) == 1:
@@ -290,7 +290,7 @@ def _falsify_usage(value: Any, factor: float) -> Any:
     }
 
 
-def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> FaultyAnswer | None:
+def _change_answer_json(call: FaultCandidate, change: Callable[[Any], Any]) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
     found = []
@@ -304,20 +304,20 @@ def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> Fa
 
     kind = get_framing(answer)
     pieces = [replace(each, data=_edit_piece(kind, each.data, edit)) for each in time_answer_pieces(answer, call.speed)]
-    headers = remove_headers(answer.headers, *dialect_table.get_dialect_codec(call.operation).count_headers)
+    headers = remove_headers(answer.headers, *dialect_table.get_codec_or_default(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
-    return FaultyAnswer(rebuild_response_from_pieces(replace(answer, headers=headers), pieces, call.speed))
+    return FaultyAnswer(replace_response_chunks(replace(answer, headers=headers), pieces, call.speed))
 
 
 # -- complete but bad answers of a model, or of its provider
 
-_Change = Callable[[Message, CandidateCall], tuple[Message, str] | None]
+_Change = Callable[[Message, FaultCandidate], tuple[Message, str] | None]
 """Returns the new content and OpenAI's finish reason (empty: the matching one); None if nothing can be changed."""
 
 
 def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> FaultKind:
-    def do(call: CandidateCall, _values: Values) -> FaultyAnswer | None:
+    def do(call: FaultCandidate, _values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_build_provider_answer(call.operation):
             return None
@@ -337,7 +337,7 @@ def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> F
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
         made = replace(made, headers=headers, head_offset=answer.head_offset)
-        return FaultyAnswer(rebuild_response_from_pieces(made, pieces, call.speed))
+        return FaultyAnswer(replace_response_chunks(made, pieces, call.speed))
 
     return FaultKind(name, about, sound, do, needs_answer=True, again=False)
 
@@ -346,7 +346,7 @@ def _halve(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
-def _cut_at_length(said: Message, call: CandidateCall) -> tuple[Message, str] | None:
+def _cut_at_length(said: Message, call: FaultCandidate) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _halve(said.text)), "length"
     cut = _truncate_arguments(said, call)
@@ -357,7 +357,7 @@ def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
-def _truncate_arguments(said: Message, call: CandidateCall) -> tuple[Message, str] | None:
+def _truncate_arguments(said: Message, call: FaultCandidate) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
@@ -371,12 +371,12 @@ def _drop_last_argument(arguments: str) -> str:
     return dump_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
-def _duplicate_call(said: Message, _call: CandidateCall) -> tuple[Message, str] | None:
+def _duplicate_call(said: Message, _call: FaultCandidate) -> tuple[Message, str] | None:
     calls = _list_agent_calls(said)
     return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
 
 
-def _misname_tool(said: Message, _call: CandidateCall) -> tuple[Message, str] | None:
+def _misname_tool(said: Message, _call: FaultCandidate) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     return replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), ""
@@ -391,13 +391,13 @@ _SESSION_GONE = -32001
 
 
 def _build_mcp_kind(
-    name: str, about: str, sound: str, answer: Callable[[dict[str, Any], CandidateCall, Values], FaultyAnswer | None],
+    name: str, about: str, sound: str, answer: Callable[[dict[str, Any], FaultCandidate, Values], FaultyAnswer | None],
     *takes: FaultParameter, sweep: Values = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
     """Return a kind for requests (`asked`) that expect an answer; no server is called."""
 
-    def do(call: CandidateCall, values: Values) -> FaultyAnswer | None:
-        asked = parse_message(call.body)
+    def do(call: FaultCandidate, values: Values) -> FaultyAnswer | None:
+        asked = parse_jsonrpc_body(call.body)
         waits = isinstance(asked.get("method"), str) and asked.get("id") is not None
         return answer(asked, call, values) if waits else None
 
@@ -414,7 +414,7 @@ def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _answer_tool_error(asked: dict[str, Any], call: CandidateCall, _values: Values) -> FaultyAnswer | None:
+def _answer_tool_error(asked: dict[str, Any], call: FaultCandidate, _values: Values) -> FaultyAnswer | None:
     if asked["method"] != "tools/call":
         return None
     name = (*call.tools(), "it")[0]
@@ -422,7 +422,7 @@ def _answer_tool_error(asked: dict[str, Any], call: CandidateCall, _values: Valu
     return _answer_message(build_mcp_error_answer(call.body, text))
 
 
-def _lose_session(asked: dict[str, Any], call: CandidateCall, _values: Values) -> FaultyAnswer:
+def _lose_session(asked: dict[str, Any], call: FaultCandidate, _values: Values) -> FaultyAnswer:
     if call.transport == "http" and call.in_session:  # as after a restart, which loses all sessions
         return _answer_message(_build_error(asked, _SESSION_GONE, "Session not found"), 404, "Not Found")
     return FaultyAnswer(None, reset=True)

@@ -44,7 +44,7 @@ class FaultyAnswer(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-class CandidateCall(NamedTuple):
+class FaultCandidate(NamedTuple):
     session: str
     party: str
     provider: str
@@ -79,7 +79,7 @@ class CandidateCall(NamedTuple):
 
 Values = Mapping[str, float]
 """Values of a kind's parameters, defaults included."""
-Break = Callable[[CandidateCall, Values], FaultyAnswer | None]
+Break = Callable[[FaultCandidate, Values], FaultyAnswer | None]
 """Applies a fault; None if the answer is unsuitable, for example without text or tool calls."""
 
 
@@ -180,14 +180,14 @@ Request = tuple[str, str, int]
 
 
 class InjectedFault(NamedTuple):
-    call: CandidateCall
+    call: FaultCandidate
     fault: ChosenFault
     broken: FaultyAnswer | None
     """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
 
 
 @dataclass(slots=True)
-class Faulting:
+class FaultInjector:
     faults: Faults
     injected: Counter[int] = field(default_factory=Counter)
     """Number of injected faults by rule (from 1), over all restarts."""
@@ -204,7 +204,7 @@ class Faulting:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def inject_fault(self, call: CandidateCall) -> InjectedFault | None:
+    def inject_fault(self, call: FaultCandidate) -> InjectedFault | None:
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
         for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
@@ -216,14 +216,14 @@ class Faulting:
                 return InjectedFault(call, fault, broken)
         return None
 
-    def count_call_without_fault(self, call: CandidateCall) -> None:
+    def count_call_without_fault(self, call: FaultCandidate) -> None:
         """Count a call without injecting a fault, so that numbers of later calls stay right."""
         self._number_call(call, (call.party, call.key, call.nth))
 
     def inject_tls_fault(self, session: str, provider: str, host: str) -> InjectedFault | None:
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
-        call = CandidateCall(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
+        call = FaultCandidate(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
         if (injected := self.inject_fault(call)) is None:
             self._handshakes[key] += 1
         return injected
@@ -242,7 +242,7 @@ class Faulting:
         self.injected[fault.number] += times
         self.total[fault.number] += times
 
-    def _number_call(self, call: CandidateCall, request: Request) -> dict[int, int]:
+    def _number_call(self, call: FaultCandidate, request: Request) -> dict[int, int]:
         """Return this call's number among each rule's calls, from 1, if the rule has `call`; retries share a number."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
@@ -257,16 +257,16 @@ class Faulting:
         return {**head, "faults": rules, "injected": sum(self.injected.values())}
 
 
-def build_fault_candidate_call(one: Interaction) -> CandidateCall:
+def build_fault_candidate_call(one: Interaction) -> FaultCandidate:
     socket = one.response.status == SWITCHING
     family = get_dialect_family(one.provider, one.operation)
     answer = None if socket else one.response
-    return CandidateCall(
+    return FaultCandidate(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
         channel=get_call_channel(one.provider, one.operation),
         transport="websocket" if socket else get_http_or_stdio_transport(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
-        answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),
+        answer=lambda: answer, tools=lambda: list_tools_called_in_exchange(one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
     )  # fmt: skip
 
@@ -275,7 +275,7 @@ def get_http_or_stdio_transport(provider: str) -> str:
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
 
-def list_called_tools(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
+def list_tools_called_in_exchange(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
     if operation.startswith(MCP_PREFIX):
         return read_mcp_called_tool(request)
     said = None if answer is None else read_response_message(operation, answer)
@@ -283,7 +283,7 @@ def list_called_tools(operation: str, request: bytes, answer: Response | None) -
 
 
 def choose_faults(
-    faults: Faults, call: CandidateCall, *, injected: int, numbers: Mapping[int, int]
+    faults: Faults, call: FaultCandidate, *, injected: int, numbers: Mapping[int, int]
 ) -> Iterator[ChosenFault]:
     """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
 
@@ -300,11 +300,11 @@ def choose_faults(
             yield ChosenFault(rule, index + 1)
 
 
-def can_fault_occur(rule: FaultRule, call: CandidateCall) -> bool:
+def can_fault_occur(rule: FaultRule, call: FaultCandidate) -> bool:
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
-def matches_rule_filters(rule: FaultRule, call: CandidateCall) -> bool:
+def matches_rule_filters(rule: FaultRule, call: FaultCandidate) -> bool:
     """Return whether a rule's text and recording filters select a call; an answer's tools come last (slow)."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
@@ -312,14 +312,14 @@ def matches_rule_filters(rule: FaultRule, call: CandidateCall) -> bool:
     return all(matches_fault_rule_field(rule, name, call) for name in TEXTS)
 
 
-def matches_fault_rule_field(rule: FaultRule, name: str, call: CandidateCall) -> bool:
+def matches_fault_rule_field(rule: FaultRule, name: str, call: FaultCandidate) -> bool:
     patterns = rule.texts.get(name) or _get_default_filter(rule, name, call)
     if name == "tool":
         return not patterns or any(matches_any_glob_pattern(patterns, tool) for tool in call.tools())
     return matches_any_glob_pattern(patterns, getattr(call, name))
 
 
-def _get_default_filter(rule: FaultRule, name: str, call: CandidateCall) -> tuple[str, ...]:
+def _get_default_filter(rule: FaultRule, name: str, call: FaultCandidate) -> tuple[str, ...]:
     """Return the default filter: the agent's calls; the kind's usual channels; in MCP, tool calls only."""
     if name == "party":
         return (AGENT,)
@@ -335,6 +335,6 @@ def matches_any_glob_pattern(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def draw_seeded_random_number(seed: int, call: CandidateCall, rule: int, attempt: int) -> float:
+def draw_seeded_random_number(seed: int, call: FaultCandidate, rule: int, attempt: int) -> float:
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

@@ -21,7 +21,7 @@ from llmproxy.core.store.reader import Place, StoreReader
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_program_prefix
-from llmproxy.protocol import format_cassette_sample
+from llmproxy.protocol import format_sample_name
 
 _COPIED = ", ".join(name for name in row_conversion.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
@@ -63,7 +63,7 @@ class Fork:
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
-        parent = format_cassette_sample(self.parent, self.parent_sample)
+        parent = format_sample_name(self.parent, self.parent_sample)
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def was_channel_offline(self, channel: str) -> bool:
@@ -124,7 +124,7 @@ def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
     return Fork(**tree | {"cassette": cassette, "overrides": overrides})
 
 
-def store_fork(store: Store, fork: Fork) -> None:
+def store_fork_row(store: Store, fork: Fork) -> None:
     with store.sqlite_transaction() as conn:
         _insert_fork(conn, fork)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, convert_entry_to_messages
-from llmproxy.core.traffic.canonical_json import equals_json, parse_json
+from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.lazy_regex import late
@@ -63,7 +63,7 @@ class ToolOverride:
                 hint="Override it by the number of the call, or for every call.",
             )
         given = parse_json(arguments)
-        return isinstance(given, dict) and all(n in given and equals_json(given[n], v) for n, v in self.when.items())
+        return isinstance(given, dict) and all(n in given and is_equal_json(given[n], v) for n, v in self.when.items())
 
     @property
     def parsed_value(self) -> Json:
@@ -248,7 +248,7 @@ def _parse_json_like_or_none(text: str, what: str) -> Json:
 
 
 Node = dict[str, Any]
-Known = Callable[[str], "NumberedToolCall | None"]
+Known = Callable[[str], "NthCallOfTool | None"]
 """Returns the call of an id that is not in the request's history."""
 _LISTS = ("chat_history", "messages", "contents", "input")
 _WRAPPERS = ("result", "output")
@@ -256,7 +256,7 @@ _WRAPPERS = ("result", "output")
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedToolCall:
+class NthCallOfTool:
     """A call to a tool: the n-th of its name, from 1."""
 
     tool: str
@@ -268,7 +268,7 @@ class NumberedToolCall:
 @dataclass(frozen=True, slots=True)
 class ToolOverrideAtCall:
     override: ToolOverride
-    place: NumberedToolCall
+    place: NthCallOfTool
 
 
 @dataclass(slots=True)
@@ -277,7 +277,7 @@ class OverriddenRequest:
     swaps: tuple[ToolOverrideAtCall, ...] = ()
     seen: tuple[str, ...] = ()
     """Names of tools with calls or results in the request."""
-    calls: dict[str, NumberedToolCall] = field(default_factory=dict)
+    calls: dict[str, NthCallOfTool] = field(default_factory=dict)
     """Calls in its history, by id."""
 
 
@@ -298,10 +298,10 @@ class _ResultSwapper:
         self._overrides, self._known = overrides, known
         self.swaps: list[ToolOverrideAtCall] = []
         self.seen: list[str] = []
-        self.calls: dict[str, NumberedToolCall] = {}
+        self.calls: dict[str, NthCallOfTool] = {}
         self._counts: dict[str, int] = {}
         self._results: dict[str, int] = {}
-        self._open: list[NumberedToolCall] = []
+        self._open: list[NthCallOfTool] = []
 
     def swap_body_in_place(self, tree: Node) -> None:
         for name in _LISTS:
@@ -315,7 +315,7 @@ class _ResultSwapper:
         for message in convert_entry_to_messages(entry):
             for call in message.tool_calls:
                 self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
-                place = NumberedToolCall(call.name, nth, call.arguments)
+                place = NthCallOfTool(call.name, nth, call.arguments)
                 self.seen.append(call.name)
                 self._open.append(place)
                 if call.id:
@@ -342,13 +342,13 @@ class _ResultSwapper:
             self.swaps.append(ToolOverrideAtCall(found, place))
         return found
 
-    def _find_call_of_result(self, call_id: object, name: object) -> NumberedToolCall | None:
+    def _find_call_of_result(self, call_id: object, name: object) -> NthCallOfTool | None:
         if isinstance(call_id, str) and call_id and (place := self.calls.get(call_id) or self._known(call_id)):
             return place
         for tool in (name, call_id):  # without ids, some clients send the tool's name as id
             if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
                 waiting = next((each for each in self._open if each.tool == tool), None)
-                return waiting or NumberedToolCall(tool, self._results.get(tool, 0) + 1)
+                return waiting or NthCallOfTool(tool, self._results.get(tool, 0) + 1)
         return self._open[0] if self._open and not call_id else None
 
     def _swap_block_in_place(self, block: Node) -> None:

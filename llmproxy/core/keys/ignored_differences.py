@@ -22,7 +22,7 @@ from llmproxy.core.keys.head_rules import (
 from llmproxy.core.keys.normalize import BodyShapeNormalizer, find_operation_body_rules
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.providers.routing import Route
-from llmproxy.core.traffic.canonical_json import LossyJson, parse
+from llmproxy.core.traffic.canonical_json import LossyJson, parse_lossless_json
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_diff import format_path
 
@@ -46,7 +46,7 @@ class KeyDifference(NamedTuple):
     """Reason why the difference may be ignored; empty if no rule gives one."""
 
 
-def explain_request_differences(
+def explain_ignored_differences(
     old: Request, new: Request, routes: tuple[Route, Route], rules: Rules
 ) -> list[KeyDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
@@ -125,7 +125,7 @@ def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rul
         yield KeyDifference("body", "...", "...", why)
         return
     try:
-        trees = parse(old.body), parse(new.body)
+        trees = parse_lossless_json(old.body), parse_lossless_json(new.body)
     except LossyJson:
         why = "a form, escaped otherwise" if "application/x-www-form-urlencoded" in kinds else ""
         yield KeyDifference("body", "...", "...", why)

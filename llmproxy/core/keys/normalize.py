@@ -32,7 +32,7 @@ from llmproxy.core.keys.head_rules import (
     list_query_members_in_key,
 )
 from llmproxy.core.keys.user_rules import (
-    Compiled,
+    CompiledRules,
     Rules,
     apply_normalize_rules,
     compile_normalize_rules,
@@ -41,7 +41,7 @@ from llmproxy.core.keys.user_rules import (
 from llmproxy.core.providers.routing import Route, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import MultipartField, parse_multipart
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse
+from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_lossless_json
 from llmproxy.core.traffic.interaction import Headers, Key, Request, header
 from llmproxy.lazy_regex import late
 
@@ -69,7 +69,7 @@ class Canonical:
     """Other parts of the path that select the answer: API version, location, a spelling that decoding would lose."""
 
 
-def list_newly_created_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
+def list_ids_new_in_response(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ids that a response created: ids that its request named (a GET of a run) existed before."""
     return tuple(name for name in made if name not in refs)
 
@@ -116,13 +116,13 @@ def list_server_state_ids(body: bytes, route: Route, rules: Rules) -> list[str]:
     walker = BodyShapeNormalizer(lambda _: None)
     if REFERRING.search(body) is not None:
         with suppress(LossyJson):
-            tree = apply_normalize_rules(parse(body), compile_normalize_rules(rules))
+            tree = apply_normalize_rules(parse_lossless_json(body), compile_normalize_rules(rules))
             if isinstance(tree, dict):
                 walker.apply_shape(tree, find_operation_body_rules(route, tree))
     return walker.refs
 
 
-def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: Compiled) -> Canonical:
+def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: CompiledRules) -> Canonical:
     tree = said.tree if said.tree is None or rules.is_empty else apply_normalize_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
@@ -161,7 +161,7 @@ def detect_and_parse_body(body: bytes, content_type: str, *, named: bool | None)
         return ("raw", None) if fields is None else ("multipart", fields)
     if media != "application/x-www-form-urlencoded" or body.lstrip()[:1] in (b"{", b"["):
         try:
-            return "json", parse(body)
+            return "json", parse_lossless_json(body)
         except LossyJson:
             return "raw", None
     try:
@@ -223,7 +223,7 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def normalize_form_fields(fields: object, rules: Compiled) -> object:
+def normalize_form_fields(fields: object, rules: CompiledRules) -> object:
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -417,7 +417,7 @@ class BodyShapeNormalizer:
                     node[name] = _build_id_origin_object(self._made_by(short) or self._made_by(value)) or value
             case Action.JSON if isinstance(value, str):
                 with suppress(LossyJson):  # invalid or partial arguments count unchanged
-                    node[name] = dump(parse(value)).decode("ascii")
+                    node[name] = dump(parse_lossless_json(value)).decode("ascii")
             case Action.SIGNATURE:
                 if node.get("thinking"):
                     node[name] = "*"

@@ -99,7 +99,7 @@ _STEP = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledRules:
     paths: tuple[tuple[Step, ...], ...]
     system: tuple[tuple[re.Pattern[str], str], ...]
     everywhere: tuple[tuple[re.Pattern[str], str], ...]
@@ -125,7 +125,7 @@ def parse_json_path(path: str) -> tuple[Step, ...]:
 
 
 @lru_cache(maxsize=64)
-def compile_normalize_rules(rules: Rules) -> Compiled:
+def compile_normalize_rules(rules: Rules) -> CompiledRules:
     """Compile rules once. Raises SettingsError that names the invalid path or pattern."""
     system: list[tuple[re.Pattern[str], str]] = []
     everywhere: list[tuple[re.Pattern[str], str]] = []
@@ -142,10 +142,10 @@ def compile_normalize_rules(rules: Rules) -> Compiled:
             raise SettingsError(f"{WHERE}: scrub {scrub.pattern!r} -> {scrub.placeholder!r}: {error}") from error
         (system if scrub.where == "system" else everywhere).append((pattern, scrub.placeholder))
     paths = tuple(parse_json_path(path) for path in rules.ignore)
-    return Compiled(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
+    return CompiledRules(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
 
 
-def apply_normalize_rules(tree: object, rules: Compiled) -> object:
+def apply_normalize_rules(tree: object, rules: CompiledRules) -> object:
     """Remove the ignored members from a JSON tree (in place) and scrub its text; returns the tree."""
     for path in rules.paths:
         _remove_path(tree, path)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from llmproxy.advice import ProxyStartCommand, format_command
+from llmproxy.advice import ProxyStartCommandLine, format_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.nearest_recording import (
     AS_RECORDED,
@@ -21,7 +21,7 @@ from llmproxy.core.misses.nearest_recording import (
     RunValueRewriter,
     find_nearest_recording,
 )
-from llmproxy.core.providers.provider_table import Client, get_call_channel
+from llmproxy.core.providers.provider_table import ClientProgram, get_call_channel
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, DEFAULT_STORE, SHOWN_KEY, Channel
 
@@ -49,7 +49,7 @@ class MissContext:
     last_user: str = ""
     store: str = DEFAULT_STORE
     store_exists: bool = True
-    again: ProxyStartCommand = field(default_factory=ProxyStartCommand)
+    again: ProxyStartCommandLine = field(default_factory=ProxyStartCommandLine)
     upstreams: Mapping[str, str] = field(default_factory=dict)
     """Upstreams that only its session has, or that the nearest recording came from and no option names."""
     recordings: int = 0
@@ -73,8 +73,8 @@ class MissContext:
     """Whether it went to a tool server, and the cassette has none."""
     concurrent: tuple[tuple[int, ...], ...] = ()
     """Recordings of the session's cassette that ran concurrently, by group."""
-    client: Client | None = None
-    recorded_by: Client | None = None
+    client: ClientProgram | None = None
+    recorded_by: ClientProgram | None = None
     is_placeholder: bool = False
     """Whether its API key is the placeholder that replay sets for a missing one."""
     is_python: bool = False

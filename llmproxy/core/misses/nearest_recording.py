@@ -36,7 +36,7 @@ from llmproxy.core.traffic.json_diff import (
     classify_volatile_difference,
     count_common_prefix,
     count_common_suffix,
-    detect_volatile_difference,
+    get_volatile_difference_kind,
     is_volatile_value,
     list_unequal_values,
 )
@@ -363,7 +363,7 @@ Told = dict[str, Any]
 
 def shorten_old_and_new_values(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, shortened: texts without most of their common beginning and end."""
-    made: Told = {"path": path, "looks": detect_volatile_difference(old, new), **({"where": where} if where else {})}
+    made: Told = {"path": path, "looks": get_volatile_difference_kind(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
         front = count_common_prefix(old, new)
         back = count_common_suffix(old, new, min(len(old), len(new)) - front)
@@ -429,7 +429,7 @@ def suggest_normalize_rules(old: Canonical, new: Canonical) -> NormalizeRulesSug
         return None
     rules, left, tried = Rules(), _count_remaining_differences(old, new, Rules()), 0
     for path, before, after in list_unequal_values(old.tree, new.tree, _LOOKED_AT):
-        if tried == _TRIED or not detect_volatile_difference(before, after):
+        if tried == _TRIED or not get_volatile_difference_kind(before, after):
             continue
         tried += 1
         for candidate in _suggest_ignoring_rules(path, before, after):
@@ -456,7 +456,7 @@ def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rul
 def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
     rules = Rules()
     for _ in range(_ROUNDS):
-        kind = detect_volatile_difference(old, new) or ""
+        kind = get_volatile_difference_kind(old, new) or ""
         found = next(_list_helpful_rules(kind, old, new, packs), None)
         if found is None:
             return None

@@ -99,7 +99,7 @@ class Provider:
     otel: str = field(default="", compare=False)
     """OpenTelemetry's name of the provider, if different."""
     pattern: str = field(default="", compare=False)
-    """Name of the parser for paths with a model or a method; see `routing.find_operation_by_path`."""
+    """Name of the parser for paths with a model or a method; see `routing.find_llm_operation`."""
     methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
     own: ProviderRequestSigns = field(default=ProviderRequestSigns(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
@@ -450,7 +450,7 @@ def find_host_in_path(target: str, patterns: Sequence[str]) -> HostParsedFromPat
     return HostParsedFromPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 
-class Client(NamedTuple):
+class ClientProgram(NamedTuple):
     name: str
     version: str
 
@@ -470,6 +470,6 @@ CLIENTS = {
 """Names of agents by the beginning of their user-agent; other clients keep the name in it."""
 
 
-def parse_user_agent_client(headers: Headers) -> Client | None:
+def parse_user_agent_client(headers: Headers) -> ClientProgram | None:
     match = _PRODUCT.match(header(headers, "user-agent") or "")
-    return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])
+    return None if match is None else ClientProgram(CLIENTS.get(match[1], match[1]), match[2])

@@ -93,10 +93,10 @@ def _find_provider_by_path(path: str) -> str | None:
         return name
     path = unquote(path)
     known = next(
-        (row.name for prefix, row in _BELOW if path.startswith(prefix) and find_operation_by_path(row, path)), None
+        (row.name for prefix, row in _BELOW if path.startswith(prefix) and find_llm_operation(row, path)), None
     )
     known = known or next((name for begins, name in _BEGINS if path.startswith(begins)), None)
-    return known or next((row.name for part, row in _HOLDS if part in path and find_operation_by_path(row, path)), None)
+    return known or next((row.name for part, row in _HOLDS if part in path and find_llm_operation(row, path)), None)
 
 
 def _find_provider_by_headers(query: str, headers: Headers) -> str | None:
@@ -135,7 +135,7 @@ def _find_provider_and_path(
         path.startswith("/v1/")
         or path == "/v1"
         or DEFAULT in upstreams
-        or find_operation_by_path(PROVIDERS["openai"], path)
+        or find_llm_operation(PROVIDERS["openai"], path)
     ):
         url = upstreams.get(DEFAULT)
         return (build_custom_provider(DEFAULT, url) if url else PROVIDERS["openai"]), path
@@ -146,7 +146,7 @@ def _find_provider_and_path(
 
 
 def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> Route:
-    found = find_operation_by_path(provider, path)
+    found = find_llm_operation(provider, path)
     operation, name, drop, insert, model, stream, ids, variant = found or FoundOperation(Operation(path), unquote(path))
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
@@ -364,7 +364,7 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundOperation | None]] = {
 }
 
 
-def find_operation_by_path(provider: Provider, path: str) -> FoundOperation | None:
+def find_llm_operation(provider: Provider, path: str) -> FoundOperation | None:
     if (found := _index_operation_paths(provider).get(path)) is not None:
         return found
     plain = unquote(path).rstrip("/") or "/"

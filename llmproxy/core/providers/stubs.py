@@ -297,7 +297,7 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 """Variables that hold host and port of Google's metadata server."""
 
 
-def list_all_stubs(own: Mapping[str, str]) -> tuple[Stub, ...]:
+def list_builtin_and_user_stubs(own: Mapping[str, str]) -> tuple[Stub, ...]:
     """Return the user's own rows (`parsers.parse_stub_kinds_by_url`), then the built-in rows."""
     answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())

@@ -22,14 +22,14 @@ from urllib.parse import unquote_plus
 from llmproxy.core.secrets.entropy import is_high_entropy_text, is_made_of_words
 from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
-    Span,
+    SecretSpan,
     find_api_key_start_positions,
     find_key_character_runs,
-    list_key_character_spans,
+    list_secret_character_runs,
 )
-from llmproxy.lazy_regex import RustPattern, late
+from llmproxy.lazy_regex import LazyRegex, late
 
-Find = Callable[[str], list[Span]]
+Find = Callable[[str], list[SecretSpan]]
 
 _ROUNDS = 4096
 """Takes about a millisecond; used only for values that look secret and are no credential of their provider."""
@@ -82,7 +82,7 @@ _IN_VALUE = late(r"[\w%.~+/=:@!$*-]")
 _MOST_LINKS = 256  # maximum secrets in links of one answer: each takes a millisecond
 
 
-def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
+def replace_spans(text: str, spans: list[SecretSpan], put: Callable[[str, str], str]) -> str:
     out: list[str] = []
     at = 0
     for start, end, kind in spans:
@@ -91,7 +91,7 @@ def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) 
     return "".join((*out, text[at:]))
 
 
-def overwrite_secret_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
+def overwrite_secret_spans(text: str, spans: list[SecretSpan], numbers: dict[str, int] | None = None) -> str:
     """Overwrite spans with placeholders of equal length, numbered by first appearance; `numbers` is extended.
 
     A value in a link's query gets its fingerprint, which the recording of a request that follows the link has too.
@@ -162,7 +162,7 @@ def build_placeholder_suffix(secret: str, kind: str, fingerprint: Callable[[str]
 
 
 HIDDEN = r"\\(?:/|u00[2-7])"
-_HOLDS_HIDDEN = RustPattern(HIDDEN)
+_HOLDS_HIDDEN = LazyRegex(HIDDEN)
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 
@@ -244,7 +244,7 @@ _LONGEST_LINE = 4096
 _MOST_LINES = 400
 
 
-def find_secrets_across_lines(text: str, find: Find) -> list[Span]:
+def find_secrets_across_lines(text: str, find: Find) -> list[SecretSpan]:
     """Return spans of secrets broken over lines, with breaks and indents; all breaks are searched at once."""
     blocks: list[_JoinedLines] = []
     done = 0
@@ -281,7 +281,7 @@ class _JoinedLines:
         self.joined = "".join([text[start:end] for start, end in pieces])
         self.starts = [0, *accumulate(end - start for start, end in pieces)][:-1]
 
-    def map_to_text(self, start: int, end: int, kind: str) -> Span | None:
+    def map_to_text(self, start: int, end: int, kind: str) -> SecretSpan | None:
         """Return the position in the text of a span of the joined text; None if it is in one line."""
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
@@ -291,14 +291,16 @@ class _JoinedLines:
                 end, last = starts[last], last - 1  # the rest is a word of the next line
         if last <= first:
             return None
-        return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)
+        return SecretSpan(
+            self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind
+        )
 
 
 def _list_joined_block_offsets(blocks: list[_JoinedLines]) -> list[int]:
     return [0, *accumulate(len(block.joined) + len(_SEPARATOR) for block in blocks)]
 
 
-def _map_joined_spans_to_text(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
+def _map_joined_spans_to_text(blocks: list[_JoinedLines], spans: list[SecretSpan]) -> Iterator[SecretSpan]:
     begins = _list_joined_block_offsets(blocks)
     for start, end, kind in spans:
         index = bisect_right(begins, start) - 1
@@ -330,7 +332,7 @@ def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
 
 _TEXTUAL = late(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
 """Six times three bytes of printable ASCII."""
-_HOLDS_TEXT = RustPattern(_TEXTUAL.pattern)
+_HOLDS_TEXT = LazyRegex(_TEXTUAL.pattern)
 _CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
 _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
@@ -357,10 +359,10 @@ def overwrite_secrets_in_base64(text: str, find: Find) -> str:
     return text
 
 
-def _find_base64_secrets(text: str, find: Find) -> Iterator[Span]:
+def _find_base64_secrets(text: str, find: Find) -> Iterator[SecretSpan]:
     for start, end in _find_base64_text(text):
         for first, last, kind in find(_decode_base64_as_latin1(text[start:end])):
-            yield Span(start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM), kind)
+            yield SecretSpan(start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM), kind)
 
 
 def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
@@ -385,7 +387,7 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
 
 
 def may_hold_base64_text(data: bytes) -> bool:
-    runs = list_key_character_spans(data, 6 * _QUANTUM)
+    runs = list_secret_character_runs(data, 6 * _QUANTUM)
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 
 
@@ -429,19 +431,19 @@ _SAID = late(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*
 _FEWEST = 3  # minimum pieces of one name in a stream
 
 
-def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
+def find_split_secrets(text: str, find: Find) -> list[list[SecretSpan]]:
     """Return secrets split over several values of one name (``delta``, ``arguments``), each as spans of its parts."""
     streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for match in _SAID.finditer(text):
         streams[match[1]].append(match.span(2))
-    secrets: list[list[Span]] = []
+    secrets: list[list[SecretSpan]] = []
     for values in streams.values():
         starts = [0, *accumulate(end - start for start, end in values)]
         if len(values) < _FEWEST or starts[-1] < 16:
             continue
         for start, end, kind in find("".join(text[first:last] for first, last in values)):
             parts = [
-                Span(at + max(start, first) - first, at + min(end, last) - first, kind)
+                SecretSpan(at + max(start, first) - first, at + min(end, last) - first, kind)
                 for (at, _), (first, last) in zip(values, pairwise(starts), strict=True)
                 if first < end and start < last
             ]
@@ -450,7 +452,7 @@ def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
     return secrets
 
 
-def overwrite_split_secrets(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
+def overwrite_split_secrets(text: str, secrets: list[list[SecretSpan]], numbers: dict[str, int]) -> str:
     fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:
         secret = "".join(text[start:end] for start, end, _ in parts)

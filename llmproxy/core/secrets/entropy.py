@@ -14,7 +14,7 @@ from math import log2
 from llmproxy.lazy_regex import late
 
 
-def parse_word_list(text: str) -> list[str]:
+def split_at_whitespace(text: str) -> list[str]:
     return text.split()
 
 
@@ -94,13 +94,13 @@ _NO_VALUE = late(
 _NO_CALL = late(r"(?<!\w)(?!\w*[A-Za-z]{3})\w+[(\[]")
 
 
-def drop_non_call_brackets(quoted: str) -> str:
+def strip_non_code_bracket_chars(quoted: str) -> str:
     """Return a quoted value without brackets that open no call: after no word, or among three symbols."""
     symbols = len(set(quoted[:_LOOKED_AT]).intersection("!@#%^&*")) > 2
     return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)
 
 
-def is_not_code_or_path(text: str) -> bool:
+def is_literal_value(text: str) -> bool:
     """Return whether a text is a literal value: no template, call, variable, path, link or hash."""
     return _NO_VALUE.search(text[:_LOOKED_AT]) is None
 
@@ -123,7 +123,7 @@ def is_random_value(text: str, least: int = 8) -> bool:
         or len(_UNSPEAKABLE.findall(token)) > 1
         for token in _TOKEN.findall(text)
     )
-    return drawn and measure_entropy(text) >= 2.5 and is_not_code_or_path(text) and not is_example_credential(text)
+    return drawn and measure_entropy(text) >= 2.5 and is_literal_value(text) and not is_example_credential(text)
 
 
 def is_probable_token(text: str) -> bool:
@@ -131,7 +131,7 @@ def is_probable_token(text: str) -> bool:
     if is_random_value(text):
         return True
     return (
-        is_not_code_or_path(text)
+        is_literal_value(text)
         and not (is_example_credential(text) or is_made_of_words(text))
         and bool(_LONG_TOKEN.search(text))
     )
@@ -159,6 +159,6 @@ def is_real_password(text: str, user: str = "") -> bool:
 def is_real_password_in_variable(text: str) -> bool:
     """Return whether the value of a variable named like a password is a real one: no word, no example."""
     bare = text.strip("_,;:)(")
-    if not is_real_password(bare) or not is_not_code_or_path(text) or is_example_credential(text):
+    if not is_real_password(bare) or not is_literal_value(text) or is_example_credential(text):
         return False
     return not (is_made_of_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5

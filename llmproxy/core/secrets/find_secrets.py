@@ -22,11 +22,11 @@ from urllib.parse import quote
 
 from llmproxy.core.secrets import entropy, secret_kinds
 from llmproxy.core.secrets.entropy import is_random_value
-from llmproxy.core.secrets.secret_kinds import NAMED_MEMBER, NAMED_VALUE, PATTERNS, Pattern, SecretKind
-from llmproxy.lazy_regex import RustPattern, late
+from llmproxy.core.secrets.secret_kinds import NAMED_MEMBER, NAMED_VALUE, PATTERNS, SecretKind, SecretPattern
+from llmproxy.lazy_regex import LazyRegex, late
 
 
-class Span(NamedTuple):
+class SecretSpan(NamedTuple):
     start: int
     end: int
     kind: str = ""
@@ -55,30 +55,30 @@ _BASE64 = late(r"[A-Za-z0-9+/_\-]*")
 _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 
 
-def _build_pattern_prefilter(pattern: Pattern) -> str:
+def _build_pattern_prefilter(pattern: SecretPattern) -> str:
     return pattern.near or "|".join(re.sub(r"[^\w /:=@!\"]", r"\\\g<0>", each.decode()) for each in pattern.needles)
 
 
-_PLACED = tuple((pattern, RustPattern(_build_pattern_prefilter(pattern))) for pattern in PATTERNS)
-_HOLDS_NAMED = RustPattern(NAMED_VALUE)
-_HOLDS_LABEL = RustPattern(secret_kinds.NEAR_LABEL)
-_HOLDS_MEMBER = RustPattern(NAMED_MEMBER)
+_PLACED = tuple((pattern, LazyRegex(_build_pattern_prefilter(pattern))) for pattern in PATTERNS)
+_HOLDS_NAMED = LazyRegex(NAMED_VALUE)
+_HOLDS_LABEL = LazyRegex(secret_kinds.NEAR_LABEL)
+_HOLDS_MEMBER = LazyRegex(NAMED_MEMBER)
 _LONGEST_BEGINNING = 256  # upper bound of the length that these expressions need
 _WORTH_A_TEST = 1 << 12  # characters of a part; it is searched for names only if it may contain one
-_IS_NEAR = RustPattern(lambda: "|".join((*map(_build_pattern_prefilter, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
+_IS_NEAR = LazyRegex(lambda: "|".join((*map(_build_pattern_prefilter, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
 """One expression is as fast as each alone; with `NEAR_LABEL` it would have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(secret_kinds.SERVICE.encode)  # matches lower case
 
 
-class KeyCharacterRuns(NamedTuple):
+class SecretCharacterRuns(NamedTuple):
     data: bytes  # text in ASCII; other characters become question marks, which are no key characters
     lean: bytes  # same text without images and audio
     spans: list[tuple[int, int]]  # spans with at least 16 key characters in a row
     near: bool  # whether the text has any context of a secret, such as a name
 
 
-def list_key_character_spans(data: bytes, least: int) -> list[tuple[int, int]]:
+def list_secret_character_runs(data: bytes, least: int) -> list[tuple[int, int]]:
     mapped, run, spans = data.translate(_KEY_CHARS), b"k" * least, list[tuple[int, int]]()
     start = mapped.find(run)
     while start >= 0:
@@ -89,25 +89,25 @@ def list_key_character_spans(data: bytes, least: int) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=2)
-def find_key_character_runs(text: str) -> KeyCharacterRuns:
+def find_key_character_runs(text: str) -> SecretCharacterRuns:
     """Return the runs of a text, without those of 50,000 characters or more, which are images and audio."""
     data = text.encode("ascii", "replace")
-    spans, near = list_key_character_spans(data, _KEY_RUN), _IS_NEAR.holds(data)
+    spans, near = list_secret_character_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
-        return KeyCharacterRuns(data, data, spans, near)
+        return SecretCharacterRuns(data, data, spans, near)
     starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
     lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    return KeyCharacterRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
+    return SecretCharacterRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
 
 
-def detect_secrets_by_pattern(text: str, *, named: bool = True) -> list[Span]:
+def detect_secrets_by_pattern(text: str, *, named: bool = True) -> list[SecretSpan]:
     """Return the unordered spans of secrets recognised by shape or context; with `named` also by name."""
     if len(text) < _SHORTEST:
         return []
     data, lean, runs, near = find_key_character_runs(text)
     found = [
-        Span(*span, pattern.label)
+        SecretSpan(*span, pattern.label)
         for pattern, is_near in (_PLACED if near else ())
         if is_near.holds(lean) and any(lean.find(needle) >= 0 for needle in pattern.needles)
         for span in pattern.iter_spans(text)
@@ -127,7 +127,7 @@ _NAME_END = late(rb"[a-z_\-]+")
 _ENV = late(rb"[A-Z][A-Z0-9_]*=")  # an environment variable and its sign, without a gap
 
 
-def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
+def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[SecretSpan]:
     shape, at = secret_kinds.compile_secret_template(kind.template), text.find(kind.needle)
     while at >= 0:
         start, after = at - kind.length_before_needle, at + len(kind.needle)
@@ -138,7 +138,7 @@ def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
             and _is_key(kind, match[0])
         ):
             after = match.end()
-            yield Span(*match.span(), kind.label)
+            yield SecretSpan(*match.span(), kind.label)
         at = text.find(kind.needle, after)
 
 
@@ -147,11 +147,11 @@ _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
 
 
 @cache
-def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
+def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], LazyRegex]]:
     """Return groups of kinds, each with an expression for their runs: a single one has too many states for Rust."""
     needles = sorted(((kind.needle.encode(), kind) for kind in secret_kinds.KINDS), key=lambda row: row[0])
     groups = map(list, batched(needles, 32))
-    return [(rows, RustPattern("|".join(kind.expression_starting_at_needle for _, kind in rows))) for rows in groups]
+    return [(rows, LazyRegex("|".join(kind.expression_starting_at_needle for _, kind in rows))) for rows in groups]
 
 
 @lru_cache(maxsize=2)
@@ -193,7 +193,7 @@ def is_possible_key_start(text: str, start: int) -> bool:
     return _BORDER.search(text[max(0, start - 16) : start]) is not None
 
 
-def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[Span]:
+def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[SecretSpan]:
     for start, end in runs:
         if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
             continue
@@ -211,10 +211,10 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
             named = secret_kinds.SECRET_LABEL.search(match["label"]) is not None
             plausible = named or not secret_kinds.LABELLED_ID.fullmatch(value)
             if plausible and is_possible_key_start(text, match.start()) and is_random_value(value):
-                yield Span(*match.span("value"))
+                yield SecretSpan(*match.span("value"))
 
 
-def _find_named(text: str, data: bytes) -> Iterator[Span]:
+def _find_named(text: str, data: bytes) -> Iterator[SecretSpan]:
     lowered = data.lower()
     for first in range(0, len(data), _WORTH_A_TEST):
         if not _HOLDS_NAMED.holds(data[max(0, first - _LONGEST_NAME) : first + _WORTH_A_TEST + _LONGEST_BEGINNING]):
@@ -231,7 +231,7 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
                 at = lowered.find(word, at + len(word), last)
 
 
-def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
+def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> SecretSpan | None:
     end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
     before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
     start = match.start() - len(before) + len(before.rstrip(secret_kinds.NAME_CHARS))
@@ -252,14 +252,14 @@ def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Matc
         if found and (
             is_random_value(found["value"], least) or (said and entropy.is_real_password_in_variable(found["value"]))
         ):
-            return Span(*found.span("value"))
+            return SecretSpan(*found.span("value"))
     quoted = secret_kinds.QUOTED_VALUE.match(text, at)
     if (found := quoted or secret_kinds.BARE_VALUE.match(text, at)) is None:
         return None
     value = found["value"]
-    drawn = is_random_value(entropy.drop_non_call_brackets(value) if quoted else value, least)
+    drawn = is_random_value(entropy.strip_non_code_bracket_chars(value) if quoted else value, least)
     an_id = secret_kinds.AN_ID.fullmatch(value) and not secret_kinds.is_certain_secret_name(name)
-    return Span(*found.span("value")) if drawn and not an_id else None
+    return SecretSpan(*found.span("value")) if drawn and not an_id else None
 
 
 @lru_cache(maxsize=4096)
@@ -284,9 +284,9 @@ def has_secret_member(text: str) -> bool:
     return any(pattern.search(lowered) for _, pattern in secret_kinds.MEMBERS)
 
 
-def merge_spans(spans: Iterable[Span]) -> list[Span]:
+def merge_spans(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
     """Join overlapping spans, in order. The longest determines the kind; of equal ones, one with a known kind."""
-    out: list[Span] = []
+    out: list[SecretSpan] = []
     longest = 0
     for start, end, kind in sorted(spans):
         if out and start < out[-1].end:
@@ -294,10 +294,10 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
             known = (longest, last.kind not in ("", CREDENTIAL), bool(last.kind))
             knows = (end - start, kind not in ("", CREDENTIAL), bool(kind)) > known
             longest = max(longest, end - start)
-            out[-1] = Span(last.start, max(end, last.end), kind if knows else last.kind)
+            out[-1] = SecretSpan(last.start, max(end, last.end), kind if knows else last.kind)
         elif end > start:
             longest = end - start
-            out.append(Span(start, end, kind))
+            out.append(SecretSpan(start, end, kind))
     return out
 
 
@@ -420,7 +420,7 @@ class KnownSecrets:
                 if not self._anchors[anchor]:
                     del self._anchors[anchor]
 
-    def find_spans(self, text: str) -> list[Span]:
+    def find_spans(self, text: str) -> list[SecretSpan]:
         """Return the unordered spans of all known credentials; short ones only as separate words."""
         if self._waiting:
             self._index_waiting_secrets()
@@ -447,12 +447,12 @@ def _choose_form_anchor(form: str) -> str | None:
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
 
 
-def _find_secret_form_spans(form: str, text: str) -> Iterator[Span]:
+def _find_secret_form_spans(form: str, text: str) -> Iterator[SecretSpan]:
     at = text.find(form)
     while at >= 0:
         end = at + len(form)
         if len(form) >= FREE or (is_possible_key_start(text, at) and not text[end : end + 1].isalnum()):
-            yield Span(at, end, CREDENTIAL)
+            yield SecretSpan(at, end, CREDENTIAL)
         at = text.find(form, end if len(form) >= FREE else at + 1)
 
 

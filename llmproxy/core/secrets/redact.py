@@ -41,7 +41,7 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     unescape_json_text,
 )
 from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, parse_word_set
-from llmproxy.core.secrets.find_secrets import CREDENTIAL, FREE, CredentialEpoch, KnownSecrets, Span, merge_spans
+from llmproxy.core.secrets.find_secrets import CREDENTIAL, FREE, CredentialEpoch, KnownSecrets, SecretSpan, merge_spans
 from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLDER, SHORTEST, is_credential_parameter
 from llmproxy.core.traffic.body_decoding import read_multipart_boundary
 from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Interaction, Request, Response, header
@@ -154,7 +154,7 @@ class Redactor:
 
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Learn a request's credentials, to find them everywhere later; `names` as in `request`."""
-        for secret in find_request_credentials(request_headers, target, names):
+        for secret in find_request_head_credentials(request_headers, target, names):
             self.learn_declared_secret(secret)
 
     def learn_bearer(self, token: str) -> None:
@@ -189,10 +189,10 @@ class Redactor:
             self._known.on_text = None
         return made, all_noted
 
-    def _find_plain(self, text: str, *, named: bool = True) -> list[Span]:
+    def _find_plain(self, text: str, *, named: bool = True) -> list[SecretSpan]:
         return merge_spans(self._known.find_spans(text) + find_secrets.detect_secrets_by_pattern(text, named=named))
 
-    def _find_all(self, text: str, *, ours: bool = True) -> list[Span]:
+    def _find_all(self, text: str, *, ours: bool = True) -> list[SecretSpan]:
         """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
         spans = self._known.find_spans(text) + find_secrets.detect_secrets_by_pattern(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
@@ -200,19 +200,19 @@ class Redactor:
                 text, partial(self._find_plain, named=False)
             )  # joined lines make up names
         if ours and ("REDACTE" in text or "REDx" in text):
-            spans += [Span(*match.span()) for match in OURS.finditer(text)]
+            spans += [SecretSpan(*match.span()) for match in OURS.finditer(text)]
         return merge_spans(spans)
 
-    def _replace_in(self, text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
+    def _replace_in(self, text: str, spans: list[SecretSpan], put: Callable[[str, str], str]) -> str:
         return overwrite_secrets_in_base64(replace_spans(text, spans, put), self._find_all)
 
-    def find_places(self, text: str) -> list[Span]:
+    def find_places(self, text: str) -> list[SecretSpan]:
         """Return the ordered spans of secrets in a text; for those in base64 the first changed character."""
         spans = self._find_all(text, ours=False)
         plain = overwrite_secret_spans(text, spans)
         coded = overwrite_secrets_in_base64(plain, self._find_plain)
         changed = (at for at, (one, other) in enumerate(zip(plain, coded, strict=True)) if one != other)
-        return merge_spans([*spans, *(Span(at, at + 1) for at in islice(changed, 1))])
+        return merge_spans([*spans, *(SecretSpan(at, at + 1) for at in islice(changed, 1))])
 
     def request(self, request: Request, names: frozenset[str] = NO_NAMES, *, clean: bool = False) -> Request:
         """Return the request without secrets; `names`: lower-case query credentials; `clean`: the body has none."""
@@ -239,10 +239,10 @@ class Redactor:
             text, self._find_with_url_passwords(text, quoted=True), lambda _secret, _kind: PLACEHOLDER
         )
 
-    def _find_with_url_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
+    def _find_with_url_passwords(self, text: str, *, quoted: bool = False) -> list[SecretSpan]:
         """Return the spans of secrets in a path or a query; `quoted` as in `find_schemeless_url_passwords`."""
         found = secret_kinds.find_schemeless_url_passwords(text, quoted=quoted) if "@" in text else ()
-        return merge_spans([*self._find_all(text), *(Span(*span) for span in found)])
+        return merge_spans([*self._find_all(text), *(SecretSpan(*span) for span in found)])
 
     def redact_target(self, target: str) -> str:
         """Return path and query in a form that is safe to print or log."""
@@ -395,7 +395,7 @@ class Redactor:
             if lower in secret_kinds.DROPPED_HEADERS or lower.startswith(secret_kinds.DROPPED_PREFIXES):
                 continue
             named = value.strip() and secret_kinds.ANSWER_HEADER.search(lower)
-            spans = [Span(0, len(value), CREDENTIAL)] if named else self._find_in_header(value)
+            spans = [SecretSpan(0, len(value), CREDENTIAL)] if named else self._find_in_header(value)
             flagged = flagged or bool(spans)
             headers.append((name, overwrite_secret_spans(value, spans)))
         body = response.body
@@ -409,7 +409,7 @@ class Redactor:
         reason = overwrite_secret_spans(response.reason, spans)
         return replace(response, headers=tuple(headers), reason=reason), flagged or bool(spans)
 
-    def _find_in_header(self, value: str) -> list[Span]:
+    def _find_in_header(self, value: str) -> list[SecretSpan]:
         """Return the spans of secrets in an answer's header value; cached, because most answers have the same few."""
         plain = self._plain_fields
         if value in plain:
@@ -445,24 +445,24 @@ class Redactor:
         spans = self._find_all(view, ours=False)
         if find_secrets.has_secret_member(view):
             spans = merge_spans([*spans, *self._find_secret_members(view)])
-        spans = [Span(offset(start), offset(end), kind) for start, end, kind in spans]
+        spans = [SecretSpan(offset(start), offset(end), kind) for start, end, kind in spans]
         changed = overwrite_secrets_in_base64(overwrite_secret_spans(changed, spans, numbers), self._find_plain)
         if not dealt_out:
             return changed
         return overwrite_split_secrets(changed, find_split_secrets(changed, self._find_plain), numbers)
 
-    def _find_secret_members(self, text: str) -> Iterator[Span]:
+    def _find_secret_members(self, text: str) -> Iterator[SecretSpan]:
         for match in secret_kinds.MEMBER.finditer(text):
             name, value, said = match["name"], match["value"], not match["escape"]
             if secret_kinds.is_secret_member(name, value, said=said):
-                yield Span(*match.span("value"), self._find_member_kind(name, value, said=said))
+                yield SecretSpan(*match.span("value"), self._find_member_kind(name, value, said=said))
 
 
-def find_request_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
+def find_request_head_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
     """Yield the credentials in a request's header fields and query; `names` as in `Redactor.request`."""
     for name, value in headers:
         if secret_kinds.CREDENTIAL_HEADER.search(name.lower()):
-            yield from split_credential_header(name.lower(), value.strip())
+            yield from extract_header_secrets(name.lower(), value.strip())
     if "=" in target:
         for name, value in parse_qsl(target.partition("?")[2]):
             is_key = name.lower() in names or secret_kinds.is_api_key_parameter(name, value)
@@ -470,7 +470,7 @@ def find_request_credentials(headers: Headers, target: str, names: frozenset[str
                 yield value
 
 
-def split_credential_header(name: str, value: str) -> Iterator[str]:
+def extract_header_secrets(name: str, value: str) -> Iterator[str]:
     """Return the parts of a credential's header that may occur alone, without names and words."""
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
@@ -509,7 +509,7 @@ class SecretPlaceholders:
     @cached_property
     def _request_credentials(self) -> frozenset[str]:
         """Credentials sent with the request: in its body they are the caller's credential, whatever their form."""
-        return frozenset(find_request_credentials(self._request.headers, self._request.target, self._names))
+        return frozenset(find_request_head_credentials(self._request.headers, self._request.target, self._names))
 
     def _get_number(self, secret: str) -> int:
         return self._numbers.setdefault(secret, self._first + len(self._numbers))

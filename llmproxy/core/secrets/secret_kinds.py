@@ -19,11 +19,11 @@ from functools import cache, cached_property, lru_cache
 
 from llmproxy.core.secrets import entropy
 from llmproxy.core.secrets.entropy import (
-    is_not_code_or_path,
+    is_literal_value,
     is_random_value,
     is_real_password,
-    parse_word_list,
     parse_word_set,
+    split_at_whitespace,
 )
 from llmproxy.lazy_regex import late
 
@@ -272,7 +272,7 @@ KINDS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class SecretPattern:
     name: str
     needles: tuple[bytes, ...]
     regex: re.Pattern[str]
@@ -280,7 +280,7 @@ class Pattern:
     is_one: Callable[[re.Match[str]], bool] = lambda _: True
     """Checks a match: examples and words are no secrets."""
     near: str = ""
-    """For common needles: an expression (`RustPattern`) for more context, with ``?`` for other characters."""
+    """For common needles: an expression (`LazyRegex`) for more context, with ``?`` for other characters."""
     certain: bool = True
     """Whether the form is unmistakable; otherwise the placeholder has a fingerprint."""
 
@@ -345,8 +345,8 @@ _LONGEST_FORM = 20_000
 _COMMAND = 400  # characters of a command before an option that are searched
 _CONTEXT = 300
 """Characters around a member of a connection string, or of a JWK, that are searched for the other members."""
-_OAUTH = parse_word_list("access_token refresh_token id_token client_secret client_assertion")
-_QUERY = parse_word_list(
+_OAUTH = split_at_whitespace("access_token refresh_token id_token client_secret client_assertion")
+_QUERY = split_at_whitespace(
     "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential x-goog-security-token "
     "signature sig hmac api_key api-key apikey key token code auth_token subscription-key pwd pass passwd password jwt "
     "bearer credentials secret"
@@ -377,7 +377,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
     return entropy.is_real_password_in_variable(secret) or (
-        bordered and is_real_password(secret) and is_not_code_or_path(secret)
+        bordered and is_real_password(secret) and is_literal_value(secret)
     )
 
 
@@ -395,7 +395,7 @@ def _is_jwk_secret(match: re.Match[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CookieSecretPattern(Pattern):
+class CookieSecretPattern(SecretPattern):
     """Random values of a ``Cookie`` or ``Set-Cookie`` field in a text."""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
@@ -426,8 +426,8 @@ def _build_form_field(name: str) -> re.Pattern[str]:
     )
 
 
-PATTERNS: tuple[Pattern, ...] = (
-    Pattern(
+PATTERNS: tuple[SecretPattern, ...] = (
+    SecretPattern(
         "private key", (b"PRIVATE KEY",),
         late(
             r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -435,7 +435,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?)"
         ),
     ),
-    Pattern(
+    SecretPattern(
         "jwt", (b"eyJ",),
         late(
             r"(?P<secret>eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrtbf]eyJ)|(?<=\\u[0-9A-Fa-f]{4}eyJ)|(?<=%[0-9A-Fa-f]{2}eyJ)"
@@ -444,23 +444,23 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         _build_random_check(3.0),
     ),
-    Pattern(
+    SecretPattern(
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
         lambda match: entropy.is_probable_token(match["secret"]),
         rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}",
     ),
-    Pattern(
+    SecretPattern(
         "basic", (b"asic ",),
         late(r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"),
         _build_random_check(2.5),
     ),
-    Pattern(
+    SecretPattern(
         "url password", (b"://", b":\\/\\/"),
         late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
         _is_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@",
     ),
-    Pattern(
+    SecretPattern(
         "aws secret",
         (b"ecret_access", b"ecretAccess", b"ECRET_ACCESS", b"ession_token", b"essionToken", b"ESSION_TOKEN"),
         late(
@@ -470,7 +470,7 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         _build_random_check(3.0), certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "presigned",
         tuple(
             b"ignature= redential= ecurity-Token= sig= oken= ey= ode= ass= asswd= assword= wd= wt= earer= redentials= "
@@ -480,16 +480,16 @@ PATTERNS: tuple[Pattern, ...] = (
         lambda match: entropy.is_probable_token(match["secret"]),
         rf"[?&;6]{build_case_insensitive_regex('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
         late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth_token, certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "form field", (b"form-data;",), _build_form_field(r"(?P<name>[\w.\-]{2,40})"),
         lambda match: is_credential_parameter(match["name"], match["secret"]), certain=False,
     ),
-    Pattern("credential", (b"form-data;",), _build_form_field("(?i:client_(?:secret|assertion))")),
-    Pattern(
+    SecretPattern("credential", (b"form-data;",), _build_form_field("(?i:client_(?:secret|assertion))")),
+    SecretPattern(
         "barred", (b"$production$", b"$sandbox$", b"!AQ", b"django-insecure-"),
         late(
             r"(?<![\w|!$])(?P<secret>access_token\$(?:production|sandbox)\$[0-9a-z]{16}\$[0-9a-f]{32}"
@@ -497,7 +497,7 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         _build_random_check(3.0),
     ),
-    Pattern(
+    SecretPattern(
         "curl header", (b"--header", b"-H "),
         late(
             r"(?:-H|--header)[ =]{0,3}\\{0,15}[\"']?[A-Za-z\-]{0,40}(?i:authorization|key|token|secret)\s{0,2}:\s{0,3}"
@@ -506,40 +506,40 @@ PATTERNS: tuple[Pattern, ...] = (
         _build_random_check(2.5),
         rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{_SECRET_HEADER}{_SPACE}*:",
     ),
-    Pattern(
+    SecretPattern(
         "curl user", (b" -u", b" --user", b"\t-u"),
         late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
         lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _is_password(match),
         r"[ \t](?:-u|--user)[ =]*\\*[\"']?[^\s:\"'\\]+:[^\s\"'\\]{3}",
     ),
-    Pattern(
+    SecretPattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
         late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connection_password,
         rf"{build_case_insensitive_regex('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "dsn", (b"@tcp(", b"@unix("),
         late(r"(?P<user>[\w.\-]{1,100}):(?P<secret>[^\s@/:\"'\\]{3,200})@(?:tcp|unix)\("), _is_password,
         certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "netrc", (b"login ", b"login\t", b"login\\n"),
         late(
             r"login(?:\s|\\n){1,8}(?P<user>[^\s\\\"']{1,200})(?:\s|\\n){1,8}password(?:\s|\\n){1,8}"
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
         ),
         lambda match: (
-            _is_password(match) and is_not_code_or_path(match["secret"])
+            _is_password(match) and is_literal_value(match["secret"])
             and not entropy.is_made_of_words(match["secret"])
         ),
         certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "pgpass", (b":5432:",),
         late(r"[\w.*\-]{1,100}:5432:[\w.*\-]{1,100}:(?P<user>[\w.*\-]{1,100}):(?P<secret>[^\s:\"'\\]{4,200})"),
         _is_password, certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "docker login", (b"auth",),
         late(
             r'auth(?:(?<="auth)|(?<=_auth))\\*"?\s{0,4}[:=]\s{0,4}\\*"?'
@@ -547,12 +547,12 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         _is_base64_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{6}}", certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "otpauth", (b"otpauth",),
         late(r"otpauth(?:%3[aA]|:)[^\s\"'<>\\]{0,300}?secret(?:=|%3[dD])(?P<secret>[A-Za-z2-7]{8,200})"),
         lambda match: not entropy.is_example_credential(match["secret"]), certain=False,
     ),
-    Pattern(
+    SecretPattern(
         "jwk", (b'"d', b'"p', b'"q', b'"k'),
         late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk_secret,
         rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{6}}', certain=False,
@@ -566,7 +566,7 @@ PATTERNS: tuple[Pattern, ...] = (
 )  # fmt: skip
 
 
-SERVICES = parse_word_list(
+SERVICES = split_at_whitespace(
     "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
     "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray bitbucket "
     "bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly cerebras checkly "
@@ -596,7 +596,7 @@ NEAR_LABEL = (
     rf"{build_case_insensitive_regex(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
     r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}"
 )
-"""Context of a secret that follows a service's name, ``datadog_api_key = "..."``; used like `Pattern.near`."""
+"""Context of a secret that follows a service's name, ``datadog_api_key = "..."``; used like `SecretPattern.near`."""
 LABELLED = late(
     rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})"
     rf"(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
@@ -691,7 +691,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     recipe = bare_name == "cookie" and "=" not in bare  # a header field has name=value
     if recipe or " " in bare or len(bare) < SHORTEST:
         return False
-    plausible = is_not_code_or_path(bare) and not entropy.is_example_credential(bare)
+    plausible = is_literal_value(bare) and not entropy.is_example_credential(bare)
     if said and bare_name in _OAUTH_MEMBERS:
         return plausible and is_real_password(bare) and bare.isascii() and not _ITSELF.search(bare)
     if bare_name in CARRIED:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.advice import ProxyStartCommand, quote_word
+from llmproxy.advice import ProxyStartCommandLine, quote_word
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import CachedKeyEntry
@@ -21,7 +21,7 @@ from llmproxy.core.live_or_recorded import LiveChannelSettings
 from llmproxy.core.providers.provider_table import Family, get_call_channel
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
-from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, InterceptorCallValues
+from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, InterceptorPrivateCallData
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.body_decoding import BodyDecoder
@@ -53,7 +53,7 @@ from llmproxy.protocol import (
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class EngineConfig:
     mode: Mode = Mode.REPLAY
     cassette: str = DEFAULT_SESSION
     speed: float = 0.0
@@ -66,7 +66,7 @@ class Config:
     """Folder with one YAML file per cassette, synchronized with the store."""
     shown: str = ""
     """The store's path as a user of this folder would type it."""
-    again: ProxyStartCommand = field(default_factory=ProxyStartCommand)
+    again: ProxyStartCommandLine = field(default_factory=ProxyStartCommandLine)
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
     """Providers whose upstream the user named: intercepted requests to their public host go there too. (An upstream
@@ -111,7 +111,7 @@ class Config:
 
 
 class RoutedRequestHead(NamedTuple):
-    """Session and route of a request by its head; valid for equal heads while `RequestHeadRouter.is_still_valid`."""
+    """Session and route of a request by its head; valid for equal heads while `RequestRouteResolver.is_still_valid`."""
 
     party: str
     name: str
@@ -179,7 +179,7 @@ class EffectiveRequest:
 
 
 @dataclass(slots=True)
-class AnswerDeliveryOptions:
+class ClientAnswerAdjustments:
     """Differences between the client's answer and the recorded or the provider's one."""
 
     grants: Headers = ()
@@ -220,7 +220,7 @@ class TelemetryRefused(LLMProxyError):
     status = 204
 
 
-class Recording:
+class ResponseRecorder:
     """One response while it arrives; call `on_head`, then `on_data` for each piece, then `build_response`."""
 
     def __init__(self) -> None:
@@ -352,10 +352,10 @@ class Exchange:
     """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
     note: str = ""
-    answer: AnswerDeliveryOptions = field(default_factory=AnswerDeliveryOptions)
+    answer: ClientAnswerAdjustments = field(default_factory=ClientAnswerAdjustments)
     kept: CallRecordingReference = field(default_factory=CallRecordingReference)
-    state: InterceptorCallValues = field(default_factory=InterceptorCallValues)
-    recording: Recording = field(default_factory=Recording)
+    state: InterceptorPrivateCallData = field(default_factory=InterceptorPrivateCallData)
+    recording: ResponseRecorder = field(default_factory=ResponseRecorder)
 
     @property
     def route(self) -> Route:

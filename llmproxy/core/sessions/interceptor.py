@@ -74,7 +74,7 @@ ClientEnds = tuple[object, object] | None
 
 
 @dataclass(slots=True)
-class InterceptorCallValues:
+class InterceptorPrivateCallData:
     """An interceptor's values for a call, by type; only that interceptor reads them."""
 
     _values: dict[type, object] = field(default_factory=dict)
@@ -86,8 +86,8 @@ class InterceptorCallValues:
     def put(self, value: object) -> None:
         self._values[type(value)] = value
 
-    def copy(self) -> InterceptorCallValues:
-        return InterceptorCallValues(dict(self._values))
+    def copy(self) -> InterceptorPrivateCallData:
+        return InterceptorPrivateCallData(dict(self._values))
 
     def drop(self, kind: type) -> None:
         self._values.pop(kind, None)
@@ -133,7 +133,7 @@ class Interceptor[C]:
         return None
 
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
-        """Return other recordings; or end it: set `call.decision` (`request_stages.count_arrival` counts it)."""
+        """Return other recordings; or end it: set `call.decision` (`request_stages.assign_call_occurrence`)."""
         return found
 
     def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:

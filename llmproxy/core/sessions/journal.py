@@ -26,12 +26,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.changes.change import CarriedOrRefusedCall
+from llmproxy.core.changes.change import CarriedAnswerAttempt
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.protocol import Decision
 from llmproxy.server_store_copies import ensure_copy_folder
-from llmproxy.sqlite_file import DatabaseFileState, open_connection, read_database_file_state, write_transaction
+from llmproxy.sqlite_file import DatabaseFileState, classify_database_file, open_sqlite_connection, write_transaction
 
 if TYPE_CHECKING:
     from llmproxy.core.sessions.session import Session
@@ -236,7 +236,7 @@ def open_journal_database(path: Path) -> sqlite3.Connection:
     """Create or check the tables of the state database, drop old rows. Raises sqlite3.Error, OSError."""
     ensure_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
-    conn = open_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
+    conn = open_sqlite_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:
         conn.execute("PRAGMA synchronous=OFF")  # a journal may be lost
         with write_transaction(conn):
@@ -274,9 +274,9 @@ def _check_database_empty(conn: sqlite3.Connection, version: int) -> None:
 def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Return the rows of a query, without creating or changing the journal; empty if it is absent or unreadable."""
     try:
-        if read_database_file_state(path) is not DatabaseFileState.ROLLBACK:
+        if classify_database_file(path) is not DatabaseFileState.ROLLBACK:
             return []
-        with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
+        with closing(open_sqlite_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
     except (OSError, sqlite3.Error):
         log.debug("journal.read.failed", exc_info=True)
@@ -375,7 +375,7 @@ class ChangeTrialResult(NamedTuple):
     passed: bool | None
     """Whether the run in it passed; None if unknown."""
     calls: int
-    seen: tuple[CarriedOrRefusedCall, ...]
+    seen: tuple[CarriedAnswerAttempt, ...]
     """Calls that were no hits of their own, in their order."""
     served: frozenset[int] | None = None
     """Recordings that were played; None if the run did not end by itself."""
@@ -446,7 +446,7 @@ def read_trial_session_results(store: Path, since: float = 0.0) -> list[ChangeTr
             at,
             None if passed is None else bool(passed),
             calls,
-            tuple(map(CarriedOrRefusedCall.from_json, json.loads(seen))),
+            tuple(map(CarriedAnswerAttempt.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
         for name, sample, at, passed, calls, seen, served in query_journal(get_journal_path(store), _SINCE, (since,))

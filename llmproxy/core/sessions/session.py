@@ -36,7 +36,7 @@ NOT_KEPT = (
 )
 
 
-class CallsNotKept(RefusedError):
+class CallsDiscarded(RefusedError):
     code = "llmproxy_calls_gone"
     status = 410
 
@@ -62,11 +62,11 @@ class CallHistory:
             self._texts[call.seq] = text
 
     def list_calls_after(self, number: int) -> list[Call]:
-        """Return ended calls that arrived after the `number`-th, in order. Raises CallsNotKept if some are not kept."""
+        """Return ended calls that arrived after the `number`-th, in order. Raises CallsDiscarded if some are gone."""
         dropped = self._count - len(self._ended)
         if dropped > number:
             msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
-            raise CallsNotKept(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
+            raise CallsDiscarded(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
     def get_call_note(self, call: Call) -> str:
@@ -95,7 +95,7 @@ def split_sample_name(name: str) -> tuple[str, int]:
     return name, 1
 
 
-def parse_party(value: str | None) -> str:
+def parse_party_header(value: str | None) -> str:
     """Return the party named in a header, by default the agent. Any other value is refused, never guessed."""
     if value is None:
         return AGENT

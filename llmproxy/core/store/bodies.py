@@ -34,7 +34,7 @@ def deflate_if_worthwhile(content: bytes, level: int) -> bytes | None:
     return out.getvalue() if out.tell() < most else None
 
 
-def read_data_column(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
+def read_stored_body_data(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
     """Return the data column of a row of `bodies`. Raises sqlite3.Error, zlib.error."""
     out = io.BytesIO()
     inflater = zlib.decompressobj() if deflated else None
@@ -98,7 +98,7 @@ def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
     return (False, data) if packed is None else (True, packed)
 
 
-def encode_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> DeltaEncodedBody:
+def compress_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> DeltaEncodedBody:
     """Return the smallest of the forms worth trying, given possible bases."""
     best: tuple[int, int, DeltaBase] | None = None
     for base in bases:
@@ -135,7 +135,7 @@ class Blob(NamedTuple):
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):
-                return read_data_column(conn, self.row, deflated=deflated)
+                return read_stored_body_data(conn, self.row, deflated=deflated)
             if not isinstance(self.data, bytes):
                 raise _damage_error(self.row, f"its data is {type(self.data).__name__}, not bytes")
             return zlib.decompress(self.data) if deflated else self.data
@@ -151,7 +151,7 @@ def decode_body_stored_whole(conn: sqlite3.Connection, sha256: bytes, stored: Bl
     return content
 
 
-class RowCache[T]:
+class ByteLimitedCache[T]:
     def __init__(self, limit: int) -> None:
         """Hold at most `limit` bytes."""
         self._limit = limit
@@ -177,7 +177,7 @@ class RowCache[T]:
             self._bytes -= self._kept.popitem(last=False)[1][1]
 
 
-def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | None = None) -> bytes:
+def read_body(conn: sqlite3.Connection, body_id: int, known: ByteLimitedCache[bytes] | None = None) -> bytes:
     """Return the content of a body. Raises CassetteCorrupt naming the damaged or missing row."""
     chain: list[tuple[int, int, int, Blob]] = []
     at, digest = body_id, b""
@@ -248,7 +248,7 @@ class DeltaBodyWriter:
         if len(content) > _LITTLE_WORK and conn.execute(_SAME, (digest,)).fetchone():
             return BodyToStore(content, digest, None)
         bases = self._find_bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
-        return BodyToStore(content, digest, encode_body(content, bases))
+        return BodyToStore(content, digest, compress_body(content, bases))
 
     def store_body(self, conn: sqlite3.Connection, prepared: BodyToStore) -> tuple[int, int]:
         """Store inside the caller's transaction and return (row, depth); existing content is shared."""
@@ -263,7 +263,7 @@ class DeltaBodyWriter:
         if row is not None:
             return int(row[0]), int(row[1])
         # another process pruned the row to share; we hold the write lock, so nothing else changes
-        return _insert_body(conn, prepared, encode_body(prepared.content)) or 0, 0
+        return _insert_body(conn, prepared, compress_body(prepared.content)) or 0, 0
 
     def remember_base(self, group: Group, stored: tuple[int, int], content: bytes) -> None:
         """Cache a committed body, as (row, depth), as a base for the next ones of its group."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from llmproxy.core.keys.ignored_differences import (
     KeyDifference,
-    explain_request_differences,
+    explain_ignored_differences,
     list_fields_ignored_in_key,
 )
 from llmproxy.core.keys.user_rules import Rules
@@ -23,7 +23,7 @@ from llmproxy.protocol import Channel
 
 
 @dataclass(frozen=True, slots=True)
-class SameKeyPair:
+class KeyCollision:
     recording: int
     other: int | None  # id of the other recording; None for a request from the journal
     operation: str
@@ -34,7 +34,7 @@ class SameKeyPair:
         return tuple(each for each in self.differences if not each.why)
 
 
-def find_same_key_recordings(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
+def find_key_collisions(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[KeyCollision]:
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.list_summaries():
         derive_keys_under_current_rules(store, row.cassette, row.sample, rules, upstreams)
@@ -47,8 +47,8 @@ def find_same_key_recordings(store: Store, rules: Rules, upstreams: Mapping[str,
                 routes = derive_route_of_recording(old, upstreams), derive_route_of_recording(new, upstreams)
             except (CassetteError, RefusedError):
                 continue  # `verify` reports the damage
-            if differences := tuple(explain_request_differences(old.request, new.request, routes, rules)):
-                yield SameKeyPair(first, other, old.operation, differences)
+            if differences := tuple(explain_ignored_differences(old.request, new.request, routes, rules)):
+                yield KeyCollision(first, other, old.operation, differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def list_ignored_fields_by_service(
 
 def diff_journal_requests_with_recordings(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
-) -> Iterator[SameKeyPair]:
+) -> Iterator[KeyCollision]:
     """Yield differences of journal requests from recordings; `asked`: interaction, request, whether it has its body."""
     for id_, said, same_body in asked:
         try:
@@ -101,8 +101,8 @@ def diff_journal_requests_with_recordings(
             )
         except (CassetteError, RefusedError):
             continue  # pruned since, or damaged
-        yield SameKeyPair(
-            id_, None, old.operation, tuple(explain_request_differences(old.request, request, routes, rules))
+        yield KeyCollision(
+            id_, None, old.operation, tuple(explain_ignored_differences(old.request, request, routes, rules))
         )
 
 

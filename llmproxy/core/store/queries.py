@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, deserialize_run_variables, parse_volatile_field
-from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_lookup_key
+from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_removed_call_key
 from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
@@ -38,7 +38,7 @@ from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
 
-def count_recordings_live_at_time(store: Store, cassette: str, sample: int, since: float) -> int:
+def count_recordings_valid_at_time(store: Store, cassette: str, sample: int, since: float) -> int:
     """Count the good recordings that were live at a time, in Unix seconds."""
     sql = f"""SELECT count(*) FROM interactions AS i WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?) AND {GOOD.format("i")}"""
@@ -71,7 +71,7 @@ def count_unused(
     found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
     gone = list_key_digests_allowed_unused(store, cassette) if left else ()
-    return sum(digest_lookup_key(key) not in gone for key in left)
+    return sum(digest_removed_call_key(key) not in gone for key in left)
 
 
 _CANDIDATES = """
@@ -124,7 +124,7 @@ _CHANGE, _AGE = "change", "max_age"
 """Members that mark an accepted change and a maximum age; rows without them are volatile fields."""
 
 
-def read_cassette_notes(store: StoreReader, cassette: str) -> tuple[Note, ...]:
+def read_replay_rules(store: StoreReader, cassette: str) -> tuple[Note, ...]:
     """Return the notes of a cassette, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
@@ -152,36 +152,34 @@ def write_cassette_notes(store: Store, cassette: str, notes: Iterable[Note]) -> 
 
 def read_volatile_fields(store: StoreReader, cassette: str) -> tuple[VolatileField, ...]:
     """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
-    return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, VolatileField))
+    return tuple(note for note in read_replay_rules(store, cassette) if isinstance(note, VolatileField))
 
 
-def write_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
-    others = [note for note in read_cassette_notes(store, cassette) if not isinstance(note, VolatileField)]
+def save_cassette_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
+    others = [note for note in read_replay_rules(store, cassette) if not isinstance(note, VolatileField)]
     write_cassette_notes(store, cassette, [*fields, *others])
 
 
 def read_accepted_changes(store: StoreReader, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
-    return tuple(note for note in read_cassette_notes(store, cassette) if isinstance(note, AcceptedChange))
+    return tuple(note for note in read_replay_rules(store, cassette) if isinstance(note, AcceptedChange))
 
 
 def list_key_digests_allowed_unused(store: StoreReader, cassette: str) -> frozenset[str]:
-    """Return `accepted_changes.digest_lookup_key` of the recordings that may stay unused by an accepted change."""
+    """Return `accepted_changes.digest_removed_call_key` of recordings that an accepted change lets stay unused."""
     found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
 
 def store_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
-    others = [note for note in read_cassette_notes(store, cassette) if not isinstance(note, AcceptedChange)]
+    others = [note for note in read_replay_rules(store, cassette) if not isinstance(note, AcceptedChange)]
     write_cassette_notes(store, cassette, [*others, *changes])
 
 
 def choose_recording_max_age(store: StoreReader, cassette: str, given: float | None) -> float | None:
     """Return the seconds above which a recording is stale, by file or `given`; or None. Raises CassetteCorrupt."""
     own = [
-        parse_age_seconds(note.age)
-        for note in read_cassette_notes(store, cassette)
-        if isinstance(note, RecordingMaxAge)
+        parse_age_seconds(note.age) for note in read_replay_rules(store, cassette) if isinstance(note, RecordingMaxAge)
     ]
     return min(filter(None, [*own, given]), default=None)
 
@@ -240,7 +238,7 @@ def derive_route_of_recording(interaction: Interaction | RequestWithUpstream, up
     return route(f"/{quote(name, safe='.-_:')}{request.target}", request.headers, upstreams)
 
 
-def canonical_of(
+def canonicalize_stored(
     store: Store, asked: Interaction | RequestWithUpstream, rules: Rules, upstreams: Mapping[str, str]
 ) -> Canonical:
     """Return the canonical request of a recording, or of its stored request, under `rules`. Raises RefusedError."""
@@ -276,7 +274,7 @@ def derive_keys_under_current_rules(
                     key, digest = each.key, each.rules
                     if digest not in ("", rules.rules_digest):
                         with suppress(RefusedError):
-                            key = build_key(canonical_of(store, store.read_request(each.id), rules, upstreams))
+                            key = build_key(canonicalize_stored(store, store.read_request(each.id), rules, upstreams))
                             digest = rules.rules_digest
                     derived.add(each, key, digest)
             except BaseException:
@@ -298,7 +296,7 @@ def iter_recordings_with_new_keys(
         except CassetteError:
             continue
         try:
-            new = build_key(canonical_of(store, each, rules, upstreams))
+            new = build_key(canonicalize_stored(store, each, rules, upstreams))
         except RefusedError:
             new = each.key  # no route today: the new key is unknown
         other_rules = each.rules not in ("", rules.rules_digest)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import format_command
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.bodies import Blob, RowCache, decode_body_stored_whole, read_body
+from llmproxy.core.store.bodies import Blob, ByteLimitedCache, decode_body_stored_whole, read_body
 from llmproxy.core.store.file import connect
 from llmproxy.core.store.file.connect import Signature, StoreReadConnection, is_stat_signature_reliable
 from llmproxy.core.store.file.statements import is_lease_live
@@ -137,7 +137,7 @@ def was_abandoned_twice(recording: KeyedRecording, turn: int) -> bool:
 
 def find_answers_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
-    good = len(slots) - len(find_unrecovered_failures(slots))
+    good = len(slots) - len(list_failures_since_success(slots))
     behind = ((turn, each) for turn, each in enumerate(slots, 1) if turn > good and each.was_left)
     return [each for turn, each in behind if not was_abandoned_twice(each, turn)]
 
@@ -147,7 +147,7 @@ def is_complete_replayable_response(made: Response | KeyedRecording) -> bool:
     return made.ending is Ending.COMPLETE and is_replayable_status(made.status)
 
 
-def find_unrecovered_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def list_failures_since_success(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return failures after a key's last good answer: a retry overcame those before it."""
     return slots[max((at for at, each in enumerate(slots) if each.is_good_answer), default=-1) + 1 :]
 
@@ -214,7 +214,7 @@ class CassetteInfo:
     holder: str | None  # who records it now
 
 
-class LastFileSync(NamedTuple):
+class CassetteFileSyncState(NamedTuple):
     sha256: bytes
     last_id: int  # interactions of the cassette with larger ids are in no file yet
 
@@ -236,8 +236,8 @@ class StoreReader:
         self._reader = reader
         self._now = now
         self._watch = watch
-        self._answers = RowCache[Response](REMEMBERED_BYTES)
-        self._contents = RowCache[bytes](REMEMBERED_CONTENT)
+        self._answers = ByteLimitedCache[Response](REMEMBERED_BYTES)
+        self._contents = ByteLimitedCache[bytes](REMEMBERED_CONTENT)
         self._price: tuple[int, Row] = (0, ())
         """Id and price (see `read_recording_price`) of the last answer read: it is needed next."""
         self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
@@ -454,7 +454,7 @@ class StoreReader:
             request = Request(
                 decode_sql_text(method),
                 decode_sql_text(target),
-                row_conversion.parse_headers(headers),
+                row_conversion.decode_header_json(headers),
                 self.read_body(body),
             )
             return RequestWithUpstream(
@@ -515,9 +515,9 @@ class StoreReader:
             self.query("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
         )
 
-    def read_synced_file(self, cassette: str) -> LastFileSync | None:
+    def read_synced_file(self, cassette: str) -> CassetteFileSyncState | None:
         row = self._first("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
-        return None if row is None else LastFileSync(*row)
+        return None if row is None else CassetteFileSyncState(*row)
 
     def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
         """Return every cassette and sample with recordings; those of one name, or the `latest` recorded."""

@@ -141,7 +141,7 @@ def _dump_headers(headers: Headers) -> str:
     return json.dumps(headers, separators=(",", ":"))
 
 
-def parse_headers(text: str) -> Headers:
+def decode_header_json(text: str) -> Headers:
     return tuple((name, value) for name, value in json.loads(text))
 
 
@@ -219,7 +219,7 @@ def build_response_from_row(row: Row, body: bytes) -> Response:
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
     chunks = ChunkedBody(body, json.loads(borders))
     return Response(
-        status=status, reason=decode_sql_text(reason), headers=parse_headers(headers), chunks=chunks,
+        status=status, reason=decode_sql_text(reason), headers=decode_header_json(headers), chunks=chunks,
         ending=Ending(ending), head_offset=head_us, chunked=bool(chunked),
     )  # fmt: skip
 
@@ -230,7 +230,8 @@ def build_interaction_from_row(
     return Interaction(
         provider=decode_sql_text(row["provider"]), operation=decode_sql_text(row["operation"]), key=Key(row["key"]),
         request=Request(
-            decode_sql_text(row["method"]), decode_sql_text(row["target"]), parse_headers(row["request_headers"]), body
+            decode_sql_text(row["method"]), decode_sql_text(row["target"]),
+            decode_header_json(row["request_headers"]), body,
         ),
         response=response, started_at=row["started_at"], cassette=decode_sql_text(row["cassette"]),
         sample=row["sample"], party=decode_sql_text(row["party"]), occurrence=row["occurrence"], id=row["id"],
@@ -264,7 +265,7 @@ def _parse_answer_date(started_at: float, headers: str) -> float:
 
 @lru_cache(256)
 def _read_client_from_headers(headers: str) -> str:
-    return str(parse_user_agent_client(parse_headers(headers)) or "")
+    return str(parse_user_agent_client(decode_header_json(headers)) or "")
 
 
 def build_summary_from_row(row: Row) -> StoredCallSummary:

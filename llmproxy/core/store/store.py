@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from llmproxy.core.store import reader
 from llmproxy.core.store.bodies import Group
-from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Place, RequestKeyChange, StoreReader
+from llmproxy.core.store.reader import CassetteFileSyncState, KeyedRecording, Place, RequestKeyChange, StoreReader
 from llmproxy.core.store.row_conversion import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
@@ -104,7 +104,7 @@ class Store(StoreReader, ABC):
         """Replace the volatile fields of a cassette by these (JSON)."""
 
     @abstractmethod
-    def record_synced_file(self, cassette: str, seen: LastFileSync) -> None:
+    def record_synced_file(self, cassette: str, seen: CassetteFileSyncState) -> None:
         """Record that the store is synchronized with a cassette's file."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ def _find_replaced(given: InteractionToStore, live: Sequence[KeyedRecording], be
     if given.supersede and made.is_good_answer:
         old = live
     elif every:
-        old = reader.find_unrecovered_failures(live)
+        old = reader.list_failures_since_success(live)
     else:
         old = reader.find_answers_abandoned_once(live) if made.was_left else ()
     ids = [each.id for each in old if each.id not in given.healing and (before is None or each.id < before)]

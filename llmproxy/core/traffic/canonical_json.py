@@ -61,7 +61,7 @@ _encoder = json.JSONEncoder(
 )
 
 
-def parse(text: bytes | str) -> object:
+def parse_lossless_json(text: bytes | str) -> object:
     """Parse JSON into a tree that represents its value. Raises LossyJson: invalid, or not canonical without loss."""
     try:
         if isinstance(text, bytes):
@@ -126,7 +126,7 @@ def parse_json_container(text: str) -> object | None:
     if text[:1] not in ("{", "[") and text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        tree = parse(text)
+        tree = parse_lossless_json(text)
     except LossyJson:
         return None
     return tree if isinstance(tree, (dict, list)) else None
@@ -184,12 +184,12 @@ def pair_text_and_json_parts(recorded: str, present: str) -> Iterator[tuple[obje
         yield from zip(mine, theirs, strict=True)
 
 
-def equals_json(one: object, other: object) -> bool:
+def is_equal_json(one: object, other: object) -> bool:
     """Compare as JSON: 1 equals 1.0, true is no number."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equals_json(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(is_equal_json(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equals_json, one, other))
+        return len(one) == len(other) and all(map(is_equal_json, one, other))
     return bool(one == other)

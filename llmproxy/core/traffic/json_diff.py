@@ -50,7 +50,7 @@ _PATTERNS = tuple((kind, late(pattern, re.IGNORECASE)) for kind, pattern in _KIN
 _NUMBER = late(r"\d+")
 
 
-def detect_volatile_difference(old: object, new: object) -> str | None:
+def get_volatile_difference_kind(old: object, new: object) -> str | None:
     """Return the kind of a volatile difference (``date/time``, ``uuid``, ...), or None for a real change.
 
     A number is volatile only as a Unix timestamp, a text only if its first differing position is inside a value of one
@@ -133,7 +133,7 @@ class Difference:
     """Old value as JSON, shortened, one printable line; empty if there was none."""
     new: str
     looks: str | None = None
-    """Result of :func:`detect_volatile_difference`."""
+    """Result of :func:`get_volatile_difference_kind`."""
     where: str = ""
     """Position in words, if a dialect has words for it: ``system prompt, line 12``."""
     only_numbers: bool = False
@@ -229,7 +229,7 @@ def classify_volatile_difference(path: str, old: object, new: object) -> str | N
     """Return the kind of a volatile difference; None at a chosen value."""
     if isinstance(old, str) and isinstance(new, str) and path.endswith(_CHOSEN):
         return None
-    return detect_volatile_difference(old, new)
+    return get_volatile_difference_kind(old, new)
 
 
 def _are_equal(old: object, new: object) -> bool:

@@ -43,7 +43,7 @@ def _format_http_date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-class ClientHttp(NamedTuple):
+class ClientTraits(NamedTuple):
     method: str = "POST"
     http10: bool = False
     keep_alive: bool = True
@@ -60,8 +60,8 @@ class SendingPlan(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-def plan_response(
-    response: Response, client: ClientHttp, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
+def schedule_response(
+    response: Response, client: ClientTraits, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
     said: str = "hit", timed: bool = False,
 ) -> SendingPlan:  # fmt: skip
     """Plan a recorded response for `client`.
@@ -104,7 +104,7 @@ class StreamedResponseHead(NamedTuple):
     close: bool
 
 
-def plan_stream_head(response: Response, client: ClientHttp, *, now: float, extra: Headers) -> StreamedResponseHead:
+def plan_stream_head(response: Response, client: ClientTraits, *, now: float, extra: Headers) -> StreamedResponseHead:
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
@@ -136,7 +136,7 @@ class PlannedAnswerCache:
     """Latest answers planned at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
-        self._laid: dict[tuple[int, ClientHttp, Headers], PlannedAnswerBytes] = {}
+        self._laid: dict[tuple[int, ClientTraits, Headers], PlannedAnswerBytes] = {}
         self._bytes = 0
 
     def clear(self) -> None:
@@ -145,12 +145,12 @@ class PlannedAnswerCache:
         self._bytes = 0
 
     def get(
-        self, interaction: int, client: ClientHttp, *, now: float, extra: Headers, read: Callable[[int], Response]
+        self, interaction: int, client: ClientTraits, *, now: float, extra: Headers, read: Callable[[int], Response]
     ) -> PlannedAnswerBytes:
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
-            (((_, data),), close, *_) = plan_response(read(interaction), client, speed=0, now=second, extra=extra)
+            (((_, data),), close, *_) = schedule_response(read(interaction), client, speed=0, now=second, extra=extra)
             laid = PlannedAnswerBytes(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:
                 return laid
@@ -196,7 +196,7 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
 
 
 def _build_head(
-    response: Response, client: ClientHttp, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
+    response: Response, client: ClientTraits, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
     length: int | None, close: bool,
 ) -> bytes:  # fmt: skip
     gone = NOT_REPLAYED.union(name for name, _ in extra)  # these replace recorded fields of the same name

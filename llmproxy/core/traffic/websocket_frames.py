@@ -61,7 +61,7 @@ def encode_frame_as_json_line(frame: Frame) -> bytes:
     return json.dumps(line, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
 
-def encode_frames(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
+def encode_frames_for_storage(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
     return tuple(Chunk(frame.at, encode_frame_as_json_line(frame)) for frame in frames)
 
 
@@ -99,7 +99,7 @@ def _parse_frame_line(line: dict[str, Any]) -> Frame:
     return Frame(at, client, text.encode() if line.get("binary") else text)
 
 
-def extract_websocket_json_by_side(body: bytes, side: str) -> Iterator[object]:
+def list_json_of_websocket_side(body: bytes, side: str) -> Iterator[object]:
     """Yield the JSON values that one side sent; other or damaged lines are skipped. Never raises."""
     for line in body.split(b"\n"):
         try:
@@ -113,7 +113,7 @@ def extract_websocket_json_by_side(body: bytes, side: str) -> Iterator[object]:
 def extract_websocket_requests(body: bytes) -> list[bytes]:
     """Return the client's events, each as the body of an equivalent HTTP request. Never raises."""
     asked = []
-    for event in extract_websocket_json_by_side(body, "client"):
+    for event in list_json_of_websocket_side(body, "client"):
         if isinstance(event, dict):
             turns = event["clientContent"].get("turns") if isinstance(event.get("clientContent"), dict) else None
             same = {"input": [event["item"]]} if "item" in event else {"contents": turns} if turns else event

@@ -21,7 +21,7 @@ from llmproxy.core.traffic.json_diff import clip
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.request_handling import AnsweringLayer, ClientConnectionState, Commands, LayerState
+from llmproxy.mitm.http1.request_handling import ClientAnswerSenderProtocol, ClientConnectionState, Commands, LayerState
 from llmproxy.protocol import Decision
 
 LONGEST_MARK = 64
@@ -29,14 +29,14 @@ LONGEST_MARK = 64
 _TAGS = re.compile(rb"<[^>]*>")
 
 
-class HeadRejectedByMitmproxy(RefusedError):
+class MitmproxyRejectedHeadError(RefusedError):
     """mitmproxy rejects a head that we accept; nothing was sent."""
 
     code = "llmproxy_not_passed_on"
 
 
 class RequestForwarder:
-    def __init__(self, here: ClientConnectionState, layer: AnsweringLayer) -> None:
+    def __init__(self, here: ClientConnectionState, layer: ClientAnswerSenderProtocol) -> None:
         self._here, self._layer = here, layer
         self._forwarder: layers.HttpLayer | None = None
         self._held: deque[commands.ConnectionCommand] = deque()
@@ -90,7 +90,7 @@ class RequestForwarder:
             elif not self._overflow:
                 self._overflow = True
                 if self._kept:
-                    raise HeadRejectedByMitmproxy(
+                    raise MitmproxyRejectedHeadError(
                         f"llmproxy: a body over {most} bytes seems to hold a placeholder of a recording."
                     )
                 exchange.decision = Decision.PASS
@@ -170,7 +170,7 @@ class RequestForwarder:
         if exchange.error is None and isinstance(command, commands.SendData) and not exchange.recording.has_head:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
             said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
-            failed = HeadRejectedByMitmproxy(
+            failed = MitmproxyRejectedHeadError(
                 f"llmproxy: this request cannot be passed on: {clip(' '.join(said.split()), 200)}"
             )
             failed.status = 400 if command.data.startswith(b"HTTP/1.1 4") else 502

@@ -29,7 +29,7 @@ from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, HeadForOriginCheck, is_browser_document_request
-from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan, StreamedResponseHead
+from llmproxy.core.traffic.response_plan import ClientTraits, SendingPlan, StreamedResponseHead
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
 from llmproxy.mitm.interception import authorize_destination, read_proxy_credentials
@@ -46,7 +46,7 @@ _PORT = re.compile(r":[^:\]]*$")
 class IncomingRequest:
     proxy: ProxyContext
     head: Head | None = None
-    client: ClientHttp = field(default_factory=ClientHttp)
+    client: ClientTraits = field(default_factory=ClientTraits)
     exchange: Exchange | None = None
     raw: bytearray = field(default_factory=bytearray)
     """Received bytes of its body if it is chunked, else empty."""
@@ -64,7 +64,7 @@ class IncomingRequest:
     def set_exchange_or_refusal(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. May be called again."""
         self.head = head
-        self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
+        self.client = ClientTraits(head.method, http10=head.http10, keep_alive=head.keep_alive)
         proxy = self.proxy
         try:
             target, named = split_absolute_target(head)
@@ -264,7 +264,7 @@ class ClientConnectionState:
             yield self.limit
 
 
-class AnsweringLayer(Protocol):
+class ClientAnswerSenderProtocol(Protocol):
     def refuse(self, error: LLMProxyError, *, close: bool) -> Commands: ...
 
     def send_made_answer(self) -> Commands: ...

@@ -25,16 +25,16 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.run_session import RunSession, bind_source_to_session
+from llmproxy.scenario.run_session import RunSession, bind_session_name_to_session
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import (
     extract_html_title,
     format_value,
-    get_value_at_path,
     join_user_texts,
     keep_text_end,
     parse_value_path,
     read_agent_answer,
+    require_value_at_path,
     to_text,
 )
 
@@ -60,7 +60,7 @@ _NAME = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTemplate:
+class AgentRequestTemplate:
     """A request to an agent: JSON (or a header) in which ``$name`` stands for a value.
 
     A text that is only a name becomes the value itself, also a list or an object; inside a longer text the value is
@@ -71,7 +71,7 @@ class RequestTemplate:
     names: frozenset[str]
 
     @classmethod
-    def from_tree(cls, tree: Any, what: str) -> RequestTemplate:
+    def from_tree(cls, tree: Any, what: str) -> AgentRequestTemplate:
         """Parse a template; `what` names its key for errors. Raises SuiteError for an unknown name."""
         found = frozenset(_iter_names(tree))
         for name in sorted(found):
@@ -212,7 +212,7 @@ class HttpAdapter(AgentAdapter):
         """Check the arguments; `timeout` in seconds, for a whole answer."""
         self.url = check_agent_url(url)
         self.timeout = timeout
-        self.headers = RequestTemplate.from_tree(dict(headers or {}), "headers")
+        self.headers = AgentRequestTemplate.from_tree(dict(headers or {}), "headers")
         self.more_headers: dict[str, str] = {}
         self._client: httpx.AsyncClient | None = None
         self._reached: set[str] = set()
@@ -322,7 +322,7 @@ class HttpAgent(HttpAdapter):
         timeout: float = 120.0,
         processing: str | None = None,
     ) -> None:
-        """Use the endpoint at `url`; `url`, `body`, `headers` are templates (`RequestTemplate`), no `body` is `BODY`.
+        """Use the endpoint at `url`; `url`, `body`, `headers` are `AgentRequestTemplate`s, without `body` `BODY`.
 
         Paths (see `parse_value_path`): `reply` of the answer, None takes an object with `text`, `message`, `messages`;
         `conversation` of the id that the agent assigns; `processing` of its statements about its history (condenser,
@@ -338,8 +338,8 @@ class HttpAgent(HttpAdapter):
             )
         if self.method == "GET" and body is not None:
             raise SuiteError("method: a GET sends no body; put ${message} into the url, or use POST.")
-        self._address = RequestTemplate.from_tree(self.url, "url")
-        self.body = RequestTemplate.from_tree(dict(BODY) if body is None else body, "body")
+        self._address = AgentRequestTemplate.from_tree(self.url, "url")
+        self.body = AgentRequestTemplate.from_tree(dict(BODY) if body is None else body, "body")
         self.reply = None if reply is None else parse_value_path(reply, "reply")
         self.conversation = None if conversation is None else parse_value_path(conversation, "conversation")
         self.processing = None if processing is None else parse_value_path(processing, "processing")
@@ -368,7 +368,7 @@ class HttpAgent(HttpAdapter):
         self.declared_processing = None
         if self.processing is not None:
             with suppress(LookupError):  # an answer that says nothing of it
-                self.declared_processing = get_value_at_path(self.processing, whole)
+                self.declared_processing = require_value_at_path(self.processing, whole)
         if self.conversation is not None:
             self._ids[input.thread_id] = str(self._pick_value(self.conversation, whole))
         if self.reply is None:
@@ -385,7 +385,7 @@ class HttpAgent(HttpAdapter):
 
     def _pick_value(self, path: Any, whole: object) -> Any:
         try:
-            return get_value_at_path(path, whole)
+            return require_value_at_path(path, whole)
         except LookupError as error:
             raise AgentError(
                 f"{self.who} answered without {path.text}: {error}\nIt sent {format_value(whole)}"
@@ -523,7 +523,7 @@ class ServiceAgent(AgentAdapter):
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)
         try:
-            async with bind_source_to_session(control, self.session, otherwise):
+            async with bind_session_name_to_session(control, self.session, otherwise):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes

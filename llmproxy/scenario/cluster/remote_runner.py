@@ -156,7 +156,7 @@ class RayClusterRunner:
     async def run(
         self, name: str, resources: Mapping[str, float] | None, parcel: NodeSetup, sent: list[Any], *arguments: object
     ) -> NodeRunResult[Any]:
-        """Execute a run; `ClusterWorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: none could."""
+        """Execute a run; `NodeRunExecutor.run` gets `arguments`. Raises CancelledError; LLMProxyError: none could."""
         try:
             back = await self._run_task_with_retry(
                 name, build_ray_resource_options(resources), (sent, parcel.batch, parcel.version, arguments)

@@ -25,7 +25,7 @@ from llmproxy.report.events import HOST, Handler, Status, notify_handlers
 from llmproxy.scenario.cluster import transfer_files as transfer
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner, import_ray, open_ray_connection
 from llmproxy.scenario.cluster.worker_node import (
-    ClusterWorkerNode,
+    NodeRunExecutor,
     NodeRunResult,
     NodeSetup,
     RunEventCollector,
@@ -36,7 +36,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import ScenarioRunArguments
-from llmproxy.server_store_copies import find_store_server_by_copy
+from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import Loaded, load
 
 
@@ -134,7 +134,7 @@ class _ClusterRunner:
         files = transfer.read_files_for_cluster_node(
             [*_list_plan_module_files(pickled, root), *transfer.glob_files(self.send, root)], root
         )
-        server = find_store_server_by_copy(settings.store)
+        server = find_postgres_of_local_copy(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self.settings.list_typed(environment=True) if n not in _STAYS]
         words = [f"--mode={settings.mode}", "--allow-live"]
@@ -143,7 +143,7 @@ class _ClusterRunner:
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
             cassettes={} if server else transfer.read_cassette_files(self.folder, [name]), proxy=words, pickled=pickled,
-            env=transfer.collect_node_env_variables(self.send_env, os.environ, live=live, flag="send_env"),
+            env=transfer.collect_cluster_env_variables(self.send_env, os.environ, live=live, flag="send_env"),
             folders=_list_import_folders(root), rates=settings.rate,
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
@@ -162,7 +162,7 @@ class _PlanParcel(NodeSetup):
     config: ScenarioConfig | None
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
-    def unpack(self, folder: Path, take: Take | None) -> ClusterWorkerNode:
+    def unpack(self, folder: Path, take: Take | None) -> NodeRunExecutor:
         return RunPlanWorker(self, folder, take)
 
 
@@ -210,7 +210,7 @@ def _list_import_folders(root: Path) -> list[str]:
     ]
 
 
-class RunPlanWorker(ClusterWorkerNode):
+class RunPlanWorker(NodeRunExecutor):
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]

@@ -18,10 +18,10 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
-from llmproxy.server_store_copies import find_store_server_by_copy, strip_secrets_from_url
+from llmproxy.server_store_copies import find_postgres_of_local_copy, strip_secrets_from_url
 from llmproxy.settings import Loaded
 from llmproxy.trace.observing.agent_activity import build_store_independent_id
-from llmproxy.trace.observing.tool_calls import InteractionLabel
+from llmproxy.trace.observing.tool_calls import InteractionReference
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _LISTED = 6
@@ -59,7 +59,7 @@ def glob_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
         yield from sorted(files)
 
 
-def collect_node_env_variables(
+def collect_cluster_env_variables(
     names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str
 ) -> dict[str, str]:
     """Return the named variables; in replay also names of set keys, without values. Raises SettingsError."""
@@ -107,7 +107,7 @@ def merge_node_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) 
 
 def map_recording_names_to_ids(store: Path, cassette: str, sample: int) -> Mapping[str, int]:
     """Return the names of recordings in every store, with their ids in this one, which may not exist."""
-    if find_store_server_by_copy(store) is None and not store.is_file():
+    if find_postgres_of_local_copy(store) is None and not store.is_file():
         return {}
     try:
         found = read_interactions_as_json(store, cassette=cassette, sample=sample)
@@ -131,8 +131,8 @@ def _renumber_step_interactions(step: Step, here: Mapping[str, int]) -> Step:
     numbers = tuple(found for old in step.interactions if (found := new.get(old)) is not None)
 
     def renumber(where: str) -> str:
-        ids = where.interactions if isinstance(where, InteractionLabel) else ()
-        return InteractionLabel(*(None if each is None else new.get(each) for each in ids)) if ids else where
+        ids = where.interactions if isinstance(where, InteractionReference) else ()
+        return InteractionReference(*(None if each is None else new.get(each) for each in ids)) if ids else where
 
     checked = tuple(replace(each, where=renumber(each.where)) for each in step.assertions)
     return replace(step, interactions=numbers, assertions=checked)

@@ -104,7 +104,7 @@ class NodeSetup(ABC):
     import_hint: ClassVar[str] = ""
 
     @abstractmethod
-    def unpack(self, folder: Path, take: Take | None) -> ClusterWorkerNode:
+    def unpack(self, folder: Path, take: Take | None) -> NodeRunExecutor:
         """Unpack into `folder` in a worker, whose proxy's calls `take` counts. Raises LLMProxyError."""
 
 
@@ -128,7 +128,7 @@ class RunEventCollector(UnbufferedEventHandler):
     def on_run_end(self, scenario: Any, result: Any) -> None: ...
 
 
-class ClusterWorkerNode(ABC):
+class NodeRunExecutor(ABC):
     proxy: ProxyHandle
 
     @abstractmethod
@@ -188,10 +188,10 @@ def _read_cassette_file_signatures() -> dict[str, tuple[int, int, int]]:
     return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}
 
 
-_here: tuple[str, ClusterWorkerNode] | None = None
+_here: tuple[str, NodeRunExecutor] | None = None
 
 
-def get_or_open_worker_node(batch: str, version: str, make: Callable[[Path], ClusterWorkerNode]) -> ClusterWorkerNode:
+def get_or_open_worker_node(batch: str, version: str, make: Callable[[Path], NodeRunExecutor]) -> NodeRunExecutor:
     """Return this process's node of a test, created by its first run; an earlier test's ends. Raises LLMProxyError."""
     global _here  # noqa: PLW0603 - what a process has once
     if llmproxy.__version__ != version:

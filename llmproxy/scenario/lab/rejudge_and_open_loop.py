@@ -26,7 +26,7 @@ from llmproxy.scenario.repeats.statistics import (
     variance_intervals,
 )
 from llmproxy.scenario.run_session import gather_with_limit
-from llmproxy.scenario.running.agent_caller import build_adapters
+from llmproxy.scenario.running.agent_caller import convert_to_agent_adapters
 from llmproxy.scenario.running.run import ScenarioRunArguments
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
@@ -36,7 +36,7 @@ from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_casset
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptVerdictCounts:
+class RejudgeVerdictCounts:
     id: str
     passed: int
     judged: int
@@ -46,7 +46,7 @@ class TranscriptVerdictCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejudgeVarianceResult:
     repeats: int
-    rows: Sequence[TranscriptVerdictCounts]
+    rows: Sequence[RejudgeVerdictCounts]
     spread: JudgeVarianceSplit | None  # None for fewer than five transcripts
     judge_interval: ConfidenceInterval | None = None
     rest_interval: ConfidenceInterval | None = None
@@ -91,7 +91,7 @@ async def rejudge(
     ids = [each.id for each in transcripts]
     if not ids or len(set(ids)) < len(ids):
         raise SettingsError("re-judging takes transcripts, each with an id of its own.")
-    made = build_adapters([judge])[0]
+    made = convert_to_agent_adapters([judge])[0]
     if made.role is not AgentRole.JUDGE:
         raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
     if getattr(made, "criteria", True) == []:
@@ -116,14 +116,14 @@ async def rejudge(
     )
 
 
-def _count_transcript_verdicts(id: str, ended: Sequence[RunOutcome]) -> TranscriptVerdictCounts:  # noqa: A002
+def _count_transcript_verdicts(id: str, ended: Sequence[RunOutcome]) -> RejudgeVerdictCounts:  # noqa: A002
     decided = {Status.PASSED, Status.FAILED}
     verdicts = [each.result.success for each in ended if each.status in decided]
     errors = dict.fromkeys(each.result.error or each.status.value for each in ended if each.status not in decided)
-    return TranscriptVerdictCounts(id, sum(verdicts), len(verdicts), tuple(errors))
+    return RejudgeVerdictCounts(id, sum(verdicts), len(verdicts), tuple(errors))
 
 
-def _list_notes(rows: Sequence[TranscriptVerdictCounts], repeats: int, ended: Sequence[RunOutcome]) -> list[str]:
+def _list_notes(rows: Sequence[RejudgeVerdictCounts], repeats: int, ended: Sequence[RunOutcome]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
         f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: "
@@ -164,7 +164,7 @@ async def open_loop(
 
     Raises SettingsError: a simulator, no agent or no judge; the recorded user said nothing; and the agent's exceptions.
     """
-    given = {each.role for each in build_adapters(agents)}
+    given = {each.role for each in convert_to_agent_adapters(agents)}
     live = tuple(role.value for role in AgentRole if role in given)
     if live != ("Agent", "Judge"):
         raise SettingsError(

@@ -16,7 +16,7 @@ from typing import Any
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import PLACEHOLDER_KEY
 from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_cached_or_compute
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, UnsetParameter
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, OmittedArgumentSentinel, ScenarioConfig
 from llmproxy.scenario.models.errors import (
     ModelError,
     ModelNotSet,
@@ -25,7 +25,7 @@ from llmproxy.scenario.models.errors import (
     find_refused_parameter,
     is_transient,
 )
-from llmproxy.scenario.models.route_via_proxy import redirect_client_to_proxy, route_model
+from llmproxy.scenario.models.route_via_proxy import build_litellm_proxy_kwargs, redirect_client_to_proxy
 from llmproxy.scenario.models.transport import ModelAnswer, call_model
 from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
 from llmproxy.scenario.types import Message
@@ -47,7 +47,7 @@ def choose_model(
     who: str,
     model: str | ModelConfig | None,
     api_key: str | None,
-    temperature: float | UnsetParameter,
+    temperature: float | OmittedArgumentSentinel,
     max_tokens: int | None,
     more: Mapping[str, Any] | None = None,
 ) -> ModelConfig | None:
@@ -71,7 +71,7 @@ def choose_model(
             key = default.api_key
     given = {name: value for name, value in (more or {}).items() if value is not None}
     found = {**dict(base), **given, "api_key": api_key or key}
-    found["temperature"] = chosen if isinstance(temperature, UnsetParameter) else temperature
+    found["temperature"] = chosen if isinstance(temperature, OmittedArgumentSentinel) else temperature
     found["max_tokens"] = tokens if max_tokens is None else max_tokens
     return ModelConfig(**found)
 
@@ -174,7 +174,7 @@ def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) 
     if session is None:
         places = {"api_base": model.api_base, "api_version": model.api_version}
         return said | {name: value for name, value in places.items() if value}
-    found = route_model(model, session.proxy, session, party=party)
+    found = build_litellm_proxy_kwargs(model, session.proxy, session, party=party)
     found["extra_headers"] = {**(model.extra_parameters.get("extra_headers") or {}), **found["extra_headers"]}
     if client := model.extra_parameters.get("client"):
         found["client"] = redirect_client_to_proxy(client, found["api_base"], model.model)

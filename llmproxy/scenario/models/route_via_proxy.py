@@ -41,12 +41,12 @@ _AZURE = "/openai"
 _UNSAFE = re.compile(r"[^a-z0-9._-]+")
 
 
-def route_model(
+def build_litellm_proxy_kwargs(
     model: str | ModelConfig, proxy: str, session: RunSession | None = None, *, party: str = "user"
 ) -> dict[str, Any]:
     """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: not possible."""
     config = fill_api_base_from_client(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
-    provider = get_provider_name(config.model)
+    provider = get_model_provider(config.model)
     if config.api_base and provider not in _OWN_DIALECT:
         path = f"/{_upstream_name(config)}{urlsplit(config.api_base).path.rstrip('/')}"
     else:
@@ -59,7 +59,7 @@ def route_model(
     return found
 
 
-def get_provider_name(model: str) -> str:
+def get_model_provider(model: str) -> str:
     """Return litellm's name of a model's provider. Raises SettingsError for an unknown provider."""
     prefix, slash, _ = model.partition("/")
     if slash and (prefix in PATHS or prefix in OPENAI_LIKE):
@@ -81,7 +81,7 @@ def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[
     for config in (fill_api_base_from_client(model, proxy) for model in models):
         if not config.api_base:
             continue
-        provider = get_provider_name(config.model)
+        provider = get_model_provider(config.model)
         own = provider in _OWN_DIALECT
         parts = urlsplit(config.api_base)
         name = NAMES.get(provider, provider) if own else _upstream_name(config)

@@ -187,7 +187,7 @@ _UNSET: tuple[object, ...] = (None, False, "", [], {}, ["cache"])  # the last is
 
 
 @dataclass(frozen=True, slots=True)
-class ChatHttpRequest:
+class ModelHttpRequest:
     url: str
     key: str | None
     headers: Mapping[str, str]
@@ -211,7 +211,7 @@ def is_known_openai_model_name(name: str) -> bool:
 
 def build_litellm_like_request(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
-) -> ChatHttpRequest | None:
+) -> ModelHttpRequest | None:
     """Return the request that litellm would send, None if it would do more; `litellm` if imported."""
     told = {name: value for name, value in keywords.items() if value is not None}
     name = _get_direct_model_name(told.get("model"), served=served)
@@ -234,7 +234,7 @@ def build_litellm_like_request(
         return None
     base = str(told.get("api_base") or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or BASE)
     account = {header: next((env[each] for each in names if env.get(each)), "") for header, names in _ACCOUNT.items()}
-    return ChatHttpRequest(
+    return ModelHttpRequest(
         url=f"{base.rstrip('/')}/chat/completions",
         key=told.get("api_key") or env.get("OPENAI_API_KEY"),
         headers={**{header: value for header, value in account.items() if value}, **headers},
@@ -260,7 +260,7 @@ def _to_litellm_message_or_none(message: Message) -> Message | None:
     return found if plain else None
 
 
-async def request_chat_answer(request: ChatHttpRequest) -> ModelAnswer:
+async def request_chat_answer(request: ModelHttpRequest) -> ModelAnswer:
     """Send a request, in the loop of model calls. Raises as `call_model`."""
     import httpx
 

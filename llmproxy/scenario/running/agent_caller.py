@@ -37,7 +37,7 @@ from llmproxy.scenario.values.criteria import reject_contradictory_verdict
 from llmproxy.scenario.values.messages import ClosingMessages, convert_return_to_messages, explain_call_not_async
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
-from llmproxy.trace.observing.tool_calls import ServerSideToolCalls, ToolUse
+from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse
 
 
 @dataclass
@@ -114,7 +114,7 @@ def detect_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
     return gather_run_variables(*where) if where else []
 
 
-def build_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
+def convert_to_agent_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
     """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for anything else."""
     found = []
     for place, given in enumerate(agents):
@@ -250,7 +250,7 @@ class AgentTraffic:
         return self.wire_observer.list_tool_uses()
 
     @property
-    def server_calls(self) -> ServerSideToolCalls | None:
+    def server_calls(self) -> McpServerToolCalls | None:
         """The agent's calls received by MCP servers, None without a proxy; the reader relies on it."""
         if self.session is None:
             return None

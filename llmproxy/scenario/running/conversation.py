@@ -105,7 +105,7 @@ class ConversationEmitter(Protocol):
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
 
 
-class ConversationHost(Protocol):
+class ConversationCallbacks(Protocol):
     """Surroundings of a conversation, which differ between a script and a suite."""
 
     @property
@@ -129,7 +129,7 @@ class Conversation:
         *,
         caller: Caller,
         emitter: ConversationEmitter,
-        setting: ConversationHost,
+        setting: ConversationCallbacks,
         name: str = "",
     ) -> None:
         self.state, self.agents, self.name = state, agents, name
@@ -475,23 +475,23 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedPersonInput:
+class HumanConsoleInput:
     text: str = ""
     success: bool | None = None
     judge: bool = False
 
 
-def parse_person_input(line: str) -> ParsedPersonInput:
+def parse_person_input(line: str) -> HumanConsoleInput:
     """Parse a line. An unknown word after a slash is part of a message."""
     word, _, rest = line.strip().partition(" ")
     if word in {"/pass", "/fail"}:
-        return ParsedPersonInput(rest.strip(), success=word == "/pass")
+        return HumanConsoleInput(rest.strip(), success=word == "/pass")
     if word == "/judge" and not rest:
-        return ParsedPersonInput(judge=True)
-    return ParsedPersonInput(line if line.strip() else "")
+        return HumanConsoleInput(judge=True)
+    return HumanConsoleInput(line if line.strip() else "")
 
 
-async def read_person_input(name: str = "", read: Callable[[str], str] = input) -> ParsedPersonInput:
+async def read_person_input(name: str = "", read: Callable[[str], str] = input) -> HumanConsoleInput:
     """Read a line from the terminal, without blocking the loop. Raises MachineError without a terminal."""
     prefix = f"[Scenario: {name}] " if name else ""
 

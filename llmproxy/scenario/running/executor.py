@@ -28,10 +28,10 @@ from llmproxy.parsers import read_named_text
 from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
 from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, ScenarioEventStream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter
+from llmproxy.scenario.config import UNSET, OmittedArgumentSentinel, ScenarioConfig
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
-from llmproxy.scenario.run_session import RunSession, choose_proxy
-from llmproxy.scenario.running.agent_caller import Participants, build_adapters, detect_agent_run_variables
+from llmproxy.scenario.run_session import RunSession, find_or_start_proxy
+from llmproxy.scenario.running.agent_caller import Participants, convert_to_agent_adapters, detect_agent_run_variables
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -147,13 +147,13 @@ class ScenarioExecutor(ScriptActions):
     ) -> None:
         self.name, self.description = name, description
         self.options = options or RunOptions()
-        self.agents = build_adapters(agents, self.options.parameters)
+        self.agents = convert_to_agent_adapters(agents, self.options.parameters)
         self.steps = self.script = _check_script(script)
         given = ScenarioConfig(max_turns=max_turns, verbose=verbose, debug=debug, min_turns=min_turns)
         found = (ScenarioConfig.default_config or ScenarioConfig()).merge(given)
         if found.min_turns is not None and found.min_turns > found.turn_limit:
             raise ValueError(f"min_turns ({found.min_turns}) cannot exceed max_turns ({found.turn_limit})")
-        if not isinstance(cache_key, UnsetParameter):
+        if not isinstance(cache_key, OmittedArgumentSentinel):
             found.cache_key = cache_key or None
         self.config = found
         self.batch_run_id = batch_run_id()
@@ -250,7 +250,7 @@ class ScenarioExecutor(ScriptActions):
         said, configured = self.options.proxy, ScenarioConfig.defaults[0]
         starts = True in (said, configured)  # that alone takes time
         found = (said, configured, os.environ)
-        proxy = await asyncio.to_thread(choose_proxy, *found) if starts else choose_proxy(*found)
+        proxy = await asyncio.to_thread(find_or_start_proxy, *found) if starts else find_or_start_proxy(*found)
         if not proxy:
             if self.options.mode:  # who asks for a replay must not be sent to the provider
                 raise SettingsError(

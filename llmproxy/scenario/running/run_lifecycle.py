@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from llmproxy.amount_formatting import name_some
 from llmproxy.calls_and_totals import Call
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.core.forks.overrides import build_unused_mocks_error
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report import events
@@ -166,7 +166,7 @@ class SessionToOpen:
     kind: type[RunSession] | None = None
 
 
-class StepsToPlay[S, R](Protocol):
+class PlayableScenario[S, R](Protocol):
     """Content of a run: steps, each an `S`. `R` is its result."""
 
     @property
@@ -214,7 +214,7 @@ class StepsToPlay[S, R](Protocol):
 class RunLifecycle[S, R]:
     def __init__(
         self,
-        played: StepsToPlay[S, R],
+        played: PlayableScenario[S, R],
         *,
         limit: float | None,
         call_limit: float | None,
@@ -229,7 +229,7 @@ class RunLifecycle[S, R]:
         self.played, self.limit, self.call_limit, self.clock, self.thorough = played, limit, call_limit, clock, thorough
         self.session: RunSession | None = None  # while it is open; None without a proxy
         self.unattributed = 0
-        self.report: Report | None = None
+        self.report: SessionReport | None = None
         self.usage: dict[str, PartyUse] = {}
         self.late: Sequence[str] = ()
         """Late calls of the agent that were not reported yet."""

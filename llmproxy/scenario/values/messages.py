@@ -158,12 +158,12 @@ def parse_value_path(text: str, what: str = "reply") -> ValuePath:
     return ValuePath(text, tuple(steps))
 
 
-def get_value_at_path(path: ValuePath, value: Any, where: str = "$") -> Any:
+def require_value_at_path(path: ValuePath, value: Any, where: str = "$") -> Any:
     """Return the value at a path. Raises LookupError with the step that fails, and the existing members."""
     for at, step in enumerate(path.steps):
         if step is EVERY and isinstance(value, list):
             rest = ValuePath(path.text, path.steps[at + 1 :])
-            return [get_value_at_path(rest, each, f"{where}[{n}]") for n, each in enumerate(value)]
+            return [require_value_at_path(rest, each, f"{where}[{n}]") for n, each in enumerate(value)]
         if isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
             value, where = value[step], f"{where}[{step}]"
         elif isinstance(step, str) and isinstance(value, dict) and step in value:

@@ -31,21 +31,21 @@ from llmproxy.suite.checks.tools import (
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    build_unclear_assertion,
     check_number,
     check_value,
     check_values_at_paths,
     evaluate,
+    make_error_assertion,
 )
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.match import MatchOutcome, Unknown, explain_replaced_secret, quote
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.match import Unknown, ValueMatchStatus, explain_inconclusive_match, quote
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.schema.assertions import HistoryProcessor, MessageProcessing, Response, Usage
+from llmproxy.suite.schema.assertions import HistoryEditAssertions, MessageProcessing, Response, Usage
 from llmproxy.suite.schema.suite import StepBase, Talk
-from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver, estimate_step_tokens
+from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver, estimate_tokens_used_by_step
 from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, HistoryEditFindings, find_history_edits
-from llmproxy.trace.observing.tool_calls import InteractionLabel, SeenModelCall, UsageSum
+from llmproxy.trace.observing.tool_calls import InteractionReference, PossiblyIncompleteSum, SeenModelCall
 
 FORMAT = 1  # of snapshots
 _NAMES = tuple(each.name for each in fields(HistoryEditFindings))
@@ -132,7 +132,7 @@ class StoredAnswerSnapshots:
 class StepCheckContext(Protocol):
     case: SuiteCase
     emitter: EventEmitter
-    scope: VariableScope
+    scope: CaseVariables
     session: RunSession | None
     snapshots: StoredAnswerSnapshots
     declared: list[tuple[int, Any]]
@@ -176,7 +176,7 @@ def check_answer_assertions(context: StepCheckContext, step: Talk, wanted: Respo
     return made
 
 
-def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Assertion]:
+def check_text(wanted: Response, answer: str, scope: CaseVariables) -> list[Assertion]:
     made: list[Assertion] = []
     if wanted.matcher:
         made += check_value("response", answer, wanted.matcher, scope)
@@ -195,11 +195,11 @@ def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Asse
 
 
 def check_usage(
-    wanted: Usage, step: AgentActivity, scope: VariableScope, name: str = "usage", where: str = ""
+    wanted: Usage, step: AgentActivity, scope: CaseVariables, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
     """Check tokens, calls and cost; an unknown value is an error, unless the known part decides."""
     if ids := step.interactions:
-        where = where or InteractionLabel(*dict.fromkeys((ids[0], ids[-1])))
+        where = where or InteractionReference(*dict.fromkeys((ids[0], ids[-1])))
     made: list[Assertion] = []
     for key, matcher in wanted.numbers.items():
         made += _check_usage_number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
@@ -214,7 +214,7 @@ def check_usage(
 
 
 def _check_usage_number(
-    name: str, key: str, matcher: object, step: AgentActivity, scope: VariableScope, *, estimate: bool, where: str
+    name: str, key: str, matcher: object, step: AgentActivity, scope: CaseVariables, *, estimate: bool, where: str
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
@@ -224,12 +224,12 @@ def _check_usage_number(
         at_least = check_number(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
         if all_assertions_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
-    if estimate and (guess := estimate_step_tokens(key, step)) is not None:
+    if estimate and (guess := estimate_tokens_used_by_step(key, step)) is not None:
         return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
     return check_value(name, Unknown(_explain_unmeasured_value(key, tokens, step)), matcher, scope, where=where)
 
 
-def _explain_unmeasured_value(key: str, tokens: UsageSum, step: AgentActivity) -> str:
+def _explain_unmeasured_value(key: str, tokens: PossiblyIncompleteSum, step: AgentActivity) -> str:
     if step.unrecorded_answers:
         return f"{key} is not known: answers were passed through and not recorded"
     known = _decimal_to_float(tokens.known)
@@ -263,7 +263,7 @@ def _decimal_to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def read_agent_declared_edits(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
+def read_history_edits_in_answers(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
     """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
     found: dict[str, HistoryEditFinding] = {}
     for answer in answers:
@@ -294,7 +294,7 @@ def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
     )
 
 
-def add_declared_history_edits(
+def add_edits_declared_by_agent(
     seen: HistoryEditFindings, said: Mapping[str, HistoryEditFinding]
 ) -> HistoryEditFindings:
     return HistoryEditFindings(
@@ -322,7 +322,7 @@ def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding |
     return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
-def check_history_edits(wanted: MessageProcessing, found: HistoryEditFindings, scope: VariableScope) -> list[Assertion]:
+def check_history_edits(wanted: MessageProcessing, found: HistoryEditFindings, scope: CaseVariables) -> list[Assertion]:
     made: list[Assertion] = []
     for name in _NAMES:
         if part := wanted.given_values.get(name):
@@ -335,10 +335,10 @@ def check_history_edits(wanted: MessageProcessing, found: HistoryEditFindings, s
 @dataclass(frozen=True, slots=True)
 class _MessageProcessingCheck:
     name: str
-    wanted: HistoryProcessor
+    wanted: HistoryEditAssertions
     finding: HistoryEditFinding
     least: str
-    scope: VariableScope
+    scope: CaseVariables
 
     @property
     def path(self) -> str:
@@ -361,10 +361,10 @@ class _MessageProcessingCheck:
         name, about = f"{self.path}.activated", dict[str, Any](expected=wanted, actual=finding.activated)
         about |= {"where": finding.where, "evidence": finding.evidence}
         if finding.activated is None:
-            return build_unclear_assertion(name, finding.reason, **about)
+            return make_error_assertion(name, finding.reason, **about)
         if finding.activated and EVIDENCE.index(finding.evidence) < EVIDENCE.index(self.least):
             hint = f"it is only {finding.evidence}, and minEvidence is {self.least}"
-            return build_unclear_assertion(name, f"{finding.reason}; {hint}", **about)
+            return make_error_assertion(name, f"{finding.reason}; {hint}", **about)
         was = "was not at work" if wanted else "was at work"
         message = f"the {self.name} {was} in this step: {finding.reason}"
         return assertion(name, message, holds=finding.activated is wanted, **about)
@@ -389,13 +389,13 @@ class _MessageProcessingCheck:
         if not finding.summaries:
             unread = finding.summaries is None
             reason = "the summary is encrypted, nobody can read it" if unread else "no summary was seen"
-            return build_unclear_assertion(name, f"{reason}: {finding.reason}", **about | {"evidence": "unobservable"})
+            return make_error_assertion(name, f"{reason}: {finding.reason}", **about | {"evidence": "unobservable"})
         if not word:
-            return build_unclear_assertion(name, "an empty text is in every text", **about)
+            return make_error_assertion(name, "an empty text is in every text", **about)
         text = "\n".join(finding.summaries)
         holds = (word.casefold() in text.casefold()) is wanted
-        if holds and not wanted and (hidden := explain_replaced_secret(text)):
-            return build_unclear_assertion(name, hidden, **about)
+        if holds and not wanted and (hidden := explain_inconclusive_match(text)):
+            return make_error_assertion(name, hidden, **about)
         message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {quote(text, 300)}"
         return assertion(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
 
@@ -422,7 +422,7 @@ def evaluate_step_traffic_assertions(
         names = [f"tools.{name}" for name in step.tools or ()]
         names += [f"serverTools.{name}" for name in step.server_tools or ()]
         names += [key for key in step.traffic_assertion_keys if key not in ("tools", "serverTools")]
-        return [build_unclear_assertion(name, reason) for name in names], measured
+        return [make_error_assertion(name, reason) for name in names], measured
     made = find_undecidable_tool_checks(step, measured)
     if not made:
         tools = check_expected_tool_calls(
@@ -447,8 +447,8 @@ def evaluate_step_traffic_assertions(
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
-        said = read_agent_declared_edits(answer for index, answer in context.declared if index == window.index)
-        made += check_history_edits(step.message_processing, add_declared_history_edits(found, said), context.scope)
+        said = read_history_edits_in_answers(answer for index, answer in context.declared if index == window.index)
+        made += check_history_edits(step.message_processing, add_edits_declared_by_agent(found, said), context.scope)
     return made, measured
 
 
@@ -461,10 +461,10 @@ def find_undecidable_tool_checks(step: Talk, measured: AgentActivity) -> list[As
     reason, where = explain_toolless_api(measured), ""
     if not reason and measured.unreadable:
         reason, where = explain_unreadable_answers(measured), measured.unreadable[0].label
-    return [build_unclear_assertion(name, reason, where=where) for name in names] if reason else []
+    return [make_error_assertion(name, reason, where=where) for name in names] if reason else []
 
 
-def find_hosted_tools_left_out(step: Talk, measured: AgentActivity) -> list[str]:
+def list_uncounted_hosted_tools(step: Talk, measured: AgentActivity) -> list[str]:
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
         return []
@@ -515,4 +515,4 @@ def _expects_no_model_calls(usage: Usage | None, context: StepCheckContext) -> b
     if usage is None or usage.call_count is None:
         return False
     none, one = (evaluate(number, usage.call_count, context.scope).outcome for number in (0, 1))
-    return none is MatchOutcome.HOLDS and one is not MatchOutcome.HOLDS
+    return none is ValueMatchStatus.HOLDS and one is not ValueMatchStatus.HOLDS

@@ -19,15 +19,15 @@ from llmproxy.suite.checks.rows import (
     MOST_ROWS,
     POLL,
     RowCheckContext,
-    RowMatchResult,
+    RowWithColumnMatches,
     capture_row,
     check_row_fields,
-    describe_owner_filter,
+    describe_row_user_filter,
     extend_failure_message,
     filter_rows_by_matchers,
     find_nearest_row,
     format_entity_row_key,
-    format_row,
+    format_row_values,
     match_rows_against_fields,
     require_known_columns,
     select_rows,
@@ -35,20 +35,20 @@ from llmproxy.suite.checks.rows import (
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    build_unclear_assertion,
     check_number,
     check_value,
+    make_error_assertion,
     may_count_be_zero,
 )
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores.protocol import (
+    ColumnType,
     EntityInfo,
     Id,
-    Kind,
     Row,
+    RowKeySnapshot,
     Rows,
-    Snapshot,
     StoreError,
     UnknownColumn,
     convert_key_to_column_type,
@@ -67,8 +67,8 @@ _FAILING_ROWS = 5
 
 @dataclass(frozen=True, slots=True)
 class RowSnapshotBeforeStep:
-    own: Snapshot
-    everybody: Snapshot | None = None
+    own: RowKeySnapshot
+    everybody: RowKeySnapshot | None = None
     contents: Mapping[str, Mapping[Id, Row]] = field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ def take_row_snapshot_before_step(
     run: RowCheckContext, entities: Sequence[str]
 ) -> RowSnapshotBeforeStep | LLMProxyError:
     names = list(dict.fromkeys(entities))
-    everybody: Snapshot | None = None
+    everybody: RowKeySnapshot | None = None
     try:
         infos = [run.store.describe(name) for name in names]
         own = run.store.snapshot(names, run.user)
@@ -104,7 +104,7 @@ def find_entity_rows_of_others(run: RowCheckContext, info: EntityInfo, before: R
     """Return new rows of other owners, except users whose runs may be active."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
-    only = Snapshot({info.name: before.everybody.ids[info.name]}, None)
+    only = RowKeySnapshot({info.name: before.everybody.ids[info.name]}, None)
     with suppress(LLMProxyError):
         return [
             row for row in run.store.changes(only)[info.name] if run.may_be_created_by_run(row.get(info.user or ""))
@@ -152,7 +152,7 @@ def check_created_rows(
     for number, item in enumerate(wanted):
         name = f"created[{number}]"
         if isinstance(before, LLMProxyError):
-            made.append(build_unclear_assertion(name, before))
+            made.append(make_error_assertion(name, before))
         else:
             made += _check_created_until_deadline(run, name, before, item)
     return made
@@ -167,7 +167,7 @@ def _check_created_until_deadline(
         try:
             info, assertions, matching = _check_created_rows(run, name, before, item)
         except LLMProxyError as error:
-            assertions, info = [build_unclear_assertion(name, error)], None
+            assertions, info = [make_error_assertion(name, error)], None
             if isinstance(error, SuiteError | StepError):
                 return assertions
         left = end - run.clock()
@@ -185,7 +185,7 @@ def _check_created_rows(
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    mine = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
+    mine = run.store.changes(RowKeySnapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
     rows, given = [row for row in mine if row[info.key] not in there], [row for row in mine if row[info.key] in there]
     foreign = find_entity_rows_of_others(run, info, before)
@@ -205,7 +205,7 @@ def _check_created_rows(
     unsure = [now for old, now in changed if not _is_recreated(old, now)]
     doubts = _list_row_doubts(run, info, item, foreign, given, unsure)
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
-    none = f"{none} to {info.name} in this step{describe_owner_filter(info, run.user)}"
+    none = f"{none} to {info.name} in this step{describe_row_user_filter(info, run.user)}"
     found = _check_new_rows(run, name, info, item, judged, none)
     return info, _report_doubtful_rows(run, name, item, found, len(matching), doubts), matching
 
@@ -273,15 +273,15 @@ def _report_doubtful_rows(
 
 def _build_unknown_count(name: str, item: Created, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
-    return build_unclear_assertion(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
+    return make_error_assertion(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
 
 def _check_new_rows(
-    run: RowCheckContext, name: str, info: EntityInfo, item: Created, judged: list[RowMatchResult], none: str
+    run: RowCheckContext, name: str, info: EntityInfo, item: Created, judged: list[RowWithColumnMatches], none: str
 ) -> list[Assertion]:
     matching = [each for each in judged if each.all_match]
     if item.count is not None:
-        rows = "; ".join(format_row(each.row) for each in judged[:3])
+        rows = "; ".join(format_row_values(each.row) for each in judged[:3])
         said = f"{format_count(len(judged), 'new row')} of {info.name}, {len(matching)} as wanted: {rows}"
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
         return [extend_failure_message(each, said if judged else none) for each in checked]
@@ -292,7 +292,7 @@ def _check_new_rows(
     if judged:
         near = find_nearest_row(judged)
         which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
-        message = f"{which} as wanted; the nearest is {format_row(near.row)}"
+        message = f"{which} as wanted; the nearest is {format_row_values(near.row)}"
         fields = check_row_fields(f"{name}.fields", info, near, item.fields, run.scope)
         return [assertion(name, message, actual=0), *fields]
     # A matching older row is the usual reason of a wrong expectation.
@@ -307,7 +307,7 @@ def check_verify_step(run: RowCheckContext, name: str, wanted: Verify) -> list[A
     try:
         info, rows, made = _check_rows(run, name, wanted)
     except LLMProxyError as error:
-        return [build_unclear_assertion(name, error)]
+        return [make_error_assertion(name, error)]
     if wanted.as_ and all_assertions_hold(made):
         made += capture_row(run, name, info, rows, wanted.as_, overwrite=wanted.overwrite)
     return made
@@ -315,7 +315,7 @@ def check_verify_step(run: RowCheckContext, name: str, wanted: Verify) -> list[A
 
 def wait_until_rows_match(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Assertion]:
     if wanted.id is None and not wanted.filters:
-        return [build_unclear_assertion(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
+        return [make_error_assertion(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
     start = run.clock()
     ends = start + wanted.timeout / 1000
@@ -325,7 +325,7 @@ def wait_until_rows_match(run: RowCheckContext, name: str, wanted: WaitFor) -> l
             _, rows, assertions = _check_rows(run, name, verify)
             last = rows[0] if rows else last
         except LLMProxyError as error:
-            assertions = [build_unclear_assertion(name, error)]
+            assertions = [make_error_assertion(name, error)]
             # A service may leave a member out until it has a value; a table has all of its columns.
             late = isinstance(error, UnknownColumn) and not run.store.describe(wanted.entity).closed
             if not late and not isinstance(error, StoreError):
@@ -334,7 +334,7 @@ def wait_until_rows_match(run: RowCheckContext, name: str, wanted: WaitFor) -> l
         if all_assertions_hold(assertions):
             return assertions
         if now >= ends:
-            seen = f"; last seen: {format_row(last)}" if last else ""
+            seen = f"; last seen: {format_row_values(last)}" if last else ""
             return [
                 extend_failure_message(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions
             ]
@@ -348,14 +348,14 @@ def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[Entity
     require_known_columns(run.store, info, wanted.fields, f"{name}.fields", rows)
     made: list[Assertion] = []
     if wanted.count is not None:
-        there = "; there is " + "; ".join(format_row(row) for row in rows[:3]) if rows else ""
+        there = "; there is " + "; ".join(format_row_values(row) for row in rows[:3]) if rows else ""
         counted = check_number(f"{name}.count", len(rows), wanted.count, run.scope)
         made += [extend_failure_message(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_check_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
         none = StepError(f"there is no {said}, so nothing can be said about `fields`")
-        made.append(build_unclear_assertion(f"{name}.fields", none))
+        made.append(make_error_assertion(f"{name}.fields", none))
     made += _check_every_row(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
         made = [_check_existence(f"{name}.exists", rows, said, exists=True)]
@@ -388,7 +388,7 @@ def _note_other_users_rows(run: RowCheckContext, name: str, info: EntityInfo, wa
 
 
 def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:
-    message = f"there is a {said}: {format_row(rows[0])}" if rows else f"there is no {said}"
+    message = f"there is a {said}: {format_row_values(rows[0])}" if rows else f"there is no {said}"
     return assertion(name, message, holds=bool(rows) is exists, expected=exists, actual=bool(rows))
 
 
@@ -397,7 +397,7 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
     negated = wanted.exists is False or may_count_be_zero(wanted.count, run.scope)
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
-        said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_owner_filter(info, run.user)
+        said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_row_user_filter(info, run.user)
         return select_rows(run.store, info, filters, run.scope, run.user, negated=negated), said
     key = run.scope.resolve_value(id_)
     if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):
@@ -405,7 +405,7 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
     info.check(filters, "filters")
     row = run.store.get(info.name, key)
     if row is None:  # an id that no row can have is refused: a text is no valid numeric key
-        kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
+        kind = info.columns[info.key].kind if info.key in info.columns else ColumnType.UNKNOWN
         try:
             to_driver_value(convert_key_to_column_type(key, kind), kind)
         except ValueError as error:

@@ -21,19 +21,19 @@ from uuid import UUID, uuid5
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.protocol import format_cassette_sample
+from llmproxy.protocol import format_sample_name
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.apply import build_unclear_assertion, check_value, evaluate
-from llmproxy.suite.matchers.match import ABSENT, Match, MatchOutcome
-from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.suite.stores.config import ResetPolicy, import_module_attribute
+from llmproxy.suite.matchers.apply import check_value, evaluate, make_error_assertion
+from llmproxy.suite.matchers.match import ABSENT, Match, ValueMatchStatus
+from llmproxy.suite.matchers.variables import CaseVariables, StepError
+from llmproxy.suite.stores.config import StoreResetSettings, import_module_attribute
 from llmproxy.suite.stores.protocol import (
+    ColumnType,
     EntityInfo,
     Id,
-    Kind,
     Restorable,
     Row,
-    Snapshot,
+    RowKeySnapshot,
     StoreAdapter,
     StoreError,
     build_unknown_column_error,
@@ -49,7 +49,7 @@ NOW_VARIABLE = "LLMPROXY_NOW"
 SEED_VARIABLE = "LLMPROXY_SEED"
 _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 """Range of derived integers: above any counter, and within 32 bits."""
-_UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
+_UNCLEAR = frozenset({ValueMatchStatus.UNCLEAR, ValueMatchStatus.MISTYPED})
 """Findings that leave open whether a row is selected."""
 MOST_ROWS = 10_000
 """Maximum rows of a selection; more indicates wrong filters, and would fill the memory."""
@@ -61,7 +61,7 @@ _SHOWN_IDS = 10  # keys listed of rows that could be meant
 @dataclass(slots=True)
 class CaseStoreCleaner:
     store: StoreAdapter
-    policy: ResetPolicy = field(default_factory=ResetPolicy)
+    policy: StoreResetSettings = field(default_factory=StoreResetSettings)
     user: str | None = None
     alone: bool = True
     """Whether no other run uses the store meanwhile; only then counters are restored."""
@@ -69,9 +69,9 @@ class CaseStoreCleaner:
     remarks: list[str] = field(default_factory=list)
     """New rows that remain in the store, one sentence an entity; set by `clean_up`."""
     _rows: dict[tuple[str, Id], None] = field(default_factory=dict)
-    _before: Snapshot | None = None
+    _before: RowKeySnapshot | None = None
     _counters: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
-    _all: Snapshot | None = None
+    _all: RowKeySnapshot | None = None
 
     def begin_run(self, entities: Sequence[str]) -> None:
         """Reset the store if requested, and remember existing rows of the entities. Raises StoreError, SuiteError."""
@@ -161,7 +161,7 @@ class CaseStoreCleaner:
             ) from error
 
 
-def load_reset_hook(policy: ResetPolicy, folder: Path) -> Callable[[StoreAdapter], object] | None:
+def load_reset_hook(policy: StoreResetSettings, folder: Path) -> Callable[[StoreAdapter], object] | None:
     """Load a policy's hook; None if it has none. Raises SuiteError if it is not callable."""
     if policy.reset != "hook":
         return None
@@ -172,43 +172,43 @@ def load_reset_hook(policy: ResetPolicy, folder: Path) -> Callable[[StoreAdapter
     return hook
 
 
-def derive_setup_row_key(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
+def derive_setup_row_key(scenario: str, sample: int, name: str, kind: ColumnType = ColumnType.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
-    made = uuid5(NAMESPACE, f"{format_cassette_sample(scenario, sample)}/{name}")
-    return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
+    made = uuid5(NAMESPACE, f"{format_sample_name(scenario, sample)}/{name}")
+    return made.int % _SPAN + _LOWEST if kind in {ColumnType.INTEGER, ColumnType.NUMBER} else str(made)
 
 
 def build_now_and_seed_env(scenario: str, sample: int) -> dict[str, str]:
-    return {NOW_VARIABLE: NOW, SEED_VARIABLE: format_cassette_sample(scenario, sample)}
+    return {NOW_VARIABLE: NOW, SEED_VARIABLE: format_sample_name(scenario, sample)}
 
 
 @dataclass(frozen=True, slots=True)
-class RowMatchResult:
+class RowWithColumnMatches:
     row: Row
     found: Mapping[str, Match]
 
     @property
     def all_match(self) -> bool:
-        return all(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
+        return all(each.outcome is ValueMatchStatus.HOLDS for each in self.found.values())
 
     @property
     def is_unclear(self) -> bool:
         """Whether nothing can be said: a column cannot be judged, or has another kind, and no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
-        return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
+        return bool(outcomes & _UNCLEAR) and not outcomes & {ValueMatchStatus.FAILS, ValueMatchStatus.UNFIT}
 
 
 def match_rows_against_fields(
-    rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope, *, negated: bool = False
-) -> list[RowMatchResult]:
+    rows: Iterable[Row], fields: Mapping[str, object], scope: CaseVariables, *, negated: bool = False
+) -> list[RowWithColumnMatches]:
     def judge(row: Row, name: str) -> Match:
         return evaluate(row.get(name, ABSENT), fields[name], scope, negated=negated)
 
-    return [RowMatchResult(row, {name: judge(row, name) for name in fields}) for row in rows]
+    return [RowWithColumnMatches(row, {name: judge(row, name) for name in fields}) for row in rows]
 
 
-def find_nearest_row(judged: Sequence[RowMatchResult]) -> RowMatchResult:
-    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatchOutcome.HOLDS))
+def find_nearest_row(judged: Sequence[RowWithColumnMatches]) -> RowWithColumnMatches:
+    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(ValueMatchStatus.HOLDS))
 
 
 def require_known_columns(
@@ -231,7 +231,7 @@ def select_rows(
     store: StoreAdapter,
     info: EntityInfo,
     filters: Mapping[str, object],
-    scope: VariableScope,
+    scope: CaseVariables,
     user: str | None,
     *,
     negated: bool = False,
@@ -261,7 +261,7 @@ def select_rows(
 
 
 def filter_rows_by_matchers(
-    info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope, *, negated: bool = False
+    info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: CaseVariables, *, negated: bool = False
 ) -> list[Row]:
     """Return the rows that match filters. Raises StepError if a filter cannot be judged."""
     judged = match_rows_against_fields(rows, filters, scope, negated=negated)
@@ -272,19 +272,19 @@ def filter_rows_by_matchers(
     return [each.row for each in judged if each.all_match]
 
 
-def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
+def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope: CaseVariables) -> str | int | None:
     """Return a value by which the store itself can filter without losing rows; None if there is none."""
     if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
         return None
     value = scope.resolve_value(matcher)
-    kind = info.columns[name].kind if name in info.columns else Kind.UNKNOWN
-    if isinstance(value, str) and kind is Kind.TEXT:
+    kind = info.columns[name].kind if name in info.columns else ColumnType.UNKNOWN
+    if isinstance(value, str) and kind is ColumnType.TEXT:
         return value
-    return value if isinstance(value, int) and not isinstance(value, bool) and kind is Kind.INTEGER else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and kind is ColumnType.INTEGER else None
 
 
 def check_row_fields(
-    name: str, info: EntityInfo, judged: RowMatchResult, fields: Mapping[str, object], scope: VariableScope
+    name: str, info: EntityInfo, judged: RowWithColumnMatches, fields: Mapping[str, object], scope: CaseVariables
 ) -> list[Assertion]:
     """Check columns of a row; a missing one is `ABSENT` (the store checks whether it exists)."""
     row, where = judged.row, format_entity_row_key(info, judged.row)
@@ -299,7 +299,7 @@ def format_entity_row_key(info: EntityInfo, row: Mapping[str, Any]) -> str:
     return f"{info.name} {info.key}={row.get(info.key)!r}"
 
 
-def format_row(row: Mapping[str, Any]) -> str:
+def format_row_values(row: Mapping[str, Any]) -> str:
     text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
     return text if len(text) <= _ROW_WIDTH else text[: _ROW_WIDTH - 4] + " ..."
 
@@ -308,7 +308,7 @@ def format_row(row: Mapping[str, Any]) -> str:
 class RowCheckContext:
     adapter: StoreAdapter | None
     """None without a store: every check of an entity is an error then."""
-    scope: VariableScope
+    scope: CaseVariables
     user: str | None
     """Owner of the checked rows, if an entity has users; None: all owners."""
     clock: Callable[[], float]
@@ -374,7 +374,7 @@ def extend_failure_message(assertion: Assertion, more: str) -> Assertion:
     return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)
 
 
-def describe_owner_filter(info: EntityInfo, user: str | None) -> str:
+def describe_row_user_filter(info: EntityInfo, user: str | None) -> str:
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 
 
@@ -386,11 +386,11 @@ def capture_row(
         try:
             run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
-            return [build_unclear_assertion(f"{name}.as", error)]
+            return [make_error_assertion(f"{name}.as", error)]
         run.scope.record_ids_for_proxy(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more
     what = f"{len(rows)} rows of {info.name} could be meant ({info.key} {ids})" if rows else "there is no row to name"
     hint = "Add fields that only one row has." if rows else ""
-    return [build_unclear_assertion(f"{name}.as", StepError(f"{alias}: {what}", hint=hint))]
+    return [make_error_assertion(f"{name}.as", StepError(f"{alias}: {what}", hint=hint))]

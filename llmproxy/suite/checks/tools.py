@@ -17,18 +17,18 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    build_unclear_assertion,
     check_number,
     check_value,
     check_values_at_paths,
     evaluate,
+    make_error_assertion,
     worst_status,
 )
-from llmproxy.suite.matchers.match import MatchOutcome, get_path, quote, to_json
-from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.suite.matchers.match import ValueMatchStatus, get_path, quote, to_json
+from llmproxy.suite.matchers.variables import CaseVariables, StepError
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
-from llmproxy.trace.observing.tool_calls import SeenModelCall, ServerSideToolCalls, ToolUse, diff_asked_and_served_calls
+from llmproxy.trace.observing.tool_calls import McpServerToolCalls, SeenModelCall, ToolUse, diff_asked_and_served_calls
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 
 _PREFIX = re.compile(r"__|[./:]")
@@ -60,7 +60,7 @@ def check_tool_names_and_offers(tools: Tools, step: AgentActivity, run: Sequence
         known = before | called
         if name not in known and (meant := find_near_name(name, known, spelling_only=wanted.offered is False)):
             message = f"no tool is called {name!r}: {_describe_tools(known)}; did you mean {meant!r}?"
-            made.append(build_unclear_assertion(f"tools.{name}", message))
+            made.append(make_error_assertion(f"tools.{name}", message))
             continue
         if wanted.offered is not None:
             made.append(_check_offered_assertion(name, now, called, offered=wanted.offered))
@@ -153,11 +153,11 @@ def _check_expected_argument_names(
             said, there = ".".join(unknown), sorted(schema.get(tuple(place), ()))
             if meant := find_near_name(last, known.get(tuple(place), ())):
                 told = f"{name} has no argument {said!r}; did you mean {'.'.join((*place, meant))!r}?"
-                made.append(build_unclear_assertion(f"tools.{name}.{key}", told))
+                made.append(make_error_assertion(f"tools.{name}.{key}", told))
             elif there and key == "input" and uses and wanted.count in (0, {"eq": 0}):
                 others = ", ".join(".".join((*place, each)) for each in there)
                 told = f"{name} has no argument {said!r}; it has {others}, so no call could have this input"
-                made.append(build_unclear_assertion(f"tools.{name}.{key}", told))
+                made.append(make_error_assertion(f"tools.{name}.{key}", told))
     return made
 
 
@@ -245,7 +245,7 @@ def explain_unreadable_answers(step: AgentActivity) -> str:
 
 
 def check_expected_tool_calls(
-    tools: Tools, step: AgentActivity, scope: VariableScope, *, only: bool = False, hosted: bool = False
+    tools: Tools, step: AgentActivity, scope: CaseVariables, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
     """Check the calls of each tool; `only`: no others; `hosted`: ``*`` includes the provider's tools."""
     made: list[Assertion] = []
@@ -261,23 +261,23 @@ def check_expected_tool_calls(
 
 
 def check_mcp_server_calls(
-    tools: Tools, asked: AgentActivity, served: ServerSideToolCalls, scope: VariableScope, *, as_asked: bool = False
+    tools: Tools, asked: AgentActivity, served: McpServerToolCalls, scope: CaseVariables, *, as_asked: bool = False
 ) -> list[Assertion]:
     """Check the calls that MCP servers received in a step; `as_asked`: they equal the models' calls."""
     keys = [*(f"{_SERVED}.{name}" for name in tools), *([_AS_ASKED] if as_asked else [])]
     if served.unknown_reason:
-        return [build_unclear_assertion(key, served.unknown_reason) for key in keys]
+        return [make_error_assertion(key, served.unknown_reason) for key in keys]
     step, made = AgentActivity(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:
             if meant := find_near_name(name, served.names):
                 there = ", ".join(sorted(served.names))
                 message = f"no server has a tool {name!r}: there is {there}; did you mean {meant!r}?"
-                made.append(build_unclear_assertion(f"{_SERVED}.{name}", message))
+                made.append(make_error_assertion(f"{_SERVED}.{name}", message))
                 continue
             if not served.listed:
                 why = f"no server listed its tools, so whether one has {name} is not known"
-                made.append(build_unclear_assertion(f"{_SERVED}.{name}", why))
+                made.append(make_error_assertion(f"{_SERVED}.{name}", why))
                 continue
         if wanted.offered is not None:
             made.append(_check_listed_by_server(name, served, offered=wanted.offered))
@@ -285,9 +285,7 @@ def check_mcp_server_calls(
         found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
     if as_asked and asked.unreadable:
-        made.append(
-            build_unclear_assertion(_AS_ASKED, explain_unreadable_answers(asked), where=asked.unreadable[0].label)
-        )
+        made.append(make_error_assertion(_AS_ASKED, explain_unreadable_answers(asked), where=asked.unreadable[0].label))
     elif as_asked:
         differences = diff_asked_and_served_calls(asked.tools, served)
         message = "; ".join(differences[:_SHOWN])
@@ -295,10 +293,10 @@ def check_mcp_server_calls(
     return made
 
 
-def _check_listed_by_server(name: str, served: ServerSideToolCalls, *, offered: bool) -> Assertion:
+def _check_listed_by_server(name: str, served: McpServerToolCalls, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
-        return build_unclear_assertion(key, "no server listed its tools in this run")
+        return make_error_assertion(key, "no server listed its tools in this run")
     message = f"the servers listed {', '.join(sorted(served.listed))}"
     return assertion(key, message, holds=there is offered, expected=offered, actual=there)
 
@@ -315,7 +313,7 @@ class _CallCheck:
     wanted: ToolExpect
     all: list[ToolUse]
     step: AgentActivity
-    scope: VariableScope
+    scope: CaseVariables
     no_result: str = "no result of it was seen in a later request"
 
     def __post_init__(self) -> None:
@@ -399,7 +397,7 @@ class _CallCheck:
     def _build_unclear_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         unknown = f"whether it was executed, and what it returned: {_format_uses(uses)}"
         message = f"{self.name}: {self.no_result}, so it is not known {unknown}"
-        return build_unclear_assertion(f"tools.{self.name}{suffix}", message, where=_first_call_label(uses))
+        return make_error_assertion(f"tools.{self.name}{suffix}", message, where=_first_call_label(uses))
 
     def _describe_actual_count(self, message: str) -> str:
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")
@@ -456,7 +454,7 @@ class _CallCheck:
         """Return whether a call's input differs only in a value's type: ``"5"`` instead of 5, or ``gt`` of a text."""
         values = [(get_path(use.arguments, path), each) for path, each in wanted.items()]
         found = {evaluate(value, each, self.scope, negated=True).outcome for value, each in values}
-        return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
+        return ValueMatchStatus.MISTYPED in found and found <= {ValueMatchStatus.MISTYPED, ValueMatchStatus.HOLDS}
 
     def _check_call_arguments(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
@@ -511,7 +509,7 @@ def _has_readable_arguments(use: ToolUse, paths: Iterable[str]) -> bool:
     return use.has_json_arguments or all(path == "$" for path in paths)
 
 
-def _requires_no_calls(count: object, scope: VariableScope) -> bool:
+def _requires_no_calls(count: object, scope: CaseVariables) -> bool:
     value = count.get("eq") if isinstance(count, Mapping) and count.keys() == {"eq"} else count
     if value is None or isinstance(value, (bool, Mapping)):
         return False
@@ -538,7 +536,7 @@ def _first_call_label(uses: Sequence[ToolUse]) -> str:
 
 
 def check_total_tool_calls(
-    wanted: object, step: AgentActivity, scope: VariableScope, *, hosted: bool = False
+    wanted: object, step: AgentActivity, scope: CaseVariables, *, hosted: bool = False
 ) -> list[Assertion]:
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))

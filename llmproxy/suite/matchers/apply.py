@@ -23,9 +23,9 @@ from llmproxy.suite.matchers.match import (
     MODIFIERS,
     REGISTRY,
     Match,
-    MatchOutcome,
     Unknown,
-    ValueToMatch,
+    ValueMatchStatus,
+    ValueToCheck,
     apply_named_matcher,
     get_path,
     get_type_name,
@@ -34,7 +34,7 @@ from llmproxy.suite.matchers.match import (
     to_json,
 )
 from llmproxy.suite.matchers.text import explain_bad_pattern
-from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables, StepError
 from llmproxy.yaml_reader import Problems, YamlPlace, get_yaml_place
 
 NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
@@ -42,17 +42,17 @@ NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """Matchers allowed for a count."""
 _STATUS = {
-    MatchOutcome.HOLDS: Status.PASSED, MatchOutcome.FAILS: Status.FAILED, MatchOutcome.UNFIT: Status.FAILED,
-    MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
+    ValueMatchStatus.HOLDS: Status.PASSED, ValueMatchStatus.FAILS: Status.FAILED, ValueMatchStatus.UNFIT: Status.FAILED,
+    ValueMatchStatus.MISTYPED: Status.FAILED, ValueMatchStatus.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }  # fmt: skip
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)
 
 
-def evaluate(actual: object, matcher: object, scope: VariableScope, *, negated: bool = False) -> Match:
+def evaluate(actual: object, matcher: object, scope: CaseVariables, *, negated: bool = False) -> Match:
     """Return a matcher's finding; `negated`: a match may be a failure, so values of unsupported types are MISTYPED."""
-    found = match(matcher, ValueToMatch(actual, scope))
-    unfit = found.outcome is MatchOutcome.UNFIT and actual is not None and actual is not ABSENT
-    return replace(found, outcome=MatchOutcome.MISTYPED) if negated and unfit else found
+    found = match(matcher, ValueToCheck(actual, scope))
+    unfit = found.outcome is ValueMatchStatus.UNFIT and actual is not None and actual is not ABSENT
+    return replace(found, outcome=ValueMatchStatus.MISTYPED) if negated and unfit else found
 
 
 def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
@@ -60,7 +60,7 @@ def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> 
     return Assertion(name=name, status=status, message="" if holds else message, **about)
 
 
-def build_unclear_assertion(name: str, message: object, **about: Any) -> Assertion:
+def make_error_assertion(name: str, message: object, **about: Any) -> Assertion:
     return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
 
 
@@ -75,12 +75,12 @@ def worst_status(statuses: Iterable[Status]) -> Status:
 
 
 def check_value(
-    name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = ""
+    name: str, actual: object, matcher: object, scope: CaseVariables, *, where: str = ""
 ) -> list[Assertion]:
     """Check a value against a matcher as written, one assertion a key; `name` is like ``created[0].fields.title``."""
     if not isinstance(matcher, Mapping) or matcher.keys() <= MODIFIERS.keys():
         return [_build_assertion_result(name, matcher, actual, evaluate(actual, matcher, scope), scope, where)]
-    seen = ValueToMatch(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})
+    seen = ValueToCheck(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})
     return [
         _build_assertion_result(f"{name}.{key}", operand, actual, apply_named_matcher(key, operand, seen), scope, where)
         for key, operand in matcher.items()
@@ -89,7 +89,7 @@ def check_value(
 
 
 def check_number(
-    name: str, number: object, wanted: object, scope: VariableScope, *, where: str = ""
+    name: str, number: object, wanted: object, scope: CaseVariables, *, where: str = ""
 ) -> list[Assertion]:
     """Check a count; a bound that every count meets, because of its references, is an error."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
@@ -103,7 +103,7 @@ def check_number(
 
 
 def _build_assertion_result(
-    name: str, operand: object, actual: object, found: Match, scope: VariableScope, where: str
+    name: str, operand: object, actual: object, found: Match, scope: CaseVariables, where: str
 ) -> Assertion:
     try:
         expected = to_json(scope.resolve_value(operand))
@@ -113,7 +113,7 @@ def _build_assertion_result(
         seen = None if actual is ABSENT or isinstance(actual, Unknown) else to_json(actual)
     except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
         seen = f"<{type(actual).__name__}>"
-    holds = found.outcome is MatchOutcome.HOLDS
+    holds = found.outcome is ValueMatchStatus.HOLDS
     message = "" if holds else found.message or "it does not hold"
     return Assertion(
         name=name, status=_STATUS[found.outcome], expected=expected, actual=seen, message=message, where=where,
@@ -122,7 +122,7 @@ def _build_assertion_result(
 
 
 def check_values_at_paths(
-    name: str, value: object, wanted: Mapping[str, object], scope: VariableScope, *, where: str = ""
+    name: str, value: object, wanted: Mapping[str, object], scope: CaseVariables, *, where: str = ""
 ) -> list[Assertion]:
     return [
         assertion
@@ -221,7 +221,7 @@ def is_zero_count_allowed(wanted: object) -> bool:
     return wanted == 0 and not isinstance(wanted, bool)
 
 
-def may_count_be_zero(wanted: object, scope: VariableScope) -> bool:
+def may_count_be_zero(wanted: object, scope: CaseVariables) -> bool:
     with suppress(StepError):
         return is_zero_count_allowed(scope.resolve_value(wanted))
     return False

@@ -15,8 +15,8 @@ from llmproxy.suite.matchers.match import (
     ABSENT,
     REGISTRY,
     Match,
-    MatchOutcome,
-    ValueToMatch,
+    ValueMatchStatus,
+    ValueToCheck,
     are_equal,
     combine_alternative_matches,
     combine_required_matches,
@@ -56,17 +56,17 @@ def is_reference(value: object) -> bool:
     schema=_JSON,
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
 )
-def match_literal_value(operand: object, seen: ValueToMatch) -> Match:
+def match_literal_value(operand: object, seen: ValueToCheck) -> Match:
     actual = seen.actual
     if is_number(operand) and not _is_comparable_number(operand):
-        return Match(MatchOutcome.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
+        return Match(ValueMatchStatus.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
     if are_equal(actual, operand):
-        return Match(MatchOutcome.HOLDS)
+        return Match(ValueMatchStatus.HOLDS)
     if seen.ignores_case and isinstance(actual, str) and isinstance(operand, str):
         folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
-            return Match(MatchOutcome.HOLDS)
-    outcome = MatchOutcome.MISTYPED if is_equal_except_type(actual, operand) else MatchOutcome.FAILS
+            return Match(ValueMatchStatus.HOLDS)
+    outcome = ValueMatchStatus.MISTYPED if is_equal_except_type(actual, operand) else ValueMatchStatus.FAILS
     return Match(outcome, f"expected {quote(operand)}, found {quote(actual)}{_describe_near_miss(operand, actual)}")
 
 
@@ -99,17 +99,17 @@ def _describe_near_miss(operand: object, actual: object) -> str:
         else f" takes a reference such as $name.field, not {quote(operand)}"
     ),
 )
-def match_captured_value(operand: object, seen: ValueToMatch) -> Match:
+def match_captured_value(operand: object, seen: ValueToCheck) -> Match:
     if are_equal(seen.actual, operand):
-        return Match(MatchOutcome.HOLDS)
+        return Match(ValueMatchStatus.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
         kinds = f"{get_type_name(seen.actual)} {quote(seen.actual)} and {get_type_name(operand)} {quote(operand)}"
-        return Match(MatchOutcome.HOLDS, note=f"equal as text only: {kinds}")
+        return Match(ValueMatchStatus.HOLDS, note=f"equal as text only: {kinds}")
     near = _describe_near_miss(operand, seen.actual)
-    return Match(MatchOutcome.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
+    return Match(ValueMatchStatus.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
 
 
 @register_matcher(
@@ -120,9 +120,9 @@ def match_captured_value(operand: object, seen: ValueToMatch) -> Match:
         "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {quote(operand)}"
     ),
 )
-def match_exists(operand: object, seen: ValueToMatch) -> Match:
+def match_exists(operand: object, seen: ValueToCheck) -> Match:
     if not isinstance(operand, bool):
-        return Match(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
+        return Match(ValueMatchStatus.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
         return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
@@ -141,17 +141,17 @@ def _explain_bad_limit(operand: object) -> str:
     )
 
 
-def _compare_order(name: str, operand: object, seen: ValueToMatch) -> Match:
+def _compare_order(name: str, operand: object, seen: ValueToCheck) -> Match:
     (words, holds), actual = _ORDER[name], seen.actual
     if objection := _explain_bad_limit(operand):
-        return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
+        return Match(ValueMatchStatus.UNCLEAR, f"`{name}`{objection}")
     moments = parse_time(actual), parse_time(operand)
     comparable = (actual, operand) if _is_comparable_number(actual) and is_number(operand) else moments
     if None not in comparable:
         return Match.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
     wanted = "a number" if is_number(operand) else "a date"
     found = f"{get_type_name(actual)} {quote(actual)}"
-    return Match(MatchOutcome.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
+    return Match(ValueMatchStatus.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
 
 
 for _name, (_words, _) in _ORDER.items():
@@ -174,13 +174,13 @@ _need_a_value, _need_a_matcher = map(_make_nonempty_list_check, ("value", "match
     help="equal to one of these values",
     objection=_need_a_value,
 )
-def match_in(operand: list[object], seen: ValueToMatch) -> Match:
+def match_in(operand: list[object], seen: ValueToCheck) -> Match:
     if any(are_equal(seen.actual, each) for each in operand):
-        return Match(MatchOutcome.HOLDS)
+        return Match(ValueMatchStatus.HOLDS)
     nearly = next(
         (_describe_near_miss(each, seen.actual) for each in operand if is_equal_except_type(seen.actual, each)), ""
     )
-    outcome = MatchOutcome.MISTYPED if nearly else MatchOutcome.FAILS
+    outcome = ValueMatchStatus.MISTYPED if nearly else ValueMatchStatus.FAILS
     return Match(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
 
 
@@ -218,31 +218,31 @@ def _refuse_matcher(operand: object) -> str:
 @register_matcher(
     "json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_refuse_matcher
 )
-def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
+def match_equal_json(operand: object, seen: ValueToCheck) -> Match:
     try:
-        return match_literal_value(operand, ValueToMatch(parse_json(seen.actual), seen.scope))
+        return match_literal_value(operand, ValueToCheck(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(ValueMatchStatus.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 
 
 @register_matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
-def match_not(operand: object, seen: ValueToMatch) -> Match:
+def match_not(operand: object, seen: ValueToCheck) -> Match:
     found = match(operand, seen)
-    if found.outcome is MatchOutcome.HOLDS:
+    if found.outcome is ValueMatchStatus.HOLDS:
         message = f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
-        return Match(MatchOutcome.FAILS, message)
-    if found.outcome is MatchOutcome.FAILS:
-        return Match(MatchOutcome.HOLDS, note=found.note)
-    return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
+        return Match(ValueMatchStatus.FAILS, message)
+    if found.outcome is ValueMatchStatus.FAILS:
+        return Match(ValueMatchStatus.HOLDS, note=found.note)
+    return Match(ValueMatchStatus.UNCLEAR, f"cannot be denied: {found.message}")
 
 
 @register_matcher(
     "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_need_a_matcher, raw=True
 )
-def match_any_of(operand: list[object], seen: ValueToMatch) -> Match:
+def match_any_of(operand: list[object], seen: ValueToCheck) -> Match:
     return combine_alternative_matches(match(each, seen) for each in operand)
 
 
 @register_matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_need_a_matcher, raw=True)
-def match_all_of(operand: list[object], seen: ValueToMatch) -> Match:
+def match_all_of(operand: list[object], seen: ValueToCheck) -> Match:
     return combine_required_matches(match(each, seen) for each in operand)

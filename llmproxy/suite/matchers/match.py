@@ -1,7 +1,7 @@
 """Values in matchers, definition of matchers, and combination of their findings.
 
 Values are independent of their source, but strict about their type: `to_json` converts a database's dates, decimals and
-UUIDs, so that a suite can name them. Of the findings (`MatchOutcome`) `not` swaps HOLDS and FAILS; the others become
+UUIDs, so that a suite can name them. Of findings (`ValueMatchStatus`) `not` swaps HOLDS and FAILS; the others become
 UNCLEAR. So no matcher holds together with its negation, and an assertion that cannot be evaluated passes in no
 combination.
 """
@@ -21,8 +21,8 @@ from uuid import UUID
 
 from llmproxy.core.secrets.redact import STANDS_IN
 from llmproxy.core.traffic.json_diff import format_clipped_json
-from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_variable_ref
-from llmproxy.suite.stores.protocol import Kind, to_plain as stored_as_plain
+from llmproxy.suite.matchers.variables import CaseVariables, StepError, parse_variable_ref
+from llmproxy.suite.stores.protocol import ColumnType, to_plain as stored_as_plain
 
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")
 _INDEX = re.compile(r"\[(\d+)\]")
@@ -30,7 +30,7 @@ _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 """JSONPath syntax that our paths lack: search, every item, filters, items from the end, quoted names."""
 Objection = Callable[[Any], str]
 """Operand as written -> problem, as text after the matcher's name (`` takes a list``); or ""."""
-REGISTRY: dict[str, Matcher] = {}
+REGISTRY: dict[str, AssertionMatcherDefinition] = {}
 """YAML name -> matcher; filled by the decorator when `matchers.apply` is imported, and unchanged afterwards."""
 MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
     "ignoreCase": (
@@ -65,7 +65,7 @@ class Unknown:
 
 def to_json(value: object) -> Any:
     """Return a value as JSON: dates in ISO 8601 (UTC if they have a time), UUIDs as text, decimals as numbers."""
-    return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, Kind.TEXT)
+    return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, ColumnType.TEXT)
 
 
 def are_equal(left: object, right: object) -> bool:
@@ -198,7 +198,7 @@ def explain_bad_path(path: str) -> str:
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 
 
-class MatchOutcome(Enum):
+class ValueMatchStatus(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     UNFIT = "unfit"  # the matcher cannot judge the value's kind (`gt` of a text): a failure, and so is its negation
@@ -208,20 +208,20 @@ class MatchOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    outcome: MatchOutcome
+    outcome: ValueMatchStatus
     message: str = ""
     note: str = ""
     """Remark even if it holds: compared as text."""
 
     @classmethod
     def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
-        return cls(MatchOutcome.HOLDS) if holds else cls(MatchOutcome.FAILS, message)
+        return cls(ValueMatchStatus.HOLDS) if holds else cls(ValueMatchStatus.FAILS, message)
 
 
 @dataclass(frozen=True, slots=True)
-class ValueToMatch:
+class ValueToCheck:
     actual: Any
-    scope: VariableScope
+    scope: CaseVariables
     modifiers: Mapping[str, Any] = field(default_factory=dict)
     """Keys next to the matcher that modify it."""
 
@@ -230,12 +230,12 @@ class ValueToMatch:
         return self.modifiers.get("ignoreCase") is True
 
 
-Rule = Callable[[Any, ValueToMatch], Match]
+Rule = Callable[[Any, ValueToCheck], Match]
 """Operand (references resolved) and value -> finding."""
 
 
 @dataclass(frozen=True, slots=True)
-class Matcher:
+class AssertionMatcherDefinition:
     rule: Rule
     schema: Mapping[str, Any]
     help: str
@@ -253,57 +253,57 @@ def register_matcher(
     raw: bool = False,
 ) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
-        REGISTRY[name] = Matcher(rule, schema, help, objection, raw)
+        REGISTRY[name] = AssertionMatcherDefinition(rule, schema, help, objection, raw)
         return rule
 
     return register
 
 
-def match(expected: object, seen: ValueToMatch) -> Match:
+def match(expected: object, seen: ValueToCheck) -> Match:
     """Return the finding of a matcher as written: a plain value means equality, all keys of a mapping must hold."""
     if not isinstance(expected, Mapping):
         return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
-        return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return Match(ValueMatchStatus.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
     return combine_required_matches(
-        apply_named_matcher(name, expected[name], ValueToMatch(seen.actual, seen.scope, beside)) for name in names
+        apply_named_matcher(name, expected[name], ValueToCheck(seen.actual, seen.scope, beside)) for name in names
     )
 
 
-def choose_eq_or_ref(expected: object, scope: VariableScope) -> str:
+def choose_eq_or_ref(expected: object, scope: CaseVariables) -> str:
     reference = parse_variable_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
-def apply_named_matcher(name: str, operand: object, seen: ValueToMatch) -> Match:
+def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> Match:
     known = REGISTRY.get(name)
     if known is None:
-        return Match(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
+        return Match(ValueMatchStatus.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return Match(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return Match(ValueMatchStatus.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         found = known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
-        return Match(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return Match(ValueMatchStatus.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
-        return Match(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
-    doubtful = MatchOutcome.HOLDS if name == "notContains" else MatchOutcome.FAILS
-    if found.outcome is doubtful and name not in _UNAFFECTED and (hidden := explain_replaced_secret(seen.actual)):
-        outcome = MatchOutcome.UNCLEAR if name == "notContains" else MatchOutcome.UNFIT
+        return Match(ValueMatchStatus.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+    doubtful = ValueMatchStatus.HOLDS if name == "notContains" else ValueMatchStatus.FAILS
+    if found.outcome is doubtful and name not in _UNAFFECTED and (hidden := explain_inconclusive_match(seen.actual)):
+        outcome = ValueMatchStatus.UNCLEAR if name == "notContains" else ValueMatchStatus.UNFIT
         return Match(outcome, "; ".join(filter(None, [found.message, hidden])))
     return found
 
 
-def explain_replaced_secret(value: object) -> str:
+def explain_inconclusive_match(value: object) -> str:
     """Return why it is not known whether a value lacks something: a placeholder is in it; empty if none is."""
     return "llmproxy replaced a secret here, so a match cannot be ruled out" if STANDS_IN.search(str(value)) else ""
 
 
-_UNDECIDED = (MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED)
-_WORST_OF_ALL = (MatchOutcome.FAILS, *_UNDECIDED, MatchOutcome.HOLDS)
-_BEST_OF_ANY = (MatchOutcome.HOLDS, *_UNDECIDED, MatchOutcome.FAILS)
+_UNDECIDED = (ValueMatchStatus.UNCLEAR, ValueMatchStatus.UNFIT, ValueMatchStatus.MISTYPED)
+_WORST_OF_ALL = (ValueMatchStatus.FAILS, *_UNDECIDED, ValueMatchStatus.HOLDS)
+_BEST_OF_ANY = (ValueMatchStatus.HOLDS, *_UNDECIDED, ValueMatchStatus.FAILS)
 
 
 def combine_required_matches(found: Iterable[Match]) -> Match:
@@ -314,7 +314,7 @@ def combine_alternative_matches(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine_by_outcome_order(each: list[Match], order: Sequence[MatchOutcome], glue: str) -> Match:
+def _combine_by_outcome_order(each: list[Match], order: Sequence[ValueMatchStatus], glue: str) -> Match:
     outcome = min((one.outcome for one in each), key=order.index)
     decisive = [one for one in each if one.outcome is outcome]
     messages = dict.fromkeys(one.message for one in decisive if one.message)

@@ -25,8 +25,8 @@ from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.match import (
     ABSENT,
     Match,
-    MatchOutcome,
-    ValueToMatch,
+    ValueMatchStatus,
+    ValueToCheck,
     are_equal,
     get_type_name,
     parse_time,
@@ -124,11 +124,11 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
     return ""
 
 
-def _describe_null_or_absent(seen: ValueToMatch) -> str:
+def _describe_null_or_absent(seen: ValueToCheck) -> str:
     return "null" if seen.actual is None else "no value" if seen.actual is ABSENT else ""
 
 
-def _match_contained_values(name: str, operand: object, seen: ValueToMatch) -> Match:
+def _match_contained_values(name: str, operand: object, seen: ValueToCheck) -> Match:
     if missing_value := _describe_null_or_absent(seen):
         which = "one of " if name == "containsAny" else ""
         message = f"expected {which}{quote(operand)} in it, and there is {missing_value}"
@@ -137,14 +137,14 @@ def _match_contained_values(name: str, operand: object, seen: ValueToMatch) -> M
     if not isinstance(actual, (str, list, Mapping)):
         is_now = f"{get_type_name(actual)}: {quote(actual)}"
         said = f"`{name}` looks into a text, a list or an object, and the value is {is_now}"
-        return Match(MatchOutcome.UNFIT, said)
+        return Match(ValueMatchStatus.UNFIT, said)
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):
         has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignores_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {get_type_name(word)} in a text"
-            return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
+            return Match(ValueMatchStatus.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     hints = [_describe_near_text(actual, word, ignore_case=seen.ignores_case) for word in missing]
     told = ", ".join(f"{quote(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
@@ -225,14 +225,14 @@ def explain_bad_pattern(operand: object, flags: str = "") -> str:
     objection=explain_bad_pattern,
     raw=True,
 )
-def match_regex(operand: object, seen: ValueToMatch) -> Match:
+def match_regex(operand: object, seen: ValueToCheck) -> Match:
     actual = to_json(seen.actual)
     if missing_value := _describe_null_or_absent(seen):
         message = f"expected a text that matches {quote(operand)}, and there is {missing_value}"
-        return Match(MatchOutcome.FAILS, message)
+        return Match(ValueMatchStatus.FAILS, message)
     if isinstance(actual, (bool, list, Mapping)):
         message = f"`regex` looks into a text, and the value is {get_type_name(actual)}: {quote(actual)}"
-        return Match(MatchOutcome.UNFIT, message)
+        return Match(ValueMatchStatus.UNFIT, message)
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not is_pattern_found(pattern, text, flags)]
@@ -415,7 +415,7 @@ def _build_format_checker() -> Any:
     objection=_explain_bad_schema,
     raw=True,
 )
-def match_json_schema(operand: dict[str, Any], seen: ValueToMatch) -> Match:
+def match_json_schema(operand: dict[str, Any], seen: ValueToCheck) -> Match:
     """Parse, then validate; nothing is fetched, and patterns have a time limit."""
     import jsonschema
     from referencing import Registry
@@ -423,9 +423,9 @@ def match_json_schema(operand: dict[str, Any], seen: ValueToMatch) -> Match:
     try:
         value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(ValueMatchStatus.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
     if value is ABSENT:
-        return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
+        return Match(ValueMatchStatus.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:
         if isinstance(instance, str) and not is_pattern_found(wanted, instance):

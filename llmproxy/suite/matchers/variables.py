@@ -116,7 +116,7 @@ class _CapturedRow:
     primary: str
 
 
-class VariableScope:
+class CaseVariables:
     def __init__(
         self,
         values: Mapping[str, object] | None = None,

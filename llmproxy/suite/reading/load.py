@@ -21,7 +21,7 @@ from llmproxy.did_you_mean import suggest_name
 from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataFileError, name_data_cases, read_data_file_rows
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.match import quote
-from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
+from llmproxy.suite.matchers.variables import CaseVariables, StepError, strip_dollar
 from llmproxy.suite.reading.declaration_checks import (
     ScenarioVariableChecker,
     filter_mappings_in_list,
@@ -29,15 +29,15 @@ from llmproxy.suite.reading.declaration_checks import (
 )
 from llmproxy.suite.reading.shared_parts import (
     apply_defaults,
+    find_files_of_scenarios_entry,
     find_suite_files,
-    find_suite_scenario_files,
     merge_included_suite_parts,
     show_path,
 )
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import ABOUT_WIRE, Defaults, Scenario, Suite
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_yaml_file
+from llmproxy.yaml_reader import Map, Problems, YamlList, YamlPlace, get_yaml_place, read_yaml_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
@@ -90,7 +90,7 @@ def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
         message = f"the matrix has {number:,} cells ({sizes}); up to {_MOST_CELLS:,} are run"
         problems.add(at, message, "take fewer values, or make several scenarios that have some of them each")
         return None
-    made, cells = raw.copy_with_places(), List(at)
+    made, cells = raw.copy_with_places(), YamlList(at)
     for name_of_set, given in zip(own, known, strict=True):
         if clash := next((name for name, _ in axes if name in given), None):
             message = f"`{clash}` is an axis of the matrix and a parameter as well"
@@ -108,12 +108,12 @@ def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
     return made
 
 
-def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
+def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, YamlList]]:
     if not isinstance(matrix, Map):
         return []  # the schema says so
     found = []
     for name, values in matrix.items():
-        if not isinstance(values, List) or not values:
+        if not isinstance(values, YamlList) or not values:
             continue  # and here
         first: dict[tuple[type, str], int] = {}
         twice = next(
@@ -137,7 +137,7 @@ def _inline_parametrize_file(
     if not isinstance(said, str):
         return raw, None
     at, file = get_yaml_place(raw, "parametrize") or raw.place, path.parent / said
-    made, rows = raw.copy_with_places(), List(at)
+    made, rows = raw.copy_with_places(), YamlList(at)
     del made["parametrize"]
     try:
         found = read_data_file_rows(file)
@@ -258,10 +258,10 @@ class SuiteCase:
     title: str = ""
     description: str = ""
 
-    def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
+    def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> CaseVariables:
         """Return a run's variables: `run` counts from 1, `user` is its own. Raises StepError: one has no value."""
         built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}
-        return VariableScope({**built_in, **self.values}, declared=self.captures, env=env)
+        return CaseVariables({**built_in, **self.values}, declared=self.captures, env=env)
 
 
 def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
@@ -369,7 +369,7 @@ class LoadedSuites:
     ) -> list[tuple[Map, Path]]:
         """Read the scenarios of an entry's files, without those already read or the suite's own."""
         made: list[tuple[Map, Path]] = []
-        for path in find_suite_scenario_files(folder, entry, at, self.problems):
+        for path in find_files_of_scenarios_entry(folder, entry, at, self.problems):
             if path.resolve() in read:
                 continue
             read.add(path.resolve())
@@ -437,6 +437,6 @@ class LoadedSuites:
 
 def _format_title(text: str, values: Mapping[str, object], name: str) -> str:
     try:
-        return VariableScope({"scenarioId": name, **values}, env={}).interpolate_text(text)
+        return CaseVariables({"scenarioId": name, **values}, env={}).interpolate_text(text)
     except StepError:
         return text

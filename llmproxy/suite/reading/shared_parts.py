@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.schema.base_nodes import collect_validation_errors
-from llmproxy.suite.schema.suite import Part
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, get_yaml_place, read_yaml_file
+from llmproxy.suite.schema.suite import IncludedPart
+from llmproxy.yaml_reader import Map, Problems, YamlList, YamlPlace, get_yaml_place, read_yaml_file
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
@@ -56,7 +56,7 @@ def find_suite_files(paths: Iterable[str | Path], problems: Problems) -> list[Pa
     return list(found.values())
 
 
-def find_suite_scenario_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
+def find_files_of_scenarios_entry(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
         return [path]
@@ -112,11 +112,11 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
     if len(documents) != 1 or not isinstance(documents[0][0], Map):
         if documents:
             problems.add(
-                documents[-1][1], "a file to include is one mapping", f"it takes {', '.join(Part.known_keys())}"
+                documents[-1][1], "a file to include is one mapping", f"it takes {', '.join(IncludedPart.known_keys())}"
             )
         return None
     try:
-        Part.model_validate(documents[0][0], context=problems)
+        IncludedPart.model_validate(documents[0][0], context=problems)
     except ValidationError as error:
         collect_validation_errors(error, documents[0][0], problems)
     return documents[0][0]
@@ -124,7 +124,7 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
 
 def _merge_part_into_suite(suite: Map, part: Map) -> None:
     for key, value in part.items():
-        if key == "include" or key not in Part.known_keys():
+        if key == "include" or key not in IncludedPart.known_keys():
             continue
         mine = suite.get(key)
         if key not in suite:
@@ -134,17 +134,17 @@ def _merge_part_into_suite(suite: Map, part: Map) -> None:
             for source in (value, mine):  # what is included comes first, so that variables may build on it
                 for name in source:
                     first, second = both.get(name), source[name]
-                    if key == "hooks" and isinstance(first, List) and isinstance(second, List):
+                    if key == "hooks" and isinstance(first, YamlList) and isinstance(second, YamlList):
                         both[name] = _join_lists(first, second)
                     else:
                         both.put(name, second, source.keys_at[name], source.values_at[name])
             suite[key] = both
-        elif key == "defaultTags" and isinstance(mine, List) and isinstance(value, List):
+        elif key == "defaultTags" and isinstance(mine, YamlList) and isinstance(value, YamlList):
             suite[key] = _join_lists(value, mine)
 
 
-def _join_lists(first: List, second: List) -> List:
-    made = List(first.place)
+def _join_lists(first: YamlList, second: YamlList) -> YamlList:
+    made = YamlList(first.place)
     for source in (first, second):
         for i, item in enumerate(source):
             made.put(item, source.items_at[i])
@@ -161,8 +161,8 @@ def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
         if isinstance(mine, (list, str)):
             both = [*([mine] if isinstance(mine, str) else mine), *([tags] if isinstance(tags, str) else tags)]
             made["tags"] = list(dict.fromkeys(both)) if all(isinstance(each, str) for each in both) else both
-    if isinstance(made.get("steps"), List) and defaults:
-        steps = List(made["steps"].place)
+    if isinstance(made.get("steps"), YamlList) and defaults:
+        steps = YamlList(made["steps"].place)
         for i, step in enumerate(made["steps"]):
             steps.put(
                 _copy_step_with_defaults(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i]
@@ -194,11 +194,11 @@ def _copy_step_with_defaults(step: Map, defaults: Map | None) -> Map:
 
 def _copy_judge_with_defaults(node: Map, defaults: Map | None) -> object:
     said = node["judge"]
-    if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
+    if isinstance(said, (str, YamlList)) and defaults is not None and "judgeModel" in defaults:
         at = node.values_at["judge"]
         criteria, said = said, Map(at)
         if isinstance(criteria, str):
-            criteria = List(at)
+            criteria = YamlList(at)
             criteria.put(node["judge"], at)
         said.put("criteria", criteria, at, at)
     return _copy_with_default(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said

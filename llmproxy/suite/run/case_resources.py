@@ -18,7 +18,7 @@ from typing import Any
 
 from llmproxy.core.forks.overrides import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.protocol import format_cassette_sample
+from llmproxy.protocol import format_sample_name
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
@@ -32,7 +32,7 @@ from llmproxy.suite.checks.rows import (
     load_reset_hook,
     select_rows,
 )
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.run_context import (
     RejudgingSession,
@@ -45,7 +45,7 @@ from llmproxy.suite.run.step_context import (
     RunConversationRegistry,
     StepContext,
     find_judge_and_user_upstreams,
-    parse_faults,
+    normalize_suite_faults,
 )
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
@@ -119,7 +119,7 @@ async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: M
         )
 
 
-def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
+def resolve_mocks(case: SuiteCase, scope: CaseVariables, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return `mock:` in the form of a session. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
     mock = case.scenario.mock
     if mock is None:
@@ -133,13 +133,13 @@ def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapp
 
 
 class CaseResources:
-    scope: VariableScope
+    scope: CaseVariables
     """The run's variables; set when its session is asked for."""
 
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = format_cassette_sample(case.scenario.user_id or USER, self.sample)
+        self.user = format_sample_name(case.scenario.user_id or USER, self.sample)
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""
@@ -161,7 +161,7 @@ class CaseResources:
                 raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
             return SessionToOpen(run_context.proxy, self.cassette, self.sample, how, kind=RejudgingSession)
         mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
-        faults = parse_faults(case.scenario.faults, case.folder)
+        faults = normalize_suite_faults(case.scenario.faults, case.folder)
         if not run_context.proxy:
             if faults is not None:
                 raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import Call
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.report.events import Assertion, Started, Status, Step
@@ -29,7 +29,7 @@ from llmproxy.suite.checks.chat_step_assertions import (
     check_usage,
     evaluate_step_traffic_assertions,
     explain_unseen_traffic,
-    find_hosted_tools_left_out,
+    list_uncounted_hosted_tools,
 )
 from llmproxy.suite.checks.row_checks import (
     check_created_rows,
@@ -38,7 +38,7 @@ from llmproxy.suite.checks.row_checks import (
     wait_until_rows_match,
 )
 from llmproxy.suite.checks.tools import find_never_offered_tools
-from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear_assertion, worst_status
+from llmproxy.suite.matchers.apply import all_assertions_hold, make_error_assertion, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
@@ -67,7 +67,7 @@ from llmproxy.suite.selection import (
     RunNotRecorded,
     build_case_cassette_name,
     build_run_not_recorded_error,
-    list_steps_until,
+    list_case_steps_up_to_label,
 )
 from llmproxy.trace.observing.agent_activity import AgentActivity, find_first_recorded_time, sum_recorded_latency
 from llmproxy.trace.observing.tool_calls import diff_asked_and_served_calls
@@ -166,7 +166,7 @@ def _list_traffic_remarks(
 ) -> list[str]:
     unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
     made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
-    if uncounted := ", ".join(find_hosted_tools_left_out(step, measured)):
+    if uncounted := ", ".join(list_uncounted_hosted_tools(step, measured)):
         made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
     if step.observe != "none" and not measured.unreadable:
         served, asked = context.wire.read_tool_server_calls(window.after), measured.tools
@@ -190,7 +190,7 @@ class CaseResult:
     reasoning: str = ""
     xfail: bool = False
     """Whether it was expected to fail, and could."""
-    wire: Report | None = None
+    wire: SessionReport | None = None
     recorded_at: float | None = None
     """Unix time of the replayed recordings; None without any."""
     calls: Sequence[Call] = ()
@@ -241,7 +241,7 @@ class _CaseRun:
         """A chat step, evaluated once more before the next one, and the quiet steps since: told when that is over."""
         self._next = 0
         self.since = run_context.clock()
-        self.steps = list_steps_until(case, run_context.options.label)
+        self.steps = list_case_steps_up_to_label(case, run_context.options.label)
         limit = case.scenario.timeout
         self.lifecycle = RunLifecycle(
             self, limit=None if limit is None else limit / 1000, call_limit=None, clock=run_context.clock, thorough=True
@@ -280,7 +280,7 @@ class _CaseRun:
             for step in self.case.scenario.steps
         )
 
-    def _require_recording(self, report: Report | None) -> None:
+    def _require_recording(self, report: SessionReport | None) -> None:
         """Check that there is something to replay. Raises RunNotRecorded."""
         talks = any(
             step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
@@ -369,7 +369,7 @@ class _CaseRun:
             return
         measured = context.wire.build_step(0)
         reason = explain_unseen_traffic(context, wanted, measured)
-        made = [build_unclear_assertion("usage", reason)] if reason else check_usage(wanted, measured, context.scope)
+        made = [make_error_assertion("usage", reason)] if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
         self._emit_step(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)
@@ -433,7 +433,7 @@ class _CaseRun:
             latency=sum_recorded_latency(calls),
         )
 
-    def _build_rerun_command(self, report: Report | None, status: Status) -> str:
+    def _build_rerun_command(self, report: SessionReport | None, status: Status) -> str:
         """Return the command that reruns it, with a mode that requests what failed again; empty if none is needed."""
         mode = ""
         if report is not None and report.mode in OFFLINE:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.client.control import Control
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import AgentError, MachineError, SettingsError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Decision
 from llmproxy.report.events import Assertion, Event, Handler, Status, notify_handlers
@@ -28,12 +28,12 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_message_text
 from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots
-from llmproxy.suite.matchers.apply import build_unclear_assertion
+from llmproxy.suite.matchers.apply import make_error_assertion
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.schema.assertions import WaitFor
 from llmproxy.suite.schema.suite import Scenario, SetupStep, Talk, VerifyStep, WaitStep
-from llmproxy.suite.stores import ResetPolicy, StoreAdapter, build_store, parse_reset_policy
+from llmproxy.suite.stores import StoreAdapter, StoreResetSettings, build_store, parse_reset_policy
 from llmproxy.trace.observing.agent_activity import build_store_independent_id
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 from llmproxy.yaml_reader import YamlPlace
@@ -54,7 +54,7 @@ class RunNotRejudgeable(MachineError):
 def build_unjudged_assertion(
     name: str, why: str = "rows were looked at when the agent ran, and are others now"
 ) -> Assertion:
-    return build_unclear_assertion(name, f"cannot be judged again: {why}")
+    return make_error_assertion(name, f"cannot be judged again: {why}")
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ class RejudgingSession(RunSession):
         await made.close()
         return await super().open(proxy, cassette=cassette, **how)
 
-    def __init__(self, control: Control, opened: Report) -> None:
+    def __init__(self, control: Control, opened: SessionReport) -> None:
         super().__init__(control, opened)
         self._passed: list[Call] = []
         self._asked = 0
@@ -321,7 +321,7 @@ class RunContext:
     """Runs a case elsewhere, with the signature of `run_case_once`; None: here."""
     stopped: threading.Event = field(default_factory=threading.Event)
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)
-    _stores: dict[int, tuple[StoreAdapter, ResetPolicy] | None] = field(default_factory=dict)
+    _stores: dict[int, tuple[StoreAdapter, StoreResetSettings] | None] = field(default_factory=dict)
     _snapshots: dict[Path, StoredAnswerSnapshots] = field(default_factory=dict)
     _entities: dict[int, list[str]] = field(default_factory=dict)
 
@@ -354,7 +354,7 @@ class RunContext:
                 known = self._agents[id(case.suite)] = build_agent(mapping, folder)
         return known.clone()
 
-    def get_shared_suite_store(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
+    def get_shared_suite_store(self, case: SuiteCase) -> tuple[StoreAdapter, StoreResetSettings] | None:
         """Return a suite's store, shared by all runs, with its reset policy; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
             mapping, folder = self._find_agent_or_store_config("store", case)

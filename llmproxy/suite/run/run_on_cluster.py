@@ -18,14 +18,14 @@ from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status, notify_handlers
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner
 from llmproxy.scenario.cluster.transfer_files import (
-    collect_node_env_variables,
+    collect_cluster_env_variables,
     get_ray_driver_cassette_dir,
     glob_files,
     read_cassette_files,
     read_files_for_cluster_node,
 )
 from llmproxy.scenario.cluster.worker_node import (
-    ClusterWorkerNode,
+    NodeRunExecutor,
     NodeRunResult,
     NodeSetup,
     RunEventCollector,
@@ -33,7 +33,7 @@ from llmproxy.scenario.cluster.worker_node import (
     make_error_picklable,
 )
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.server_store_copies import find_store_server_by_copy
+from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import Loaded
 from llmproxy.suite.checks.chat_step_assertions import locate_snapshots
 from llmproxy.suite.reading.load import SuiteCase, load_suites
@@ -54,7 +54,7 @@ class SuiteParcel(NodeSetup):
     defaults: Mapping[str, Any] = field(default_factory=dict)
     defaults_folder: str = "."
 
-    def unpack(self, folder: Path, take: Take | None) -> ClusterWorkerNode:
+    def unpack(self, folder: Path, take: Take | None) -> NodeRunExecutor:
         return _SuiteNode(self, folder, take)
 
 
@@ -90,8 +90,8 @@ def pack_suites(
     snapshots = [path for path in dict.fromkeys(locate_snapshots(case.path) for case in cases) if path.is_file()]
     packed = read_files_for_cluster_node([*suites, *agents, *snapshots, *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
-    said = collect_node_env_variables(variables, env, live=live, flag="--send-env")
-    server = find_store_server_by_copy(settings.settings.store)
+    said = collect_cluster_env_variables(variables, env, live=live, flag="--send-env")
+    server = find_postgres_of_local_copy(settings.settings.store)
     wanted = {build_case_cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
@@ -137,7 +137,7 @@ class RemoteCaseRunner:
         return back.ended
 
 
-class _SuiteNode(ClusterWorkerNode):
+class _SuiteNode(NodeRunExecutor):
     def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
         """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)

@@ -28,7 +28,7 @@ from llmproxy.client.session_reports import sum_session_reports
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.core.traffic.canonical_json import format_json, parse_json_or_text
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
-from llmproxy.protocol import AGENT, OFFLINE, Mode, format_cassette_sample
+from llmproxy.protocol import AGENT, OFFLINE, Mode, format_sample_name
 from llmproxy.report.events import Completed, Event, Selected, Status, convert_to_event_handlers
 from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import wait_despite_cancel
@@ -205,7 +205,7 @@ class _CaseJob:
 
     @property
     def user(self) -> str:
-        return format_cassette_sample(self.case.scenario.user_id or USER, self.sample)
+        return format_sample_name(self.case.scenario.user_id or USER, self.sample)
 
 
 async def run_cases(

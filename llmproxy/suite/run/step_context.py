@@ -46,9 +46,9 @@ from llmproxy.scenario.values.messages import (
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots
 from llmproxy.suite.checks.rows import RowCheckContext
-from llmproxy.suite.matchers.apply import assertion, build_unclear_assertion, worst_status
+from llmproxy.suite.matchers.apply import assertion, make_error_assertion, worst_status
 from llmproxy.suite.matchers.match import quote
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.run_context import ReplayingAgentAdapter, RunContext, build_unjudged_assertion
 from llmproxy.suite.schema.assertions import Judging
@@ -250,7 +250,7 @@ class StepContext:
     run_context: RunContext
     case: SuiteCase
     emitter: EventEmitter
-    scope: VariableScope
+    scope: CaseVariables
     rows: RowCheckContext
     agent: AgentAdapter
     session: RunSession | None
@@ -363,7 +363,7 @@ class StepContext:
         return {"LLMPROXY_SCENARIO": about.scenario, "LLMPROXY_RUN": str(about.sample), "LLMPROXY_USER": self.user}
 
 
-def parse_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
+def normalize_suite_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
     """Return `faults:` in the form of a session; a file is relative to the suite. Raises SuiteError."""
     if value is None:
         return None
@@ -381,14 +381,14 @@ async def inject_step_faults(context: StepContext, value: object, done: StepResu
         return
     if context.session is None:
         raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
-    await context.session.set_faults(parse_faults(value, context.case.folder))
+    await context.session.set_faults(normalize_suite_faults(value, context.case.folder))
     try:
         yield
     finally:
         met = await context.session.set_faults(
-            parse_faults(context.case.scenario.faults, context.case.folder), again=True
+            normalize_suite_faults(context.case.scenario.faults, context.case.folder), again=True
         )
-        done.rest += [build_unclear_assertion("faults", text) for text in find_unused_faults(met)]
+        done.rest += [make_error_assertion("faults", text) for text in find_unused_faults(met)]
 
 
 def find_judge_and_user_upstreams(case: SuiteCase) -> dict[str, str]:
@@ -447,7 +447,7 @@ async def run_simulated_conversation(
     answer = conversation.answer
     if not answer:
         message = "the simulated user ended the conversation before the agent had said anything in this step"
-        return answer, [build_unclear_assertion("simulate", message)]
+        return answer, [make_error_assertion("simulate", message)]
     if said.criteria:
         return answer, await _judge_criteria(context, conversation, said)
     return answer, [_judge_goal_by_farewell(said, conversation.playback.farewell)]
@@ -499,7 +499,7 @@ def _judge_goal_by_farewell(said: Simulation, farewell: ClosingMessages | None) 
             "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a "
             "judge decide"
         )
-        return build_unclear_assertion(name, unclear, expected=expected)
+        return make_error_assertion(name, unclear, expected=expected)
     words = f": {quote(get_message_text(farewell[-1]), 200)}" if farewell else ""
     message = f"the simulated user gave up, the goal was not reached{words}"
     return assertion(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
@@ -509,7 +509,7 @@ async def run_judge(
     context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:
     if conversation is None or not conversation.has_begun:
-        return [build_unclear_assertion(name, "there is no conversation to judge: nothing was said in it")]
+        return [make_error_assertion(name, "there is no conversation to judge: nothing was said in it")]
     return await _ask_judge_for_assertions(context, conversation, said, f"{name}.criteria")
 
 
@@ -541,13 +541,13 @@ async def _ask_judge_for_assertions(
         returned = await conversation.verbs.judge()
     await context.read_new_calls()
     if returned is None:
-        return [build_unclear_assertion(name, "the judge gave no verdict")]
+        return [make_error_assertion(name, "the judge gave no verdict")]
     context.emitter.emit_verdict(agent.models[0].model, returned, forced=True, decided=True)
     made = [_build_criterion_assertion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
     unsaid = "" if made else "the judge said nothing about any criterion"
     if all(each.status is Status.PASSED for each in made) and not returned.success:
         unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
-    return [*made, build_unclear_assertion(name, unsaid)] if unsaid else made
+    return [*made, make_error_assertion(name, unsaid)] if unsaid else made
 
 
 def _build_criterion_assertion(name: str, found: CriterionResult) -> Assertion:

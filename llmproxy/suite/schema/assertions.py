@@ -145,9 +145,9 @@ def _read_path_matchers(value: object, info: ValidationInfo) -> object:
 
 def _validate_faults(value: object) -> object:
     """Parse injected faults; a file of them is read when the scenario runs."""
-    from llmproxy.core.faults.parsing import BadFaults, is_file_name, parse_session_faults
+    from llmproxy.core.faults.parsing import BadFaults, is_faults_file_path, parse_session_faults
 
-    if not is_file_name(value):
+    if not is_faults_file_path(value):
         try:
             parse_session_faults(value)
         except BadFaults as error:
@@ -303,14 +303,14 @@ Evidence = Literal["declared", "proven", "inferred"]
 """Evidence of a finding about the agent's message processing, strongest first."""
 
 
-class NonEmptyAssertions(Node):
+class AtLeastOneAssertionNode(Node):
     """A node that must assert something."""
 
     quiet: ClassVar[frozenset[str]] = frozenset()
     """Keys that modify a check, and assert nothing by themselves."""
 
     @model_validator(mode="after")
-    def _require_assertion(self, info: ValidationInfo) -> NonEmptyAssertions:
+    def _require_assertion(self, info: ValidationInfo) -> AtLeastOneAssertionNode:
         if self._source is None and isinstance(info.context, Problems):
             return self  # a model that holds itself is looked at twice, and knows its place the second time
         said = frozenset(self._source if self._source is not None else self.given) - self.quiet
@@ -342,7 +342,7 @@ class Judging(Node):
         return {"anyOf": [handler(schema), {"type": "string"}, texts]}
 
 
-class ToolExpect(NonEmptyAssertions):
+class ToolExpect(AtLeastOneAssertionNode):
     """Expected calls of one tool in this step."""
 
     nullable = frozenset({"output", "error"})
@@ -401,7 +401,7 @@ class ToolExpect(NonEmptyAssertions):
         return {"anyOf": [{"$comment": "Count"}, handler(schema)]}
 
 
-class Response(NonEmptyAssertions):
+class Response(AtLeastOneAssertionNode):
     """Assertions about the agent's answer. All keys must hold."""
 
     quiet = frozenset({"ignoreCase", "flags"})
@@ -478,7 +478,7 @@ class Created(Node):
     """Time to wait for it after the answer, for agents that write later."""
 
 
-class Usage(NonEmptyAssertions):
+class Usage(AtLeastOneAssertionNode):
     """Usage of the step's LLM calls, as reported by the provider. A value that is not reported is an error, never 0."""
 
     quiet = frozenset({"estimate"})
@@ -517,14 +517,14 @@ class Usage(NonEmptyAssertions):
         return {key: value for key, value in self.given_values.items() if key not in {"anyOf", "allOf", "estimate"}}
 
 
-class HistoryProcessor(NonEmptyAssertions):
+class HistoryEditAssertions(AtLeastOneAssertionNode):
     """One kind of change that an agent makes to its history before sending it."""
 
     activated: Flag | None = None
     """Whether it was active in this step."""
 
 
-class CondenserAssertions(HistoryProcessor):
+class CondenserAssertions(HistoryEditAssertions):
     """Older messages were replaced by a summary."""
 
     condensed_messages: Count | None = None
@@ -539,21 +539,21 @@ class CondenserAssertions(HistoryProcessor):
     """Texts, none of which is in the summary."""
 
 
-class PrunerAssertion(HistoryProcessor):
+class PrunerAssertion(HistoryEditAssertions):
     """Parts of messages were removed."""
 
     parts_removed: Count | None = None
     """Number of parts."""
 
 
-class TokenLimiter(HistoryProcessor):
+class TokenLimiter(HistoryEditAssertions):
     """The oldest messages were dropped without a replacement."""
 
     dropped_messages: Count | None = None
     """Number of messages."""
 
 
-class MessageProcessing(NonEmptyAssertions):
+class MessageProcessing(AtLeastOneAssertionNode):
     """Changes that the agent made to its history, by its requests."""
 
     quiet = frozenset({"minEvidence"})

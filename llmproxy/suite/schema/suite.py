@@ -285,7 +285,7 @@ VERSION = 1
 """Version of the format."""
 
 
-class HookAction(Node):
+class CommandOrPythonHook(Node):
     command: Text | Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """A command line, or its words; run in the suite's folder. Exit code 0 is success, anything else an error."""
     python: Text | None = None
@@ -294,7 +294,7 @@ class HookAction(Node):
     """Time limit."""
 
 
-class Hook(HookAction):
+class Hook(CommandOrPythonHook):
     """Your own action before or after: a command or a Python function."""
 
     @model_validator(mode="after")
@@ -317,7 +317,7 @@ class Hooks(Node):
     """Once, after the last scenario."""
 
 
-class Teardown(HookAction):
+class Teardown(CommandOrPythonHook):
     """Cleanup after a scenario, whatever its result: deletes rows, or runs a hook."""
 
     delete: Entity | None = None
@@ -439,7 +439,7 @@ class Scenario(Node):
         return self.name or self.id
 
 
-class Part(Node):
+class IncludedPart(Node):
     """Content that suites may share by `include`."""
 
     nullable = frozenset({"agent", "store", "proxy"})
@@ -462,7 +462,7 @@ class Part(Node):
     """Actions around scenarios."""
 
 
-class Suite(Part):
+class Suite(IncludedPart):
     """Related scenarios, with their agent and store."""
 
     name: Text

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from llmproxy.suite.stores.config import MemoryStore, ResetPolicy, build_store, parse_reset_policy
+from llmproxy.suite.stores.config import MemoryStore, StoreResetSettings, build_store, parse_reset_policy
 from llmproxy.suite.stores.protocol import (
     Column,
+    ColumnType,
     EntityInfo,
     Id,
-    Kind,
     Restorable,
     Row,
-    Snapshot,
+    RowKeySnapshot,
     StoreAdapter,
     StoreBase,
     StoreError,
@@ -21,7 +21,7 @@ from llmproxy.suite.stores.protocol import (
 )
 
 __all__ = [
-    "Column", "EntityInfo", "Id", "Kind", "MemoryStore", "ResetPolicy", "Restorable", "Row", "Snapshot", "StoreAdapter",
-    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "UnknownColumn", "UnknownEntity", "build_store",
-    "parse_reset_policy",
+    "Column", "ColumnType", "EntityInfo", "Id", "MemoryStore", "Restorable", "Row", "RowKeySnapshot", "StoreAdapter",
+    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "StoreResetSettings", "UnknownColumn", "UnknownEntity",
+    "build_store", "parse_reset_policy",
 ]  # fmt: skip

@@ -203,7 +203,7 @@ def _import_module(name: str, folder: Path, where: str) -> ModuleType:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetPolicy:
+class StoreResetSettings:
     reset: Reset = "delete"
     target: str = ""
     """``module:attr`` of a hook, or the request of http."""
@@ -218,11 +218,11 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         try:
-            from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings, parse_owner_column_name
+            from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings, read_owner_column_setting
         except ImportError:
             said = "the store is a database, and SQLAlchemy is not installed"
             raise MachineError(said, hint=install_command("runner")) from None
-        user = parse_owner_column_name(given, "store", None)
+        user = read_owner_column_setting(given, "store", None)
         maps = parse_entity_table_mappings(entities, user)
         return SqlEntityStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
@@ -241,7 +241,7 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     return MemoryStore({name: _read_memory_entity_shape(name, value) for name, value in entities.items()})
 
 
-def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
+def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> StoreResetSettings:
     given, kind = _normalize_store_config(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
     if isinstance(reset, Mapping):
@@ -259,7 +259,7 @@ def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str
     for key, name in zip(_CHOICES, chosen, strict=True):
         if name not in _CHOICES[key]:
             raise SuiteError(f"store.{key}: {name!r} is not one of {', '.join(_CHOICES[key])}")
-    return ResetPolicy(cast("Reset", reset), target, *chosen)
+    return StoreResetSettings(cast("Reset", reset), target, *chosen)
 
 
 def _normalize_store_config(

@@ -16,7 +16,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpx
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.messages import ValuePath, get_value_at_path, parse_value_path
+from llmproxy.scenario.values.messages import ValuePath, parse_value_path, require_value_at_path
 from llmproxy.suite.stores.protocol import (
     EntityInfo,
     EntityShape,
@@ -303,7 +303,7 @@ class HttpEntityStore(StoreBase):
     def _pick_rows(self, entity: str, spoken: EntityHttpEndpoints, value: Any, answer: httpx.Response) -> Rows:
         rows, what = value, ""
         try:
-            rows = get_value_at_path(spoken.rows, value)
+            rows = require_value_at_path(spoken.rows, value)
         except LookupError as error:
             what = f": {error}"
         if what or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -319,7 +319,7 @@ class HttpEntityStore(StoreBase):
     def _find_next_page(self, spoken: EntityHttpEndpoints, value: Any, answer: httpx.Response) -> str | None:
         here = str(answer.url)
         try:
-            found = get_value_at_path(spoken.next, value) if spoken.next is not None else None
+            found = require_value_at_path(spoken.next, value) if spoken.next is not None else None
         except LookupError:
             found = None  # the last page need not say so
         found = found or parse_next_link(answer.headers.get("link", ""))
@@ -332,7 +332,7 @@ class HttpEntityStore(StoreBase):
 
     def _require_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:
         try:
-            row = get_value_at_path(path, value)
+            row = require_value_at_path(path, value)
         except LookupError:
             row = None
         if not isinstance(row, dict):

@@ -66,7 +66,7 @@ class UnknownColumn(SuiteError):
     code = "llmproxy_suite_unknown_column"
 
 
-class Kind(StrEnum):
+class ColumnType(StrEnum):
     TEXT = "text"
     INTEGER = "integer"
     NUMBER = "number"
@@ -84,7 +84,7 @@ class Kind(StrEnum):
 class Column:
     name: str
     """Name in the suite."""
-    kind: Kind = Kind.UNKNOWN
+    kind: ColumnType = ColumnType.UNKNOWN
     source: str = ""
     """Name in the store."""
 
@@ -111,7 +111,7 @@ class EntityInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RowKeySnapshot:
     ids: Mapping[str, frozenset[Id]]
     """Keys of the existing rows by entity."""
     user: str | None = None
@@ -136,10 +136,10 @@ class StoreAdapter(Protocol):
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
         """Remove a row; False if it did not exist."""
 
-    def snapshot(self, entities: Sequence[str], user: str | None = None) -> Snapshot:
+    def snapshot(self, entities: Sequence[str], user: str | None = None) -> RowKeySnapshot:
         """Return a snapshot of the existing rows, of this user if an entity has a user column."""
 
-    def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
+    def changes(self, snapshot: RowKeySnapshot) -> dict[str, Rows]:
         """Return the new rows of each entity since the snapshot, in key order."""
 
     def reset(self) -> None:
@@ -228,10 +228,10 @@ class StoreBase:
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
         raise NotImplementedError
 
-    def snapshot(self, entities: Sequence[str], user: str | None = None) -> Snapshot:
-        return Snapshot({name: frozenset(self.ids(name, user)) for name in dict.fromkeys(entities)}, user)
+    def snapshot(self, entities: Sequence[str], user: str | None = None) -> RowKeySnapshot:
+        return RowKeySnapshot({name: frozenset(self.ids(name, user)) for name in dict.fromkeys(entities)}, user)
 
-    def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
+    def changes(self, snapshot: RowKeySnapshot) -> dict[str, Rows]:
         new: dict[str, Rows] = {}
         for name, before in snapshot.ids.items():
             info = self.describe(name)
@@ -264,19 +264,19 @@ class StoreBase:
         """Do nothing."""
 
 
-def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:
+def to_plain(value: Any, kind: ColumnType = ColumnType.UNKNOWN, *, parse_json: bool = False) -> Any:
     """Return a value as JSON; `parse_json` if the driver returns JSON columns as text."""
     if value is None:
         return None
-    if kind is Kind.BOOLEAN and isinstance(value, int | float) and value in {0, 1}:
+    if kind is ColumnType.BOOLEAN and isinstance(value, int | float) and value in {0, 1}:
         return bool(value)
-    if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
+    if kind in {ColumnType.DATETIME, ColumnType.DATE} and isinstance(value, str):
         try:
-            is_day = kind is Kind.DATE
+            is_day = kind is ColumnType.DATE
             return date.fromisoformat(value).isoformat() if is_day else _format_utc(datetime.fromisoformat(value))
         except ValueError:
             return value
-    if kind is Kind.JSON and parse_json and isinstance(value, str | bytes):
+    if kind is ColumnType.JSON and parse_json and isinstance(value, str | bytes):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
@@ -284,7 +284,7 @@ def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False)
     return _to_plain_by_python_type(value, kind)
 
 
-def _to_plain_by_python_type(value: Any, kind: Kind) -> Any:
+def _to_plain_by_python_type(value: Any, kind: ColumnType) -> Any:
     match value:
         case bool() | int() | str():
             return value.value if isinstance(value, Enum) else value
@@ -306,7 +306,7 @@ def _to_plain_by_python_type(value: Any, kind: Kind) -> Any:
         case UUID():
             return str(value)
         case bytes() | bytearray() | memoryview():
-            if kind is Kind.TEXT:
+            if kind is ColumnType.TEXT:
                 with suppress(UnicodeDecodeError):
                     return bytes(value).decode()
             return BASE64 + base64.b64encode(value).decode()
@@ -320,36 +320,36 @@ def _to_plain_by_python_type(value: Any, kind: Kind) -> Any:
             return str(value)
 
 
-def to_driver_value(value: Any, kind: Kind, *, zone: bool = True) -> Any:
+def to_driver_value(value: Any, kind: ColumnType, *, zone: bool = True) -> Any:
     """Return a driver's value for JSON; `zone`: dates with time keep theirs, else UTC. Raises ValueError."""
     if value is None:
         return None
-    if kind is Kind.BYTES and isinstance(value, str):
+    if kind is ColumnType.BYTES and isinstance(value, str):
         try:
             return base64.b64decode(value[len(BASE64) :], validate=True) if value.startswith(BASE64) else value.encode()
         except binascii.Error as error:
             raise ValueError(f"{value!r} is not base64: {error}") from None
-    if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
+    if kind in {ColumnType.DATETIME, ColumnType.DATE} and isinstance(value, str):
         return _parse_date_or_datetime(value, kind, zone=zone)
-    if kind is Kind.BOOLEAN and not isinstance(value, bool) and value not in (0, 1):
+    if kind is ColumnType.BOOLEAN and not isinstance(value, bool) and value not in (0, 1):
         raise ValueError(f"{value!r} is neither true nor false")
-    if kind is Kind.INTEGER and (isinstance(value, str) or (isinstance(value, float) and not value.is_integer())):
+    if kind is ColumnType.INTEGER and (isinstance(value, str) or (isinstance(value, float) and not value.is_integer())):
         raise ValueError(f"{value!r} is not a whole number")
-    if kind is Kind.UUID:
+    if kind is ColumnType.UUID:
         try:
             return str(UUID(str(value)))
         except ValueError:
             raise ValueError(f"{value!r} is not a UUID") from None
-    if kind is Kind.JSON or isinstance(value, Mapping | list | tuple):
+    if kind is ColumnType.JSON or isinstance(value, Mapping | list | tuple):
         return json.dumps(value, ensure_ascii=False)
     return value
 
 
-def convert_key_to_column_type(value: Any, kind: Kind) -> Any:
+def convert_key_to_column_type(value: Any, kind: ColumnType) -> Any:
     """Convert a key to its column's type: keys are often texts after passing through a prompt or a URL."""
-    if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
+    if kind is ColumnType.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    if kind is Kind.INTEGER and isinstance(value, str):
+    if kind is ColumnType.INTEGER and isinstance(value, str):
         text = value.strip()
         return int(text) if text.removeprefix("-").isdecimal() else value
     return value
@@ -371,13 +371,13 @@ def _format_utc(value: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _parse_date_or_datetime(value: str, kind: Kind, *, zone: bool) -> datetime | date:
+def _parse_date_or_datetime(value: str, kind: ColumnType, *, zone: bool) -> datetime | date:
     try:
-        if kind is Kind.DATE:
+        if kind is ColumnType.DATE:
             return date.fromisoformat(value)
         moment = datetime.fromisoformat(value)
     except ValueError:
-        wanted = "2027-01-31" if kind is Kind.DATE else "2027-01-31T12:00:00Z"
+        wanted = "2027-01-31" if kind is ColumnType.DATE else "2027-01-31T12:00:00Z"
         raise ValueError(f"{value!r} is not a date like {wanted}") from None
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return moment if zone else moment.replace(tzinfo=None)

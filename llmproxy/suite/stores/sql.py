@@ -28,16 +28,16 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.sqlite_file import open_connection
+from llmproxy.sqlite_file import open_sqlite_connection
 from llmproxy.suite.stores.protocol import (
     Column,
+    ColumnType,
     EntityInfo,
     Id,
     Ids,
-    Kind,
     Row,
+    RowKeySnapshot,
     Rows,
-    Snapshot,
     StoreBase,
     StoreError,
     StoreLost,
@@ -114,14 +114,14 @@ def parse_entity_table_mappings(entities: Mapping[str, Any], user: str | None) -
         reuses = given.get("reuses")
         if reuses is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
-        owner = parse_owner_column_name(given, at, user)
+        owner = read_owner_column_setting(given, at, user)
         maps[name] = EntityTableMapping(
             given.get("table", name), given.get("schema"), given.get("id"), owner, renamed, reuses
         )
     return maps
 
 
-def parse_owner_column_name(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
+def read_owner_column_setting(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
     """Return the owner column: empty if rows have no owner, `default` if not given."""
     if "user" not in given:
         return default
@@ -155,7 +155,7 @@ def map_entity_to_table(
         )
     spec = reflected[columns[key].source]
     counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
-    serial = columns[key].source if counted or columns[key].kind is Kind.INTEGER else None
+    serial = columns[key].source if counted or columns[key].kind is ColumnType.INTEGER else None
     info = EntityInfo(
         name, key, owner, columns, closed=True, counted=serial is not None,
         reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
@@ -182,15 +182,16 @@ def _map_columns_to_suite_names(name: str, mapping: EntityTableMapping, reflecte
     return back
 
 
-def get_column_kind(type_: Any) -> Kind:
+def get_column_kind(type_: Any) -> ColumnType:
     if type(type_).__name__ == "TINYINT" and getattr(type_, "display_width", None) == 1:
-        return Kind.BOOLEAN  # as MySQL spells it
+        return ColumnType.BOOLEAN  # as MySQL spells it
     kinds = (
-        (sa.Boolean, Kind.BOOLEAN), (sa.Integer, Kind.INTEGER), (sa.Numeric, Kind.NUMBER),
-        (sa.DateTime, Kind.DATETIME), (sa.Date, Kind.DATE), (sa.Time, Kind.TIME), (sa.Uuid, Kind.UUID),
-        (sa.LargeBinary, Kind.BYTES), (sa.JSON, Kind.JSON), (sa.String, Kind.TEXT),
+        (sa.Boolean, ColumnType.BOOLEAN), (sa.Integer, ColumnType.INTEGER), (sa.Numeric, ColumnType.NUMBER),
+        (sa.DateTime, ColumnType.DATETIME), (sa.Date, ColumnType.DATE), (sa.Time, ColumnType.TIME),
+        (sa.Uuid, ColumnType.UUID), (sa.LargeBinary, ColumnType.BYTES), (sa.JSON, ColumnType.JSON),
+        (sa.String, ColumnType.TEXT),
     )  # fmt: skip
-    return next((kind for class_, kind in kinds if isinstance(type_, class_)), Kind.UNKNOWN)
+    return next((kind for class_, kind in kinds if isinstance(type_, class_)), ColumnType.UNKNOWN)
 
 
 def _find_key(
@@ -225,7 +226,7 @@ def _get_suite_column_name(said: str, back: Mapping[str, str], info: EntityInfo,
 
 def _has_reused_keys(inspector: sa.Inspector, mapping: EntityTableMapping, key: Column) -> bool:
     """Return whether numbers may be reused: SQLite does, unless the table has AUTOINCREMENT."""
-    if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
+    if inspector.dialect.name != "sqlite" or key.kind is not ColumnType.INTEGER:
         return False
     query = sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
     bind: Any = inspector.bind
@@ -274,7 +275,7 @@ def parse_database_url(text: str, folder: Path) -> sa.URL:
     return url
 
 
-def sqlite_file(url: sa.URL) -> Path | None:
+def get_sqlite_url_path(url: sa.URL) -> Path | None:
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     return Path(url.database.removeprefix("file:").partition("?")[0])
@@ -354,8 +355,8 @@ def _copy_sqlite_pages(source: Path, target: Path) -> None:
     """Copy a SQLite file by its pages: the agent may keep it open. Raises StoreError: somebody holds it too long."""
     try:
         with (
-            closing(open_connection(source, "mode=ro", timeout=_BUSY_SECONDS)) as old,
-            closing(open_connection(target, "mode=rwc", timeout=_BUSY_SECONDS)) as new,
+            closing(open_sqlite_connection(source, "mode=ro", timeout=_BUSY_SECONDS)) as old,
+            closing(open_sqlite_connection(target, "mode=rwc", timeout=_BUSY_SECONDS)) as new,
         ):
             old.backup(new)
     except sqlite3.Error as error:
@@ -388,7 +389,7 @@ class SqlEntityStore(StoreBase):
         self._known: dict[str, MappedEntity] = {}
         self._lock = threading.Lock()
         self._reset = reset
-        self._file = sqlite_file(self.url)
+        self._file = get_sqlite_url_path(self.url)
         self._backup: tempfile.TemporaryDirectory[str] | None = None
 
     def find_table(self, entity: str) -> MappedEntity:
@@ -426,7 +427,7 @@ class SqlEntityStore(StoreBase):
         rows = [{mapped.info.key: to_plain(value, kind)} for value in found]
         return [*index_rows_by_key(mapped.info, rows)]
 
-    def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
+    def changes(self, snapshot: RowKeySnapshot) -> dict[str, Rows]:
         """Return the new rows; only these are fetched, however large the table."""
         new: dict[str, Rows] = {}
         for name, before in snapshot.ids.items():
@@ -471,8 +472,8 @@ class SqlEntityStore(StoreBase):
     def _to_native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:
         """Return the driver's value; SQLite keeps dates as texts, in whatever form the agent writes them."""
         kind = column.kind
-        if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
-            kind = Kind.UNKNOWN
+        if self.url.get_backend_name() == "sqlite" and kind in {ColumnType.DATETIME, ColumnType.DATE, ColumnType.UUID}:
+            kind = ColumnType.UNKNOWN
         return to_driver_value(value, kind, zone=column.source in mapped.zones)
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:

@@ -106,7 +106,7 @@ def extract_answer_properties(interaction: Interaction) -> AnswerProperties:
         ),
         legible=any(kinds) and not (said and said.unknown),
         kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
-        finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_natural_language(text),
+        finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_text_language(text),
         model=opened.answer_model,
     )  # fmt: skip
 
@@ -126,7 +126,7 @@ def _walk_member_types(value: object, path: str = "") -> Iterator[tuple[str, str
         yield path, "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
 
 
-def detect_natural_language(text: str) -> str:
+def detect_text_language(text: str) -> str:
     """Return the language of a text by its script and function words: ``en``; empty if unclear."""
     for name, script in _SCRIPTS:
         if len(script.findall(text)) * 3 > len(text):
@@ -137,7 +137,7 @@ def detect_natural_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def compare_answer_formats(old: Sequence[AnswerProperties], new: Sequence[AnswerProperties]) -> list[str]:
+def list_answer_format_changes(old: Sequence[AnswerProperties], new: Sequence[AnswerProperties]) -> list[str]:
     new = [each for each in new if each.is_success]
     old = [each for each in old if each.is_success]
     if not old or not new:

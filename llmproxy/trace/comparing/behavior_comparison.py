@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from llmproxy.amount_formatting import sum_if_all_known
-from llmproxy.core.dialects.conversation import read_interaction_answer
+from llmproxy.core.dialects.conversation import parse_answer_as_message
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
@@ -30,7 +30,7 @@ _PLACES = 20
 _SHOWN = 80
 
 
-class ComparedToolCall(NamedTuple):
+class ToolCallContent(NamedTuple):
     tool: str
     arguments: Any
     """The value; the text if it is no JSON."""
@@ -73,7 +73,7 @@ class BehaviorChange:
 
 @dataclass(frozen=True, slots=True)
 class RunBehaviorSummary:
-    calls: tuple[ComparedToolCall, ...] = ()
+    calls: tuple[ToolCallContent, ...] = ()
     answer: str = ""
     requests: int = 0
     tokens_in: int | None = 0
@@ -98,7 +98,7 @@ class RunBehaviorSummary:
 
 
 def extract_run_behavior(interactions: Iterable[Interaction]) -> RunBehaviorSummary:
-    calls: list[ComparedToolCall] = []
+    calls: list[ToolCallContent] = []
     counted: list[Interaction] = []
     answer, ended = "", False
     for one in interactions:
@@ -107,12 +107,12 @@ def extract_run_behavior(interactions: Iterable[Interaction]) -> RunBehaviorSumm
         if one.response.status >= _FAILED:
             ended = False
             continue
-        said = read_interaction_answer(one)
+        said = parse_answer_as_message(one)
         if said is None:
             continue
         counted.append(one)
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
-        calls += [ComparedToolCall(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
+        calls += [ToolCallContent(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
         answer = said.text or answer
     return RunBehaviorSummary(
         calls=tuple(calls),
@@ -144,7 +144,7 @@ def compare_behaviors(old: RunBehaviorSummary, new: RunBehaviorSummary) -> tuple
 
 
 def _pair_calls(
-    old: Sequence[ComparedToolCall], new: Sequence[ComparedToolCall]
+    old: Sequence[ToolCallContent], new: Sequence[ToolCallContent]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     keys, new_keys = ([(call.tool, dump_for_comparison(call.arguments)) for call in side] for side in (old, new))
     blocks = SequenceMatcher(None, keys, new_keys, autojunk=False).get_matching_blocks()
@@ -170,7 +170,7 @@ def _take_all_equal_pairs(left: dict[int, object], right: dict[int, object]) -> 
     return pairs
 
 
-def count_calls_per_tool(calls: Iterable[ComparedToolCall]) -> Counter[str]:
+def count_calls_per_tool(calls: Iterable[ToolCallContent]) -> Counter[str]:
     return Counter(call.tool for call in calls)
 
 

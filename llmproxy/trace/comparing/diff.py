@@ -18,7 +18,7 @@ from itertools import groupby, zip_longest
 from typing import Any, Literal
 
 from llmproxy.amount_formatting import dollars, format_milliseconds
-from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
+from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_text
 from llmproxy.core.traffic.json_diff import clip, clip_json, format_clipped_json
 from llmproxy.errors import printable
 from llmproxy.trace.spans import Span, SpanKind, get_span_arguments_or_text
@@ -148,7 +148,7 @@ def _find_json_differences(path: str, old: Any, new: Any, depth: int) -> Iterato
     elif depth < _DEPTH and isinstance(old, list) and isinstance(new, list):
         for n, (left, right) in enumerate(zip_longest(old, new, fillvalue=MISSING)):
             yield from _find_json_differences(f"{path}[{n}]", left, right, depth + 1)
-    elif not equals_json(old, new):
+    elif not is_equal_json(old, new):
         yield path, old, new
 
 

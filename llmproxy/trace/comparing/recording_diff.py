@@ -13,7 +13,7 @@ from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from llmproxy.core.dialects.conversation import read_interaction_answer, read_request_messages
+from llmproxy.core.dialects.conversation import parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage_and_cost import compute_cost
@@ -125,7 +125,7 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 
 def summarize_recorded_call(one: Interaction) -> CallSummary:
     call = read_mcp_tool_call(one) if is_tool_call(one.operation) else None
-    answer = read_interaction_answer(one)
+    answer = parse_answer_as_message(one)
     if call is not None:
         asked, text = f"{call.tool}({call.arguments})", f"error: {call.result}" if call.failed else call.result
     else:

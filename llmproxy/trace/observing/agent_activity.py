@@ -28,10 +28,10 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.tool_calls import (
     ExchangeTimes,
+    McpServerToolCalls,
+    PossiblyIncompleteSum,
     SeenModelCall,
-    ServerSideToolCalls,
     ToolUse,
-    UsageSum,
     diff_asked_and_served_calls,
     read_tool_calls_at_servers,
     sum_usage,
@@ -157,7 +157,7 @@ class AgentActivity:
     seen: Sequence[SeenModelCall] = ()
     tools: Sequence[ToolUse] = ()
     """Tool calls that count, in the order in which models asked for them."""
-    usage: Mapping[str, UsageSum] = field(default_factory=dict)
+    usage: Mapping[str, PossiblyIncompleteSum] = field(default_factory=dict)
     """Usage by the names in suites: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
     replayed: bool = False
 
@@ -243,7 +243,7 @@ class ModelCallObserver:
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_tool_server_calls(self, after: int = 0) -> ServerSideToolCalls:
+    def read_tool_server_calls(self, after: int = 0) -> McpServerToolCalls:
         """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
@@ -349,7 +349,7 @@ def _interaction_to_call(number: int, made: Interaction) -> Call:
     )  # fmt: skip
 
 
-def estimate_step_tokens(key: str, step: AgentActivity) -> int | None:
+def estimate_tokens_used_by_step(key: str, step: AgentActivity) -> int | None:
     if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded_answers:
         return None
     total = 0
@@ -396,7 +396,7 @@ class UnansweredToolCalls:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
     def take_call_of_result(
-        self, conversation: RecordedConversation, call_id: str | None, told: NewToolResult, of: _Keys | None
+        self, conversation: RecordedConversation, call_id: str | None, told: ToolResultAwaitingModel, of: _Keys | None
     ) -> ToolUse | None:
         """Take the call of a result; `of`: only one requested in answer to one of these requests."""
         found = next(self._find_calls_for_result(conversation, call_id, told, of), None)
@@ -407,7 +407,7 @@ class UnansweredToolCalls:
         return found.tool
 
     def _find_calls_for_result(
-        self, conversation: RecordedConversation, call_id: str | None, told: NewToolResult, of: _Keys | None
+        self, conversation: RecordedConversation, call_id: str | None, told: ToolResultAwaitingModel, of: _Keys | None
     ) -> Iterator[_WaitingCall]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
@@ -451,7 +451,7 @@ def _is_same_tool_call(tool: ToolUse, asked: ToolCall) -> bool:
     return tool.raw == asked.arguments or sort_json_members(tool.raw) == sort_json_members(asked.arguments)
 
 
-class NewToolResult(NamedTuple):
+class ToolResultAwaitingModel(NamedTuple):
     place: int
     call: ToolCall | None
     """The call that it is for by the history, None without one."""
@@ -461,7 +461,7 @@ class NewToolResult(NamedTuple):
     """All calls of its answer for the agent, by the history."""
 
 
-def find_new_tool_results(messages: Sequence[Message]) -> Iterator[NewToolResult]:
+def find_new_tool_results(messages: Sequence[Message]) -> Iterator[ToolResultAwaitingModel]:
     """Yield the results that no model has answered yet."""
     start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
@@ -482,4 +482,4 @@ def find_new_tool_results(messages: Sequence[Message]) -> Iterator[NewToolResult
         call = call or next((each for each in asked if message.tool_call_id in (None, each.name)), None)
         if call is not None:
             asked.remove(call)
-        yield NewToolResult(place, call, sure, together)
+        yield ToolResultAwaitingModel(place, call, sure, together)

@@ -20,10 +20,10 @@ from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_answer_replay import list_messages, read_mcp_tool_call
-from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
+from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.protocol import Decision
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_result_json_or_text
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, convert_usage_for_trace, parse_result_json_or_text
 from llmproxy.trace.reading.span_builder import list_possible_unprefixed_names
 
 _SAME = 0.001
@@ -127,7 +127,7 @@ class ToolUse:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw}}
 
 
-class InteractionLabel(str):
+class InteractionReference(str):
     """Names recorded interactions like `llmproxy show`."""
 
     __slots__ = ("interactions",)
@@ -145,11 +145,11 @@ class InteractionLabel(str):
 
 
 def format_interaction_label(interaction: int | None, seq: int) -> str:
-    return f"call {seq} of the session" if interaction is None else InteractionLabel(interaction)
+    return f"call {seq} of the session" if interaction is None else InteractionReference(interaction)
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSideToolCalls:
+class McpServerToolCalls:
     tools: Sequence[ToolUse] = ()
     """Each received call, in order of arrival; `output` is the returned result, None unless complete."""
     names: frozenset[str] = frozenset()
@@ -167,7 +167,7 @@ class ServerSideToolCalls:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_tool_calls_at_servers(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServerSideToolCalls:
+def read_tool_calls_at_servers(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> McpServerToolCalls:
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True
@@ -186,7 +186,7 @@ def read_tool_calls_at_servers(calls: Iterable[tuple[Call, Interaction | None]],
             unread.append(format_interaction_label(call.interaction, call.seq))
         else:
             tools.append(use)
-    return ServerSideToolCalls(tools, frozenset(called | listed), frozenset(listed), seen, unread)
+    return McpServerToolCalls(tools, frozenset(called | listed), frozenset(listed), seen, unread)
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
@@ -199,7 +199,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     )  # fmt: skip
 
 
-def diff_asked_and_served_calls(asked: Sequence[ToolUse], served: ServerSideToolCalls) -> list[str]:
+def diff_asked_and_served_calls(asked: Sequence[ToolUse], served: McpServerToolCalls) -> list[str]:
     """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
@@ -214,7 +214,7 @@ def diff_asked_and_served_calls(asked: Sequence[ToolUse], served: ServerSideTool
 def _describe_server_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
     left, lonely = list(servers), list[ToolUse]()
     for use in models:
-        twin = next((each for each in left if equals_json(each.arguments, use.arguments)), None)
+        twin = next((each for each in left if is_equal_json(each.arguments, use.arguments)), None)
         if twin is None:
             lonely.append(use)
         else:
@@ -315,7 +315,7 @@ class SeenModelCall:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageSum:
+class PossiblyIncompleteSum:
     known: int | Decimal | None
     """Sum of known values; None if there are none."""
     complete: bool
@@ -326,12 +326,12 @@ class UsageSum:
         return self.known if self.complete else None
 
 
-def sum_usage(chosen: Sequence[SeenModelCall]) -> dict[str, UsageSum]:
+def sum_usage(chosen: Sequence[SeenModelCall]) -> dict[str, PossiblyIncompleteSum]:
     counted = [each for each in chosen if _is_successful_model_call(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
-    tokens = [build_token_usage(each) for each in usages]
+    tokens = [convert_usage_for_trace(each) for each in usages]
     return {
-        "callCount": UsageSum(
+        "callCount": PossiblyIncompleteSum(
             sum(each.has_counted_answer and not _is_unreadable_answer(each) for each in chosen),
             complete=not any(each.is_cut_and_unused or _is_unreadable_answer(each) for each in chosen),
         ),
@@ -368,11 +368,11 @@ def _read_chunk_ms(seen: SeenModelCall, which: int) -> int | None:
     return round(chunks[which].offset / 1000) if chunks else None
 
 
-def _find_maximum_over_calls(values: Sequence[int | None]) -> UsageSum:
+def _find_maximum_over_calls(values: Sequence[int | None]) -> PossiblyIncompleteSum:
     known = [value for value in values if value is not None]
-    return UsageSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
+    return PossiblyIncompleteSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
 
 
-def _build_usage_sum(values: Sequence[int | None] | Sequence[Decimal | None]) -> UsageSum:
+def _build_usage_sum(values: Sequence[int | None] | Sequence[Decimal | None]) -> PossiblyIncompleteSum:
     known: list[int | Decimal] = [value for value in values if value is not None]
-    return UsageSum(sum(known) if known or not values else None, complete=len(known) == len(values))
+    return PossiblyIncompleteSum(sum(known) if known or not values else None, complete=len(known) == len(values))

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 
 from llmproxy.core.dialects.conversation import read_request_messages
-from llmproxy.core.dialects.dialect_table import get_dialect_codec
+from llmproxy.core.dialects.dialect_table import get_codec_or_default
 from llmproxy.core.dialects.messages import (
     SCHEMAS,
     Draft,
@@ -69,7 +69,7 @@ def derive_span_id(interaction: Interaction, part: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def build_token_usage(usage: Usage) -> TokenUsage:
+def convert_usage_for_trace(usage: Usage) -> TokenUsage:
     """Return tokens as counted by the trace: the prompt is its fresh part, the total all of them."""
     fresh = None if usage.input is None else max(usage.input - (usage.cached or 0) - (usage.cache_written or 0), 0)
     total = None if usage.input is None or usage.output is None else usage.input + usage.output
@@ -228,14 +228,14 @@ def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> D
 
 
 def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
-    draft, add = Draft(), get_dialect_codec(operation).add
+    draft, add = Draft(), get_codec_or_default(operation).add
     for value in events:
         add(draft, value)
     return draft.build_message() if draft.heard or draft.unknown else None
 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
-    draft, add = Draft(), get_dialect_codec(interaction.operation).add
+    draft, add = Draft(), get_codec_or_default(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:

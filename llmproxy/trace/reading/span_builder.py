@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp_answer_replay import list_messages, parse_message, read_mcp_tool_call
+from llmproxy.core.mcp_answer_replay import list_messages, parse_jsonrpc_body, read_mcp_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
@@ -40,8 +40,8 @@ from llmproxy.trace.reading.decoded_exchange import (
     CLIENT_ERROR,
     DecodedExchange,
     RequestMessageCache,
-    build_token_usage,
     convert_message_to_dict,
+    convert_usage_for_trace,
     decode_exchange,
     derive_span_id,
     find_tool_name,
@@ -380,7 +380,7 @@ def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
     span.model = exchange.answer_model or interaction.model
     span.metadata |= build_usage_attributes(usage)
     if usage.input is not None or usage.output is not None:
-        span.token_usage = build_token_usage(usage)
+        span.token_usage = convert_usage_for_trace(usage)
     cost = exchange.cost
     span.cost_usd = None if cost is None else float(cost)
 
@@ -421,7 +421,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
 
 
 def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
-    asked = parse_message(interaction.request.body)
+    asked = parse_jsonrpc_body(interaction.request.body)
     over_pipe = interaction.provider.startswith(STDIO_PREFIX)
     where = urlsplit(interaction.upstream) if interaction.upstream and not over_pipe else None
     found = {

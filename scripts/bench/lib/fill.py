@@ -16,9 +16,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
 from lib import traffic
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.bodies import DeltaBase, encode_body
+from llmproxy.core.store.bodies import DeltaBase, compress_body
 from llmproxy.protocol import Mode
 
 MANY = 1_000
@@ -34,7 +34,11 @@ def engine(store: Path) -> Engine:
     """Return an engine that records into `store`."""
     journal = Journal.open(Path(f"{store}.fill.state.db"), time.time)
     return Engine(
-        Config(mode=Mode.RECORD, store=store), redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic
+        EngineConfig(mode=Mode.RECORD, store=store),
+        redactor=Redactor(),
+        journal=journal,
+        now=time.time,
+        clock=time.monotonic,
     )
 
 
@@ -107,7 +111,7 @@ def copied(path: Path, first: int, keys: list[str]) -> None:
 
 def body_row(conn: sqlite3.Connection, content: bytes, bases: tuple[DeltaBase, ...]) -> int:
     """Write a body as the store does."""
-    made = encode_body(content, bases)
+    made = compress_body(content, bases)
     values = (
         hashlib.sha256(content).digest(),
         len(content),

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.import_files import ImportFile, group_files_by_cassette, load_file_or_cassette, read_exchanges
+from llmproxy.cli.parts.import_files import (
+    ImportFile,
+    group_files_by_cassette,
+    load_stored_or_file_cassette,
+    read_exchanges,
+)
 from llmproxy.core.cassettes.formats import get_format
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
@@ -62,7 +67,7 @@ def test_cassettes_by_name_and_by_file(tmp_path: Path) -> None:
         store.add_interaction(interaction(9, sample=2), supersede=False)
 
         def found(what: str) -> int:
-            return len(load_file_or_cassette(what, store, Rules(), {}))
+            return len(load_stored_or_file_cassette(what, store, Rules(), {}))
 
         assert (found("default"), found("default~2"), found("default~1")) == (3, 1, 2)
         assert found(str(FORMATS / "mitmproxy.flows")) == 7

@@ -14,9 +14,9 @@ from llmproxy.cli.parts.options import (
     CommandWithSettingsFlags,
     FreePortCliCommand,
     RunArguments,
-    RunOptions,
+    RunCommandOptions,
     get_given_flag_values,
-    list_run_options,
+    list_declared_run_options,
 )
 
 
@@ -77,7 +77,7 @@ def test_help_does_not_contradict_what_a_text_says_of_the_default(capsys: pytest
     assert "5 times a run without faults] [x>=0]" in " ".join(capsys.readouterr().out.split())
 
 
-GIVEN = RunOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_config="a b.json", runs=2)
+GIVEN = RunCommandOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_config="a b.json", runs=2)
 
 
 def flags(command: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def flags(command: str) -> dict[str, Any]:
 def test_a_command_has_the_options_that_have_a_help_for_it(command: str) -> None:
     """And no others: `learn` runs an agent as it is."""
     here = flags(command)
-    for name, row in list_run_options().items():
+    for name, row in list_declared_run_options().items():
         assert here.get(row.flag.partition("/")[0]) == row.help.get(command), name
 
 

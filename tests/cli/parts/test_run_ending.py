@@ -10,7 +10,7 @@ from llmproxy.cli.parts.run_ending import LOOKED_AT, LiveTestComparer, RunFinish
 from llmproxy.client.child_env import EnvironmentPlan
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.report.events import Completed, Finished, Status
 from llmproxy.settings import load
 from tests.support.live import Bench, Turn, Wish, World, scripted
@@ -21,8 +21,8 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
     asked: list[int] = []
 
     class Forgetful(Control):
-        def report(self, name: str) -> Report:
-            return Report(name, name, refused=1, arrived=30_000)
+        def report(self, name: str) -> SessionReport:
+            return SessionReport(name, name, refused=1, arrived=30_000)
 
         def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
             asked.append(after)
@@ -30,15 +30,15 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
 
         def close_session(
             self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
-        ) -> Report:
-            return Report(name, name, hits=29_999, refused=1)
+        ) -> SessionReport:
+            return SessionReport(name, name, hits=29_999, refused=1)
 
     url = "http://127.0.0.1:9"
     ending = RunFinisher(ProxyHandle(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
     ending.close_session()
     assert asked == [30_000 - LOOKED_AT]
     assert (ending.trouble, ending.refused) == ("", ())
-    assert ending.report == Report("s", "s", hits=29_999, refused=1)
+    assert ending.report == SessionReport("s", "s", hits=29_999, refused=1)
 
 
 def test_a_command_that_failed_without_asking_is_told_of_interception() -> None:

@@ -10,7 +10,7 @@ import pytest
 from llmproxy.cli.parts.session_setup import open_session
 from llmproxy.client.control import CONFLICT, Control, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.settings import load
 
@@ -20,7 +20,7 @@ def test_a_run_within_a_run_is_told_so(run: str | None, kind: type[LLMProxyError
     """It has the outer one's session already; any other session that is open is somebody else's."""
 
     class Busy(Control):
-        def open_session(self, name: str, **_: Any) -> Report:
+        def open_session(self, name: str, **_: Any) -> SessionReport:
             raise ControlError(f"session {name!r} is open already.", status=CONFLICT)
 
     url = "http://127.0.0.1:9"

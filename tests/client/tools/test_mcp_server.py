@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.mcp import choose_mcp_served_store
+from llmproxy.cli.mcp import choose_mcp_recording_store
 from llmproxy.client.tools.mcp_server import (
     LONGEST,
     TOOLS,
@@ -23,7 +23,7 @@ from llmproxy.client.tools.mcp_server import (
     list_own_mcp_tools,
     shorten_output,
 )
-from llmproxy.core.store.file.connect import advise_missing_store
+from llmproxy.core.store.file.connect import build_missing_store_file_hint
 from llmproxy.errors import SettingsError
 from tests.support.forked import program
 from tests.support.process import clean_env
@@ -141,8 +141,8 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
     for name in there:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text('[tool.llmproxy]\nstore = "mine.db"\n' if name.endswith(".toml") else "")
-    assert choose_mcp_served_store(tmp_path) == found
-    advised = advise_missing_store(tmp_path / "llmproxy.db")
+    assert choose_mcp_recording_store(tmp_path) == found
+    advised = build_missing_store_file_hint(tmp_path / "llmproxy.db")
     assert advised.endswith(" --store .llmproxy/llmproxy.db") == (".llmproxy/llmproxy.db" in there), advised
 
 

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.cli import load_command
 from llmproxy.client.tools.mcp_shim import (
     McpShimOptions,
-    RunningProxyBackend,
+    ProxyClientShimBackend,
     choose_mcp_server_name,
     list_env_secrets,
     parse_mcp_shim_arguments,
@@ -178,8 +178,8 @@ def answer(body: bytes = HEARD, status: str = "200 OK", more: str = "") -> bytes
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
 
 
-def host(*connections: Sequence[bytes]) -> RunningProxyBackend:
-    return RunningProxyBackend(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
+def host(*connections: Sequence[bytes]) -> ProxyClientShimBackend:
+    return ProxyClientShimBackend(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
 
 
 def test_answers_are_put_together_and_the_connection_stays() -> None:

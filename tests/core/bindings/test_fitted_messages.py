@@ -22,7 +22,7 @@ from llmproxy.core.bindings import (
     rewrite_recorded_request,
 )
 from llmproxy.core.bindings.leaf_pairs import pair_request_leaves
-from llmproxy.core.bindings.request_comparison import rewrite_one_request_message
+from llmproxy.core.bindings.request_comparison import rewrite_message_with_bindings
 from llmproxy.core.misses.nearest_recording import find_messages_member
 from tests.core.bindings import test_near_duplicates as near
 from tests.core.bindings.test_property import make_worlds
@@ -155,7 +155,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         member, messages = find_messages_member(tree)
         whole = rewrite_recorded_request(bindings, tree)
         assert isinstance(whole, dict)
-        assert [rewrite_one_request_message(bindings, member, each) for each in messages] == whole[member]
+        assert [rewrite_message_with_bindings(bindings, member, each) for each in messages] == whole[member]
         told += whole[member] != messages
     assert told > 3
 

@@ -21,9 +21,9 @@ from llmproxy.core.bindings import (
     RunVariable,
     RunVariableKind,
     VolatileField,
+    build_run_variable,
     build_value_independent_key,
     match_request_values,
-    parse_run_variable,
     rewrite_answer,
 )
 from llmproxy.core.bindings.id_pairs import RecordedIdFinder
@@ -226,7 +226,7 @@ def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, n
 def test_what_cannot_be_a_run_variable_is_refused(name: object, value: object) -> None:
     """The root in any writing is in every path; a name is letters and digits; a value is a text or a whole number."""
     with pytest.raises(BadRunVariable):
-        parse_run_variable(name, value)
+        build_run_variable(name, value)
 
 
 def test_the_scope_leaves_less() -> None:
@@ -372,7 +372,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
     """Each value against the next ones: an equal request fits, an answer without the value stays, and a short one is changed in no text."""
     for number, value in enumerate(ODD):
         for other in (ODD[number - 1], ODD[number - 7]):
-            sides = [parse_run_variable(name, value)], [parse_run_variable(name, other)]
+            sides = [build_run_variable(name, value)], [build_run_variable(name, other)]
             bindings = Bindings(*sides)
             text = f"in {value} and {value}/x, {OTHERS}"
             fit = match_request_values(bindings, asked(text), asked(text))

@@ -15,8 +15,8 @@ from llmproxy.core.bindings import (
     MismatchKind,
     RunVariable,
     VolatileField,
+    build_run_variable,
     match_request_values,
-    parse_run_variable,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import (
@@ -25,7 +25,7 @@ from llmproxy.core.bindings.volatile_learning import (
     find_differing_volatile_value,
     generalize_fields_over_commands,
     infer_volatile_value_kind,
-    is_remote_tool_result,
+    is_result_from_other_machine,
     learn_volatile_fields,
     name_volatile_field,
     rewrite_recorded_request_for_miss,
@@ -36,7 +36,7 @@ from tests.support.narrowing import narrow
 
 
 def run_variables(cwd: str, **more: str) -> list[Any]:
-    return [parse_run_variable(name, value) for name, value in {"cwd": cwd, **more}.items()]
+    return [build_run_variable(name, value) for name, value in {"cwd": cwd, **more}.items()]
 
 
 A, B = (
@@ -334,7 +334,7 @@ def test_what_asks_others_is_foreign_and_what_this_machine_does_is_not(
     tool: str, arguments: str, *, foreign: bool
 ) -> None:
     """By the tool's name, or by the program that a command runs."""
-    assert is_remote_tool_result(tool, arguments) is foreign
+    assert is_result_from_other_machine(tool, arguments) is foreign
 
 
 def test_a_foreign_value_is_accepted_by_name_only() -> None:

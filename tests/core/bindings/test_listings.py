@@ -9,8 +9,8 @@ from llmproxy.core.bindings import (
     Fit,
     Mismatch,
     RunVariable,
+    build_run_variable,
     match_request_values,
-    parse_run_variable,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_field_definitions import OUTSIDE, SYSTEM, list_builtin_fields
@@ -30,8 +30,8 @@ drwxrwxrwt 22 root root  160 Jan  1  2025 ..
 def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", **slot: str) -> Fit | Mismatch:
     """Hold two results of ``ls -la`` against each other."""
     bindings = Bindings(
-        [parse_run_variable("cwd", "/tmp/a/project"), parse_run_variable("user", "ann")],
-        [parse_run_variable("cwd", folder), parse_run_variable("user", user)],
+        [build_run_variable("cwd", "/tmp/a/project"), build_run_variable("user", "ann")],
+        [build_run_variable("cwd", folder), build_run_variable("user", user)],
         [parse_volatile_field(slot)] if slot else [],
     )
     before, now = (
@@ -115,7 +115,7 @@ OUR_STATUS = "?? llmproxy.db\n?? llmproxy.db.state.db"
 
 def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mismatch:
     """Hold two system texts of Claude Code against each other."""
-    before, now = ([parse_run_variable("git_status", each)] for each in declared)
+    before, now = ([build_run_variable("git_status", each)] for each in declared)
     mine, theirs = ({"system": f"Status:\n{each}\n\nRecent commits:\n1a2b3c4 Begin"} for each in (recorded, present))
     return match_request_values(Bindings(before, now), mine, theirs)
 

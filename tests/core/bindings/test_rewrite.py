@@ -21,7 +21,7 @@ from llmproxy.core.bindings import (
     rewrite_answer,
     rewrite_exact_hit_answer,
 )
-from llmproxy.core.bindings.answer_rewriting import is_in_code_block, keeps_shell_quoting
+from llmproxy.core.bindings.answer_rewriting import is_in_code_block, is_shell_replacement_safe
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.support.messages import used
 from tests.support.narrowing import narrow
@@ -454,4 +454,4 @@ def test_a_block_of_code_in_markdown_is_a_command(fence: str) -> None:
     text = f"See /tmp/a:\n{fence}bash\ncat /tmp/a/x\n{fence}\n"
     assert not is_in_code_block(text, text.index("/tmp/a"))
     assert is_in_code_block(text, text.index("/tmp/a/x"))
-    assert not keeps_shell_quoting("cat /tmp/a", 4, 10, "/srv/my work")
+    assert not is_shell_replacement_safe("cat /tmp/a", 4, 10, "/srv/my work")

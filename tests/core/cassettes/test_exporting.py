@@ -23,8 +23,8 @@ from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.jsonl import read
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import read_volatile_fields, save_cassette_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
@@ -67,8 +67,8 @@ def recorded(tmp_path: Path) -> tuple[Path, Path]:
     with engine(path) as made:
         _open(made, KIM)
         answered(made, _ask(made, _body(KIM)), answer(said(f"in {cwd}/x, {home}, {tmp}")))
-    with FileStore.open(path, writable=True, now=lambda: 1.0) as store:
-        write_volatile_fields(store, "default", [VolatileField("chunk", "hex", "exec", before="Chunk ID: ")])
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: 1.0) as store:
+        save_cassette_volatile_fields(store, "default", [VolatileField("chunk", "hex", "exec", before="Chunk ID: ")])
         CassetteDir(folder, now=lambda: 1.0).save_cassette(store, "default")
     return path, folder
 
@@ -86,7 +86,7 @@ def test_a_file_names_nobody(recorded: tuple[Path, Path]) -> None:
 def test_a_file_is_replayed_elsewhere(recorded: tuple[Path, Path], tmp_path: Path) -> None:
     """A colleague's fresh store has the run variables and the volatile fields from the file."""
     path = tmp_path / "theirs.db"
-    with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: 2.0) as store:
         assert CassetteDir(recorded[1], now=lambda: 2.0).load_into(store, rules=Rules()).imported == ("default",)
         assert read_volatile_fields(store, "default") == (VolatileField("chunk", "hex", "exec", before="Chunk ID: "),)
     for mine in (CI, KIM):
@@ -99,7 +99,7 @@ def test_a_file_is_replayed_elsewhere(recorded: tuple[Path, Path], tmp_path: Pat
 def test_a_file_that_was_written_is_in_step_with_its_store(recorded: tuple[Path, Path]) -> None:
     """The store keeps what was recorded, byte for byte; nothing is brought in again."""
     path, folder = recorded
-    with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: 2.0) as store:
         assert CassetteDir(folder, now=lambda: 2.0).load_into(store, rules=Rules()).imported == ()
     with engine(path, Mode.REPLAY) as made:
         _open(made, KIM)
@@ -114,7 +114,7 @@ def test_an_edited_slot_of_a_file_counts(recorded: tuple[Path, Path]) -> None:
     file = folder / "default.yaml"
     text = file.read_text()
     file.write_text(text.replace("kind: hex", "kind: nonsense"))
-    with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: 2.0) as store:
         with pytest.raises(CassetteCorrupt, match="nonsense"):
             CassetteDir(folder, now=lambda: 2.0).load_into(store, rules=Rules())
         assert read_volatile_fields(store, "default")
@@ -137,7 +137,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     with engine(path) as made:
         made.sessions.open_session("other", run_variables=CI)
         answered(made, _ask(made, _body(CI), "/s/other/openai/v1/chat/completions"), answer(said("ok")))
-    with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.iter_interactions("other")
         assert anonymize_interaction(one).request == one.request
         left = {each.name: each.value for each in deserialize_run_variables(anonymize_interaction(one).run_variables)}
@@ -146,7 +146,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
 
 def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
     """Git's user is nothing but a name: replayed without one, any author may be this run's."""
-    with FileStore.open(recorded[0], writable=False, now=lambda: 2.0) as store:
+    with SqliteCassetteStore.open(recorded[0], writable=False, now=lambda: 2.0) as store:
         (one, *_) = store.iter_interactions("default")
     said = dump_run_variables((*KIM, RunVariable("git_user", "Kim Ono <kim@ono.example>")))
     kept = anonymize_interaction(replace(one, run_variables=said))
@@ -254,7 +254,7 @@ def test_a_kept_file_names_the_lines_where_somebody_stays(
 ) -> None:
     """Who writes the file knows what was declared, and looks once more."""
     path, folder = recorded
-    with FileStore.open(path, writable=True, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: 0.0) as store:
         each = next(iter(store.iter_interactions("default")))
         text = b'{"content": "\\u001b[1mkim.ono\\u001b[0m $ ok"}'
         store.add_interaction(replace(each, request=replace(each.request, body=text)), supersede=False)

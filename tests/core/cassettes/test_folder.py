@@ -18,11 +18,11 @@ from llmproxy.core.cassettes.folder_sync import CassetteDir, FolderLoadSummary, 
 from llmproxy.core.cassettes.formats import Recorded, review_yaml
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.importing import convert_exchanges
-from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.reader import was_abandoned_twice
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction
@@ -53,13 +53,13 @@ def kept(tmp_path: Path) -> CassetteDir:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as opened:
         yield opened
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Store]:
-    with FileStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as opened:
         yield opened
 
 
@@ -121,7 +121,7 @@ def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: P
     saved(kept, store, "a", "b")
     store.close()
     before = (tmp_path / "a.db").read_bytes(), look(kept.path)
-    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
         assert load(kept, again) == FolderLoadSummary(unchanged=1)
         kept.save_cassette(again, "trip")
     assert ((tmp_path / "a.db").read_bytes(), look(kept.path)) == before
@@ -199,7 +199,7 @@ def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) ->
     """With the overridden results, which a clone swaps too; the file wins here as well, and an edit is not overwritten."""
     fork = Fork("trip", "base", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=NOW)
     record(store, "a", "b")
-    store_fork(store, fork)
+    store_fork_row(store, fork)
     path = known(kept.save_cassette(store, "trip"))
     assert load(kept, fresh).imported == ("trip",)
     assert (find_fork(fresh, "trip", 1), plain(fresh)) == (fork, plain(store))
@@ -230,7 +230,7 @@ def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path
     saved(kept, store, "a")
     (kept.path / "cut.yaml").write_text((kept.path / "trip.yaml").read_text().replace("trip", "cut")[:-40])
     (kept.path / "odd.yaml").write_text("just: this\n")
-    with FileStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as fresh:
+    with SqliteCassetteStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as fresh:
         with pytest.raises(CassetteCorrupt, match="2 cassette files cannot be read; nothing was changed") as caught:
             load(kept, fresh)
         assert "cut.yaml" in str(caught.value)
@@ -363,14 +363,14 @@ def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path:
         kept.save_cassette(store, f"c{n}")
     program = (
         "import sys, time; from pathlib import Path; from llmproxy.core.cassettes.folder_sync import CassetteDir\n"
-        "from llmproxy.core.keys.normalize import Rules; from llmproxy.core.store.file.store import FileStore\n"
-        "with FileStore.open(sys.argv[1], writable=True, now=time.time) as store:\n"
+        "from llmproxy.core.keys.normalize import Rules; from llmproxy.core.store.file.store import SqliteCassetteStore\n"
+        "with SqliteCassetteStore.open(sys.argv[1], writable=True, now=time.time) as store:\n"
         "    CassetteDir(Path(sys.argv[2]), now=time.time).load_into(store, rules=Rules(), wait=time.sleep)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "c.db"), str(kept.path)]
     running = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     assert [each.wait(60) for each in running] == [0, 0, 0]
-    with FileStore.open(tmp_path / "c.db", writable=False, now=lambda: NOW) as reader:
+    with SqliteCassetteStore.open(tmp_path / "c.db", writable=False, now=lambda: NOW) as reader:
         assert [(info.name, info.live, info.stored) for info in reader.cassettes()] == [
             (f"c{n}", 2, 2) for n in range(5)
         ]
@@ -379,7 +379,7 @@ def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path:
 def test_what_others_record_meanwhile_is_in_the_file(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Two processes that record one cassette leave a file with the recordings of both, whoever wrote last."""
     saved(kept, store, "a")
-    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as other:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as other:
         record(other, "b", at=NOW + 5)
         kept.save_cassette(other, "trip")
     record(store, "c", at=NOW + 9)

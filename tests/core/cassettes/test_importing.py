@@ -21,22 +21,22 @@ from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
-from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_into_new_store
+from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores_into_new_one
 from llmproxy.core.changes.accepted_changes import build_accepted_changes
 from llmproxy.core.changes.change import Change, digest_texts
-from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import (
     read_accepted_changes,
     read_volatile_fields,
+    save_cassette_volatile_fields,
     store_accepted_changes,
-    write_volatile_fields,
 )
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
 from llmproxy.errors import CassetteError, CassetteNewer
-from llmproxy.sqlite_file import open_connection
+from llmproxy.sqlite_file import open_sqlite_connection
 from tests.support.recordings import NOW, interaction, reopened
 
 KEY = "sk-proj-" + "Zq8Xv3Lm" * 5
@@ -301,7 +301,7 @@ def test_ten_stores_in_any_order_one_of_them_twice_are_one(tmp_path: Path) -> No
     seen = []
     for seed in range(3):
         mixed = [*random.Random(seed).sample(paths, 10), paths[4]]
-        done = merge_into_new_store(mixed, tmp_path / f"all{seed}.db", lambda: NOW)
+        done = merge_stores_into_new_one(mixed, tmp_path / f"all{seed}.db", lambda: NOW)
         assert (done.cassettes, done.interactions, done.stale) == (12, 33, 0)
         seen.append(told(tmp_path / f"all{seed}.db"))
     assert seen[0] == seen[1] == seen[2]
@@ -314,7 +314,7 @@ def test_what_one_of_them_replaced_stays_away(tmp_path: Path) -> None:
     first = [named(1, "c"), named(2, "c")]
     old, new = fill(tmp_path / "old.db", first), fill(tmp_path / "new.db", first)
     fill(new, [other(first[0])], supersede=True)
-    done = merge_into_new_store([old, new], tmp_path / "all.db", lambda: NOW)
+    done = merge_stores_into_new_one([old, new], tmp_path / "all.db", lambda: NOW)
     assert (done.interactions, done.stale) == (2, 1)
     assert [row[-1] for row in told(tmp_path / "all.db")] == [b"answer 2", b"other"]
 
@@ -324,7 +324,7 @@ def test_two_answers_to_one_request_are_shown_and_nothing_is_written(tmp_path: P
     a = fill(tmp_path / "a.db", [named(1, "c"), named(2, "c")])
     b = fill(tmp_path / "b.db", [other(named(1, "c")), other(named(2, "c"), b"answer 2")])
     with pytest.raises(MergeConflict) as caught:
-        merge_into_new_store([b, a], tmp_path / "all.db", lambda: NOW)
+        merge_stores_into_new_one([b, a], tmp_path / "all.db", lambda: NOW)
     assert "1 conflict; nothing was written" in str(caught.value)
     assert f"cassette c, POST /v1/chat/completions, agent: #1 of {a}, #1 of {b}" in str(caught.value)
     assert "llmproxy rm ID --store STORE" in str(caught.value)
@@ -343,9 +343,9 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
     ]
     a, b = fill(tmp_path / "a.db", many, clean=False), fill(tmp_path / "b.db", [one])
     with reopened(a, writable=True) as store:
-        store_fork(store, Fork("c", "parent", 1, "why"))
-        write_volatile_fields(store, "c", [parse_volatile_field(SLOT)])
-    merge_into_new_store([a, b], tmp_path / "all.db", lambda: NOW)
+        store_fork_row(store, Fork("c", "parent", 1, "why"))
+        save_cassette_volatile_fields(store, "c", [parse_volatile_field(SLOT)])
+    merge_stores_into_new_one([a, b], tmp_path / "all.db", lambda: NOW)
     with reopened(tmp_path / "all.db") as store:
         found = list(store.iter_interactions("c"))
         assert [(each.sample, each.party, each.occurrence) for each in found] == [
@@ -356,9 +356,9 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
         assert read_volatile_fields(store, "c") == (parse_volatile_field(SLOT),)
         assert not store.last_session_ended_cleanly("c", 1)
     with reopened(b, writable=True) as store:
-        store_fork(store, Fork("c", "parent", 2, "why not"))
+        store_fork_row(store, Fork("c", "parent", 2, "why not"))
     with pytest.raises(MergeConflict, match="say different things about whose child it is"):
-        merge_into_new_store([a, b], tmp_path / "again.db", lambda: NOW)
+        merge_stores_into_new_one([a, b], tmp_path / "again.db", lambda: NOW)
 
 
 @pytest.mark.parametrize(("statement", "error", "said"), [
@@ -371,12 +371,12 @@ def test_stores_of_different_versions_are_refused(
     statement: str, error: type[CassetteError], said: str, tmp_path: Path
 ) -> None:
     a, b = fill(tmp_path / "a.db", [named(1, "c")]), fill(tmp_path / "b.db", [named(2, "c")])
-    conn = open_connection(b, "mode=rw", timeout=5)
+    conn = open_sqlite_connection(b, "mode=rw", timeout=5)
     for each in statement.split(";"):
         conn.execute(each)
     conn.close()
     with pytest.raises(error, match=said) as caught:
-        merge_into_new_store([a, b], tmp_path / "all.db", lambda: NOW)
+        merge_stores_into_new_one([a, b], tmp_path / "all.db", lambda: NOW)
     assert caught.value.exit_code == 3
     assert not (tmp_path / "all.db").exists()
 
@@ -384,7 +384,7 @@ def test_stores_of_different_versions_are_refused(
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
     def make(name: str, many: Sequence[Interaction]) -> Path:
-        with FileStore.open(fill(tmp_path / f"{name}.db", many), writable=False, now=lambda: NOW) as opened:
+        with SqliteCassetteStore.open(fill(tmp_path / f"{name}.db", many), writable=False, now=lambda: NOW) as opened:
             kept = CassetteDir(tmp_path / name, now=lambda: NOW)
             for info in opened.cassettes():
                 kept.save_cassette(opened, info.name)
@@ -425,7 +425,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
     def accepted(name: str, *texts: str) -> Path:
         made = [Change("system", "system prompt", "a", text, "0" * 16, digest_texts([text]), ()) for text in texts]
         store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
-        with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
+        with SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as opened:
             store_accepted_changes(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))
             CassetteDir(store.with_suffix(""), now=lambda: NOW).save_cassette(opened, "c")
         return store.with_suffix("")
@@ -434,7 +434,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
     merge_folders([accepted("one", "old", "x"), accepted("two", "y")], target, lambda: NOW)
     assert texts(target) == texts(accepted("wanted", "x", "y"))
     assert "changes:" in texts(target)["c.yaml"]
-    with FileStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
         CassetteDir(target, now=lambda: NOW).load_into(opened, rules=Rules())
         assert {each.exactly for each in read_accepted_changes(opened, "c")} == {
             frozenset([("0" * 16, digest_texts([text]))]) for text in ("x", "y")

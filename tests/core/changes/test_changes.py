@@ -14,8 +14,8 @@ from llmproxy.core.changes.accepted_changes import (
     merge_accepted,
 )
 from llmproxy.core.changes.change import (
+    CarriedAnswerAttempt,
     CarriedAnswerRefusal,
-    CarriedOrRefusedCall,
     Change,
     RefusalReason,
     diff_hunks,
@@ -23,20 +23,20 @@ from llmproxy.core.changes.change import (
 )
 from llmproxy.core.changes.recordings_by_position import FAILS_NOW, find_tool_result_rewording
 from llmproxy.core.changes.request_diff import (
+    check_answer_fits_new_request,
     explain_schema_violation,
-    explain_unusable_recorded_answer,
     parameter_may_hold_question,
 )
 from llmproxy.core.changes.request_parsing import (
     ClientBoilerplate,
-    ModelAnswersByToolCalls,
+    RecordedAnswersByToolCalls,
     digest_stripped_line,
-    get_client_prompt_frames,
+    get_client_boilerplate,
     parse_request_into_segments,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
+from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
 from llmproxy.core.traffic.canonical_json import dump
 from tests.core.changes.cases import LIES, case
 from tests.core.changes.judging import Judge
@@ -127,8 +127,8 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
     answer: Message, was: dict[str, object], now: dict[str, object], possible: bool
 ) -> None:
     """Limits, formats, choices and schemas of today are held against the recorded answer, which had three tokens."""
-    sides = [parse_request_into_segments(_request(**each), [], ModelAnswersByToolCalls()) for each in (was, now)]
-    assert (explain_unusable_recorded_answer(answer, 3, *sides) == "") is possible
+    sides = [parse_request_into_segments(_request(**each), [], RecordedAnswersByToolCalls()) for each in (was, now)]
+    assert (check_answer_fits_new_request(answer, 3, *sides) == "") is possible
 
 
 def test_parameters_may_hold_a_question() -> None:
@@ -169,7 +169,7 @@ def test_a_change_is_named_by_its_lines() -> None:
     (_change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind."), None, False),  # nobody saw this text
     (_change("You help.\nBe brief.", "You help.\nBe kind."), None, False),
 ])  # fmt: skip
-def test_it_covers_what_was_seen(change: Change, client: Client | None, covered: bool) -> None:
+def test_it_covers_what_was_seen(change: Change, client: ClientProgram | None, covered: bool) -> None:
     """An accepted change holds for the very texts that somebody accepted, and for no others."""
     assert build_accepted_changes([BRIEF], DAY)[0].covers_change(change, client) is covered
 
@@ -180,9 +180,9 @@ def test_it_may_hold_for_one_client_and_until_a_day() -> None:
         [BRIEF], DAY, until=date(2026, 12, 1), when=ClientVersionCondition("claude-code", "2.1.300")
     )[0]
     versions = ["2.1.300", "2.1.332", "2.2", "2.1.197", "2.1.29"]
-    covered = [made.covers_change(BRIEF, Client("Claude Code", each)) for each in versions]
+    covered = [made.covers_change(BRIEF, ClientProgram("Claude Code", each)) for each in versions]
     assert covered == [True, True, True, False, False]
-    assert not made.covers_change(BRIEF, Client("codex", "3.0"))
+    assert not made.covers_change(BRIEF, ClientProgram("codex", "3.0"))
     assert [made.has_expired(date(2026, 12, day)) for day in (1, 2)] == [False, True]
     assert made.covers_change(BRIEF, parse_user_agent_client((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
     assert not made.covers_change(BRIEF, None)
@@ -219,8 +219,8 @@ def test_two_lists_become_one() -> None:
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
     """Who counts a trial's calls over the control API reads what was written."""
     refusal = CarriedAnswerRefusal(RefusalReason.QUESTION, "message 1")
-    call = CarriedOrRefusedCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
-    assert CarriedOrRefusedCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
+    call = CarriedAnswerAttempt(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
+    assert CarriedAnswerAttempt.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
     assert not call.has_no_place
     assert call._replace(refusal=CarriedAnswerRefusal(RefusalReason.NO_PLACE, "")).has_no_place
 
@@ -270,13 +270,13 @@ def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -
 
 def test_frames_ship_for_two_agents() -> None:
     """Of other programs nobody knows what is theirs."""
-    clients = Client("Claude Code", "2.1.332"), Client("Codex", "0.171.0")
-    claude, codex = (known(get_client_prompt_frames(each)) for each in clients)
+    clients = ClientProgram("Claude Code", "2.1.332"), ClientProgram("Codex", "0.171.0")
+    claude, codex = (known(get_client_boilerplate(each)) for each in clients)
     assert {"Bash", "Read"} <= claude.tools
     assert "exec_command" in codex.tools
     own = "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
     assert claude.split(own).others == ()
-    assert get_client_prompt_frames(Client("shop", "1.0")) is get_client_prompt_frames(None) is None
+    assert get_client_boilerplate(ClientProgram("shop", "1.0")) is get_client_boilerplate(None) is None
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmproxy.core.bindings import parse_run_variable
+from llmproxy.core.bindings import build_run_variable
 from llmproxy.core.cassettes.anonymized_export import from_json
 from llmproxy.core.control.endpoints import (
     TABLE,
@@ -539,7 +539,7 @@ def test_after_is_a_number(text: str) -> None:
 
 def test_a_run_variable_that_is_a_secret_is_told_without_it(api: Api) -> None:
     """Neither to who asks for the session, nor in any other form; what is none stands there."""
-    declared = [parse_run_variable("token", "sk-proj-" + "a1B2c3D4" * 6), parse_run_variable("cwd", "/srv/a")]
+    declared = [build_run_variable("token", "sk-proj-" + "a1B2c3D4" * 6), build_run_variable("cwd", "/srv/a")]
     opened = api.engine.sessions.open_session("a", run_variables=declared)
     found = build_session_report(api.engine, opened)["run_variables"]
     assert found == [{"name": "token", "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]

@@ -25,9 +25,9 @@ from llmproxy.core.dialects.dialect_table import (
     CHAT,
     ERROR_HEADER,
     SpokenTurn,
+    build_dialect_error_response,
     get_composer_for_model,
     get_miss_status,
-    write_error,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import classify_response_ending
@@ -292,14 +292,14 @@ TEXT = "llmproxy: no recorded response."
 ])  # fmt: skip
 def test_shape(family: Family, status: int, expected: object) -> None:
     """Every family gets the body that its SDKs take the message from, type by type."""
-    _, body = write_error(family, status, CODE, TEXT)
+    _, body = build_dialect_error_response(family, status, CODE, TEXT)
     assert json.loads(body) == expected
 
 
 @pytest.mark.parametrize("family", get_args(Family))
 def test_headers(family: Family) -> None:
     """Every envelope is JSON, forbids retries and names the code."""
-    headers, _ = write_error(family, 404, CODE, TEXT)
+    headers, _ = build_dialect_error_response(family, 404, CODE, TEXT)
     assert header(headers, "content-type") == "application/json"
     assert header(headers, "x-should-retry") == "false"
     assert header(headers, ERROR_HEADER) == CODE
@@ -311,7 +311,7 @@ def test_headers(family: Family) -> None:
 )
 def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
     """Boto reads the error's name from a header, and none of ours is one that it retries."""
-    headers, _ = write_error("bedrock", status, CODE, TEXT)
+    headers, _ = build_dialect_error_response("bedrock", status, CODE, TEXT)
     assert header(headers, "x-amzn-errortype") == name
 
 
@@ -341,12 +341,14 @@ def test_a_client_that_takes_another_status_better_gets_it(family: Family, field
 
 def test_text_says_who_speaks() -> None:
     """A text that does not start with our name gets it; one that does is left alone."""
-    assert json.loads(write_error("ollama", 500, CODE, "disk full")[1]) == {"error": "llmproxy: disk full"}
+    assert json.loads(build_dialect_error_response("ollama", 500, CODE, "disk full")[1]) == {
+        "error": "llmproxy: disk full"
+    }
 
 
 def test_lone_surrogates_do_not_break_the_answer() -> None:
     """A message that quotes a damaged text is still valid UTF-8 JSON."""
-    _, body = write_error("openai", 404, CODE, "llmproxy: \ud83d")
+    _, body = build_dialect_error_response("openai", 404, CODE, "llmproxy: \ud83d")
     assert json.loads(body)["error"]["message"] == "llmproxy: \\ud83d"
 
 

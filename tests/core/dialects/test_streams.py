@@ -34,7 +34,7 @@ from llmproxy.core.dialects.stream_events import (
     shorten_json_strings_and_lists,
     split_json_array,
 )
-from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
@@ -391,7 +391,7 @@ def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
     for read in (read_usage, list_server_made_ids):
         assert read("openai", "responses", JSON, long) == read("openai", "responses", JSON, short)
         assert read("openai", "responses", JSON, long)
-    assert read_model_in_body(JSON, long) == read_model_in_body(JSON, short) == "gpt-4o"
+    assert read_model_named_in_answer(JSON, long) == read_model_named_in_answer(JSON, short) == "gpt-4o"
     text = {"choices": [{"message": {"role": "assistant", "content": "word " * LONG}}]}
     message = known(read_answer("chat.completions", JSON, json.dumps(text).encode()))
     assert message.text.startswith("word " * 300)

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from llmproxy.core.dialects.stream_events import detect_framing
-from llmproxy.core.dialects.usage_and_cost import compute_cost, compute_maximum_cost, read_model_in_body, read_usage
+from llmproxy.core.dialects.usage_and_cost import (
+    compute_cost,
+    compute_max_call_cost,
+    read_model_named_in_answer,
+    read_usage,
+)
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Usage
 from tests.support.narrowing import known
@@ -106,11 +111,11 @@ def test_usage_from_headers() -> None:
 
 def test_model_of() -> None:
     """The model stands in a request, an answer or one of a stream's events."""
-    assert read_model_in_body(JSON, b'{"model":"gpt-x"}') == "gpt-x"
-    assert read_model_in_body(SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
-    assert read_model_in_body(SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
-    assert read_model_in_body(JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
-    assert read_model_in_body(JSON, b'{"model":7}') is None
+    assert read_model_named_in_answer(JSON, b'{"model":"gpt-x"}') == "gpt-x"
+    assert read_model_named_in_answer(SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
+    assert read_model_named_in_answer(SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
+    assert read_model_named_in_answer(JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
+    assert read_model_named_in_answer(JSON, b'{"model":7}') is None
 
 
 def test_cost() -> None:
@@ -160,8 +165,8 @@ def test_price_file() -> None:
 def test_a_maximum_cost_is_known_without_litellm() -> None:
     """The proxy alone has no litellm, and an agent that sets no max_tokens is to be asked within --max-cost as well."""
     code = (
-        "import sys; sys.modules['litellm'] = None; from llmproxy.core.dialects.usage_and_cost import compute_maximum_cost;"
-        "print(compute_maximum_cost('openai', 'gpt-4o-mini', 100, {}))"
+        "import sys; sys.modules['litellm'] = None; from llmproxy.core.dialects.usage_and_cost import compute_max_call_cost;"
+        "print(compute_max_call_cost('openai', 'gpt-4o-mini', 100, {}))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "0.0098454\n"
@@ -219,10 +224,10 @@ def test_what_cannot_be_a_count_is_unknown(count: object) -> None:
 ])  # fmt: skip
 def test_what_a_call_costs_at_the_most(body: dict[str, Any], most: str | None) -> None:
     """The highest limit of the request counts, for each answer that it asks for; what has none costs anything."""
-    assert compute_maximum_cost("openai", "gpt-4o", 1000, body) == (None if most is None else Decimal(most))
+    assert compute_max_call_cost("openai", "gpt-4o", 1000, body) == (None if most is None else Decimal(most))
 
 
 def test_without_a_limit_the_models_own_counts() -> None:
     """A model that says more than ever before does not exceed it; of one that nobody knows nothing is known."""
-    assert compute_maximum_cost("openai", "gpt-4o", 1000, {}) == Decimal("0.0025") + Decimal(16_384) * 10 / 1_000_000
-    assert compute_maximum_cost("openai", "nobody-knows-it", 1000, {"max_tokens": 1}) is None
+    assert compute_max_call_cost("openai", "gpt-4o", 1000, {}) == Decimal("0.0025") + Decimal(16_384) * 10 / 1_000_000
+    assert compute_max_call_cost("openai", "nobody-knows-it", 1000, {"max_tokens": 1}) is None

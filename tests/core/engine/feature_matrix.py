@@ -25,7 +25,7 @@ from llmproxy.core.bindings import VolatileField
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.fork_rows import list_forks
-from llmproxy.core.store.queries import write_volatile_fields
+from llmproxy.core.store.queries import save_cassette_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.oracle.speak import DIALECTS as SPOKEN, JSON_TYPE, Call, Said, Turn
 from tests.support.in_process import Answer, InProcess
@@ -221,7 +221,7 @@ class Bases:
                     assert proxy.control("POST", f"sessions/{cell.cassette}/close")[0] == 200
                     if bound and proxy.engine.store is not None:
                         chunk = VolatileField("chunk", "hex", "run", before="Chunk ID: ")
-                        write_volatile_fields(proxy.engine.store, cell.cassette, [chunk])
+                        save_cassette_volatile_fields(proxy.engine.store, cell.cassette, [chunk])
         return store
 
 

@@ -13,8 +13,8 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import write_volatile_fields
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import save_cassette_volatile_fields
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import CHAT, NOW, answered, engine, send
 from tests.support.messages import answer, said as says, used, user
@@ -69,8 +69,8 @@ def record_whole(store: Path, run: Run, session: str = "p") -> None:
 
 
 def give_slots(store: Path, cassette: str) -> None:
-    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        write_volatile_fields(opened, cassette, SLOTS)
+    with SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as opened:
+        save_cassette_volatile_fields(opened, cassette, SLOTS)
 
 
 def replays_whole(store: Path, run: Run, session: str = "p") -> None:

@@ -15,9 +15,9 @@ from llmproxy.core.bindings import IdPair, RunVariable, VolatileField
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
-from llmproxy.core.traffic.response_plan import ClientHttp
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import read_volatile_fields, save_cassette_volatile_fields
+from llmproxy.core.traffic.response_plan import ClientTraits
 from llmproxy.errors import MissError
 from llmproxy.protocol import BindableValues, Decision, Mode
 from tests.core.engine.test_engine import answered, body, engine, send as _ask
@@ -52,8 +52,8 @@ def _record(
         _open(made, run_variables)
         for body, text in pairs:
             answered(made, _ask(made, body), answer(said(text)))
-    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        write_volatile_fields(opened, "default", slots)
+    with SqliteCassetteStore.open(store, writable=True, now=lambda: 1.0) as opened:
+        save_cassette_volatile_fields(opened, "default", slots)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -
     with _replaying(store) as made:
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
-        assert b"x-llmproxy-bound: cwd, date\r\n" in made.answering.plan_recorded(exchange, ClientHttp()).pieces[0][1]
+        assert b"x-llmproxy-bound: cwd, date\r\n" in made.answering.plan_recorded(exchange, ClientTraits()).pieces[0][1]
         outcome = made.accounting.record_end(exchange, 200)
         assert outcome.bound == ("cwd", "date")
         assert "bound: cwd, date" in outcome.note
@@ -174,7 +174,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
         (_minted("2026-11-22", "/tmp/a", old, said(f"made {old}"), user("again")), f"again {old[:13]}"),
         slots=[MADE],
     )
-    with FileStore.open(store, writable=False, now=lambda: 1.0) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: 1.0) as opened:
         assert read_volatile_fields(opened, "default") == (MADE,)
     with _replaying(store) as made:
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))

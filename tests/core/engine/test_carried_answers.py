@@ -17,11 +17,11 @@ from llmproxy.core.changes.accepted_changes import (
     build_accepted_changes,
     build_change_for_removed_call,
 )
-from llmproxy.core.changes.change import Author, CarriedOrRefusedCall, ChangeOrigin, RefusalReason
-from llmproxy.core.engine.carried_answers import find_acceptance_conflicts
+from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, ChangeOrigin, RefusalReason
+from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_accepted_changes, store_accepted_changes, write_volatile_fields
+from llmproxy.core.store.queries import read_accepted_changes, save_cassette_volatile_fields, store_accepted_changes
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import CARRIED_HEADER
 from tests.oracle.speak import JSON_TYPE
@@ -55,12 +55,12 @@ def _send(proxy: InProcess, body: bytes, agent: str = "") -> Answer:
     return proxy.ask("p", "/s/c/v1/chat/completions", body, _say("live"), head)
 
 
-def _try(store: Path, *bodies: bytes, **more: Json) -> list[CarriedOrRefusedCall]:
+def _try(store: Path, *bodies: bytes, **more: Json) -> list[CarriedAnswerAttempt]:
     with InProcess(store, "replay") as proxy:
         assert proxy.control("POST", "sessions", name="c", trial=True, **more)[0] == 201
         for body in bodies:
             _send(proxy, body)
-        return [CarriedOrRefusedCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        return [CarriedAnswerAttempt.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
 
 
 def _accept(store: Path, body: bytes, **more: date | ClientVersionCondition) -> list[AcceptedChange]:
@@ -179,7 +179,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
     with InProcess(store, "replay") as proxy:
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
-        (call,) = [CarriedOrRefusedCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        (call,) = [CarriedAnswerAttempt.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         store_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
@@ -316,7 +316,7 @@ def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None
     for command, refused in (("date", RefusalReason.RESULT), ("uuidgen", None)):
         with open_store(store, writable=True, now=lambda: NOW) as opened:
             field = VolatileField("uuid", "uuid", "sh", "line", "", f'{{"cmd":"{command}"}}')
-            write_volatile_fields(opened, "c", [field])
+            save_cassette_volatile_fields(opened, "c", [field])
         second = _try(store, ask(EDITED), ask(EDITED, new))[1]
         assert (second.refusal and second.refusal.why) == refused
 
@@ -333,7 +333,7 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
             assert (
-                list(find_acceptance_conflicts(opened, "c", build_accepted_changes(changes, TODAY), Rules(), {}))
+                list(find_conflicting_recordings(opened, "c", build_accepted_changes(changes, TODAY), Rules(), {}))
                 == found
             )
 
@@ -357,7 +357,7 @@ def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
     with InProcess(store, "replay") as proxy:
         opened(proxy, *there, trial=True)
         _send(proxy, ask("Be kind.", *there))
-        made = [CarriedOrRefusedCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        made = [CarriedAnswerAttempt.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     with open_store(store, writable=True, now=lambda: NOW) as kept:
         store_accepted_changes(
             kept, "c", build_accepted_changes((change for changes in made for change in changes), TODAY)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.engine.learn_fields_from_recordings import rewrite_with_newer_values
+from llmproxy.core.engine.learn_fields_from_recordings import rewrite_recordings_to_new_run
 from llmproxy.core.engine.request_identification import (
-    RequestHeadRouter,
+    RequestRouteResolver,
     fingerprint_credential,
     load_credential_hash_secret,
 )
@@ -24,7 +24,7 @@ from llmproxy.core.engine.request_stages import (
 )
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.interceptor import Decided, MissReason
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings
 from llmproxy.core.store.reader import KeyedRecording
@@ -186,9 +186,9 @@ SECRET = b"0" * 32
 CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
 
 
-def placing(mode: Mode, tmp_path: Path) -> tuple[RequestHeadRouter, Sessions]:
+def placing(mode: Mode, tmp_path: Path) -> tuple[RequestRouteResolver, Sessions]:
     sessions = Sessions(SessionSettings(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
-    return RequestHeadRouter(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
+    return RequestRouteResolver(EngineConfig(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 
 
 @pytest.mark.parametrize(("mode", "decision"), [
@@ -276,7 +276,7 @@ def run_in(folder: str, question: str) -> Interaction:
 def test_only_the_folder_differs_and_is_exchanged() -> None:
     """Request, answer and key are those of the newer run, and the name is told."""
     old, new = run_in("/home/ann/shop", "Read"), run_in("/srv/build/7", "Read")
-    told = rewrite_with_newer_values([old], [new], (), Rules(), {})
+    told = rewrite_recordings_to_new_run([old], [new], (), Rules(), {})
     assert told.names == ("cwd",)
     (one,) = told.interactions
     assert (one.key, one.request) == (new.key, new.request)
@@ -286,7 +286,7 @@ def test_only_the_folder_differs_and_is_exchanged() -> None:
 def test_another_question_stays_another() -> None:
     """It has the newer run's folder, and its own words and key."""
     old, new = run_in("/home/ann/shop", "Delete"), run_in("/srv/build/7", "Read")
-    (one,) = rewrite_with_newer_values([old], [new], (), Rules(), {}).interactions
+    (one,) = rewrite_recordings_to_new_run([old], [new], (), Rules(), {}).interactions
     assert one.key == old.key != new.key
     assert b"Delete /srv/build/7/a.txt" in one.request.body
 
@@ -294,4 +294,4 @@ def test_another_question_stays_another() -> None:
 def test_nothing_declared_nothing_exchanged() -> None:
     """A recording without run variables comes back as it is."""
     old, new = (replace(run_in(folder, "Read"), run_variables="") for folder in ("/home/ann/shop", "/srv/build/7"))
-    assert rewrite_with_newer_values([old], [new], (), Rules(), {}) == ([old], ())
+    assert rewrite_recordings_to_new_run([old], [new], (), Rules(), {}) == ([old], ())

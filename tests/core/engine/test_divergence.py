@@ -17,7 +17,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Lookup
 from llmproxy.core.sessions.session import Session, SessionSettings
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import engine
@@ -88,7 +88,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor) ->
     sent.session.count_arrival(("agent", chat("one").key), 1)
     hit = Decided(Decision.RECORD)
     assert forks.on_decision(sent, Lookup(chat("one").key, (), canonical), hit).decision is Decision.RECORD
-    with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=False, now=lambda: NOW) as store:
         assert [b"by hand" in each.response.body for each in store.iter_interactions("b")] == [False, True]
         found = known(find_fork(store, "b", 1))
         assert secret not in str(found.overrides)

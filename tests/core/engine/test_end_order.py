@@ -20,7 +20,7 @@ from llmproxy.core.engine.concurrent_calls import (
     group_concurrent,
     infer_answer_read_times,
 )
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import InteractionToStore
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from tests.support.concurrent_runs import make_program, record, replay
@@ -200,7 +200,7 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
     """The last place where a request holds the first line of an answer."""
     said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": "q1\nmore"}}]}).encode()
     json_type = (("content-type", "application/json"),)
-    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
         base = interaction(request=Request("POST", "/v1/chat/completions", (), json.dumps([asked]).encode()))
         stored = store.add_interaction(
             dataclasses.replace(base, response=Response(200, "OK", json_type, (Chunk(0, said),))), supersede=False
@@ -210,7 +210,7 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
 
 def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) -> None:
     """What a run begins with does not wait for megabytes of histories."""
-    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
         long = b"x" * (MOST_BYTES_READ // 2)
         made = [
             dataclasses.replace(interaction(request=Request("POST", "/v1/chat/completions", (), long)), occurrence=n)

@@ -14,10 +14,10 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.upstreams_and_rates import AwsSignedForProxyError
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import PartyKey
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError
 from llmproxy.protocol import Decision, Mode
@@ -40,7 +40,7 @@ def engine(
     """Run an engine; closed as a proxy that ends closes it."""
     journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
     made = kind(
-        Config(mode=mode, store=store, **config), redactor=Redactor(), journal=journal, now=lambda: NOW,
+        EngineConfig(mode=mode, store=store, **config), redactor=Redactor(), journal=journal, now=lambda: NOW,
         clock=clock, holder=holder,
     )  # fmt: skip
     try:
@@ -199,7 +199,7 @@ def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp
         made.begin_exchange("POST", CHAT, None, (("Authorization", f"Bearer {secret}"),))
         answered(made, second)
     assert secret.encode() not in store.read_bytes()
-    with FileStore.open(store, writable=False, now=lambda: NOW) as read:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as read:
         assert [b"one" in read.load(1).request.body, b"REDACTED" in read.load(2).request.body] == [True, True]
 
 
@@ -272,7 +272,7 @@ def test_a_failed_store_replaces_nothing(store: Path) -> None:
         with pytest.raises(RecordingError):
             made.writer.store_answer(exchange, proper=True)
         answered(made, ask(made), b'{"new": 1}')
-    with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as opened:
         assert [row[0] for row in opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL")] == [2]
 
 
@@ -290,7 +290,7 @@ def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
         both[1].recording.damaged = False
         made.writer.store_answers([(both[1], True)])
         assert [exchange.kept.interaction for exchange in both] == [3, 4]
-    with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as opened:
         live = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
         assert [row[0] for row in live] == [3, 4]
 

@@ -18,7 +18,7 @@ from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_with_copie
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, SessionInUse
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel, Decision, Mode
@@ -223,7 +223,7 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
 
 def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path: Path) -> None:
     """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
-    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
         store_fork_with_copies(
             store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW
         )

@@ -13,10 +13,10 @@ import pytest
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.recording_and_accounting import CallUsageAndCost, RecordedCostCache, build_call_record
-from llmproxy.core.forks.fork_rows import Fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, store_fork_row
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
@@ -73,8 +73,8 @@ def test_a_live_run_s_cassette_is_named_for_what_was_live_in_it(store: Path, cha
 
     with engine(store, Mode.AUTO, upstreams=servers) as made:
         answered(made, called(made, "default@live-1"), b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
-    with FileStore.open(store, writable=True, now=lambda: 0.0) as opened:
-        store_fork(opened, Fork("default@live-1", "default", 1, "because", live=channel))
+    with SqliteCassetteStore.open(store, writable=True, now=lambda: 0.0) as opened:
+        store_fork_row(opened, Fork("default@live-1", "default", 1, "because", live=channel))
     with engine(store, Mode.REPLAY, upstreams=servers) as made:
         assert ('under cassette "default@live-1"' in str(called(made, "default").error)) is named
 
@@ -142,7 +142,7 @@ def test_prices_are_read_once(tmp_path: Path) -> None:
     """A row never changes, so the second time needs no open store."""
     fill(tmp_path / "a.db", chat())
     prices = RecordedCostCache()
-    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         first = prices.find(store, 1)
     assert (first.input, first.output, first.model) == (11, 2, "gpt-4o")
     assert first.cost is not None

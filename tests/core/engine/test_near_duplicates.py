@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings import RunVariable
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import write_volatile_fields
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import save_cassette_volatile_fields
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import CHAT, NOW, answered, ask, engine, send
@@ -43,8 +43,8 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(stor
             exchange = send(made, json.dumps(REQUESTS["chat.completions"](part, recorded)).encode())
             message = {"role": "assistant", "content": f"answer {n}"}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
-    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        write_volatile_fields(opened, "default", SLOTS)
+    with SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as opened:
+        save_cassette_volatile_fields(opened, "default", SLOTS)
     asked = 0
     with engine(store, Mode.REPLAY) as made:
         made.sessions.open_session("default", run_variables=[*present.run_variables(), *PRESENT])

@@ -13,8 +13,8 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.integrity_checks import find_same_key_recordings, list_ignored_fields_by_service
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.integrity_checks import find_key_collisions, list_ignored_fields_by_service
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered, engine as engine_of_a_chat, send
@@ -164,9 +164,9 @@ def test_audit_names_what_did_not_count(tmp_path: Path) -> None:
     with engine(tmp_path / "a.db", Mode.RECORD) as made:
         ask(made, (("Authorization", "Bearer of-alice-0001"), ("X-Request-Id", "1"), ("Accept", "text/html")))
         ask(made, (("Authorization", "Bearer of-bob-2"), ("X-Request-Id", "2"), ("Accept", "text/html")))
-    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         (found,) = list_ignored_fields_by_service(store, Rules(), {})
         assert found.provider == "http:api.example.com"
         assert list(found.fields) == ["authorization", "x-request-id"]
         assert found.alike == ((1, 2),)
-        assert not any(pair.unexplained_differences for pair in find_same_key_recordings(store, Rules(), {}))
+        assert not any(pair.unexplained_differences for pair in find_key_collisions(store, Rules(), {}))

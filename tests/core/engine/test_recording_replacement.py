@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import CassetteBusy
 from llmproxy.protocol import Mode, Update
 from tests.core.engine.test_engine import NOW, answered, ask, engine
@@ -28,7 +28,7 @@ def record(made: Engine, *texts: str, name: str = "t", status: int = 200, comple
 
 
 def live(store: Path, cassette: str = "t") -> list[str | None]:
-    with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as reading:
         return [row.last_user_text for row in reading.list_summaries(cassette)]
 
 
@@ -48,7 +48,7 @@ def test_old_recordings_go_when_the_session_ends_well(store: Path) -> None:
         made.sessions.close_session("t", complete=True)
         assert made.count_unused() == 0
     assert (live(store), live(store, "t@new")) == (["both", "new"], [])
-    with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as reading:
         assert reading.last_session_ended_cleanly("t", 1)
         assert [info.name for info in reading.cassettes()] == ["t"]
     with engine(store, Mode.REPLAY) as made:
@@ -68,7 +68,7 @@ def test_old_recordings_stay_where_the_new_ones_are_not_whole(store: Path, how: 
         else:
             record(made)
     assert live(store) == ["old", "both"]
-    with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as reading:
         assert reading.last_session_ended_cleanly("t", 1)
     with engine(store, update=Update.ALL) as made:
         record(made, "newer")
@@ -81,7 +81,7 @@ def test_a_failed_test_leaves_its_new_recording_open(store: Path) -> None:
     with engine(store, update=Update.ALL) as made:
         record(made, "new", complete=False)
     assert live(store) == ["new"]
-    with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as reading:
         assert not reading.last_session_ended_cleanly("t", 1)
 
 

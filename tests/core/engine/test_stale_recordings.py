@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import RecordingMaxAge, read_cassette_notes
+from llmproxy.core.store.file.store import SqliteCassetteStore
+from llmproxy.core.store.queries import RecordingMaxAge, read_replay_rules
 from llmproxy.errors import Exit
 from llmproxy.protocol import Decision
 from tests.core.engine.test_engine import ask, engine
@@ -77,7 +77,7 @@ def test_what_is_old_is_asked_anew_once(store: Path, mode: str, answer: Step, he
     with Provider([answer]) as provider:
         done = run(store, "--mode", mode, "--max-age", "30d", upstream=provider.url)
         assert (done.stdout.splitlines(), len(provider.requests)) == ([heard, "Fine."], 1), done.stderr
-    with FileStore.open(store, writable=False, now=time.time) as database:
+    with SqliteCassetteStore.open(store, writable=False, now=time.time) as database:
         bodies = [json.loads(each.response.body) for each in database.iter_interactions("default")]
     said = [
         body["choices"][0]["message"]["content"] if "choices" in body else body["error"]["message"] for body in bodies
@@ -140,8 +140,8 @@ def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
         assert main(["export", "--cassette", "default", str(folder.parent / made), "--store", str(store)]) == 0
         into = folder.parent / f"{made}.db"
         assert main(["import", str(folder.parent / made), "--store", str(into)]) == 0
-        with FileStore.open(into, writable=False, now=time.time) as database:
-            assert read_cassette_notes(database, database.cassettes()[0].name) == (RecordingMaxAge("30d"),)
+        with SqliteCassetteStore.open(into, writable=False, now=time.time) as database:
+            assert read_replay_rules(database, database.cassettes()[0].name) == (RecordingMaxAge("30d"),)
 
 
 @pytest.mark.parametrize(("most", "typed", "heard", "asked", "said"), [

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.faults.rules import CandidateCall
+from llmproxy.core.faults.rules import FaultCandidate
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 
-def call(**given: Any) -> CandidateCall:
+def call(**given: Any) -> FaultCandidate:
     plain: dict[str, Any] = {
         "session": "default", "party": "agent", "provider": "openai", "model": "gpt-4o",
         "operation": "chat.completions", "channel": "llm", "transport": "http", "key": "v2:1", "nth": 1,
         "family": "openai", "recording": 1,
     }  # fmt: skip
-    return CandidateCall(**plain | given)
+    return FaultCandidate(**plain | given)
 
 
 def answer(body: bytes, kind: str = "application/json", *, chunked: bool = False) -> Response:

@@ -14,7 +14,7 @@ import pytest
 from llmproxy.core.engine.fault_injection import explain_unused_fault_rules
 from llmproxy.core.faults.kinds import KINDS, split_after_nth_chunk, split_events, time_answer_pieces
 from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, read_faults
-from llmproxy.core.faults.rules import Faulting, choose_faults, draw_seeded_random_number
+from llmproxy.core.faults.rules import FaultInjector, choose_faults, draw_seeded_random_number
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer, call
 
@@ -69,7 +69,7 @@ def test_the_first_rule_that_strikes_counts() -> None:
 
 def drawn(seed: int, session: str = "default") -> list[bool]:
     """Return which of a hundred calls meet a fault of probability one half."""
-    walk = Faulting(read_faults({"seed": seed, "faults": [{"kind": "reset", "probability": 0.5}]}))
+    walk = FaultInjector(read_faults({"seed": seed, "faults": [{"kind": "reset", "probability": 0.5}]}))
     return [walk.inject_fault(call(key=f"v2:{n}", session=session)) is not None for n in range(100)]
 
 
@@ -83,7 +83,7 @@ def test_the_same_seed_draws_the_same_and_another_draws_others() -> None:
 
 def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
     """In parallel the same calls are struck as one after the other."""
-    walk = Faulting(read_faults({"faults": [{"kind": "reset", "probability": 0.5}]}))
+    walk = FaultInjector(read_faults({"faults": [{"kind": "reset", "probability": 0.5}]}))
     with ThreadPoolExecutor(8) as pool:
         injected = list(pool.map(lambda n: walk.inject_fault(call(key=f"v2:{n}")) is not None, reversed(range(100))))
     assert injected[::-1] == drawn(0)
@@ -106,14 +106,14 @@ def test_another_process_draws_the_same() -> None:
 ])  # fmt: skip
 def test_rules_strike_requests_and_let_retries_through(rules: object, came: str, struck: dict[int, str]) -> None:
     """Which of the calls that came meets which kind; a2 is the second occurrence of a."""
-    walk = Faulting(read_faults(rules))
+    walk = FaultInjector(read_faults(rules))
     found = [walk.inject_fault(call(key=each[0], nth=int(each[1:] or 1))) for each in came.split()]
     assert {n: each.fault.kind.name for n, each in enumerate(found) if each} == struck
 
 
 def test_a_restart_meets_the_same_faults_again() -> None:
     """The second run of the same agent against one proxy has the same day."""
-    walk = Faulting(read_faults({"seed": 3, "faults": [{"kind": "reset", "probability": 0.5}]}))
+    walk = FaultInjector(read_faults({"seed": 3, "faults": [{"kind": "reset", "probability": 0.5}]}))
     first_run = [walk.inject_fault(call(key=str(n))) is not None for n in range(40)]
     walk.restart()
     assert [walk.inject_fault(call(key=str(n))) is not None for n in range(40)] == first_run

@@ -20,11 +20,11 @@ from llmproxy.core.forks.fork_rows import (
     lease_cassette_name,
     list_forks,
     parse_fork_from_file,
-    store_fork,
+    store_fork_row,
     store_fork_with_copies,
 )
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound
 from tests.support.chats import NOW, chat, fill
@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, *, writable: bool = True) -> Store:
-    return FileStore.open(path, writable=writable, now=lambda: NOW + 9)
+    return SqliteCassetteStore.open(path, writable=writable, now=lambda: NOW + 9)
 
 
 def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> 
 def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
     fork = Fork("a", "elsewhere", 2, "because", overrides=parse_overrides(["t=1"], []))
     with opened(path) as store:
-        store_fork(store, fork)
+        store_fork_row(store, fork)
         assert find_fork(store, "a", 1) == fork
         delete_fork_row(store, "a")
         assert find_fork(store, "a", 1) is None

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.forks.overrides import (
     CallArgumentsUnknown,
-    NumberedToolCall,
+    NthCallOfTool,
     OverriddenRequest,
     OverrideError,
     Overrides,
@@ -106,7 +106,7 @@ def test_every_dialect_has_its_result_swapped(name: str) -> None:
     body, path, wanted = DIALECTS[name]
     before, (tree, done) = json.loads(json.dumps(body)), swapped(body)
     (swap,) = done.swaps
-    assert (swap.place, swap.override.tool) == (NumberedToolCall("get_weather", 1), "get_weather")
+    assert (swap.place, swap.override.tool) == (NthCallOfTool("get_weather", 1), "get_weather")
     assert "get_weather" in done.seen
     node, old = tree, before
     for step in path[:-1]:
@@ -130,7 +130,7 @@ def test_calls_are_counted_by_name_in_their_conversation() -> None:
     body = chat(("c", "third"), ("b", "sum"), ("a", "first"), calls=calls)
     tree, done = swapped(body, parse_overrides(["get_weather#2=cold"], []))
     assert [message["content"] for message in tree["messages"][2:]] == ["cold", "sum", "first"]
-    assert (done.seen, done.calls["c"]) == (("get_weather", "add"), NumberedToolCall("get_weather", 2))
+    assert (done.seen, done.calls["c"]) == (("get_weather", "add"), NthCallOfTool("get_weather", 2))
 
 
 def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
@@ -144,7 +144,7 @@ def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
 def test_a_call_that_only_the_server_knows_is_asked_for() -> None:
     """A request that goes on with `previous_response_id` has a result and no history."""
     body = {"previous_response_id": "r", "input": [{"type": "function_call_output", "call_id": "c9", "output": "21"}]}
-    tree, done = swapped(body, known={"c9": NumberedToolCall("get_weather", 3)}.get)
+    tree, done = swapped(body, known={"c9": NthCallOfTool("get_weather", 3)}.get)
     assert (tree["input"][0]["output"], done.swaps[0].place.nth) == ('{"temp":5}', 3)
     assert swapped(body)[1].swaps == ()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.head_rules import decide_if_header_affects_key
-from llmproxy.core.keys.ignored_differences import ID, YOURS, KeyDifference, explain_request_differences
+from llmproxy.core.keys.ignored_differences import ID, YOURS, KeyDifference, explain_ignored_differences
 from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
@@ -30,7 +30,7 @@ def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDiffe
         requests.append(request)
         routes.append(where)
     assert len(keys) == 1
-    return explain_request_differences(requests[0], requests[1], (routes[0], routes[1]), rules)
+    return explain_ignored_differences(requests[0], requests[1], (routes[0], routes[1]), rules)
 
 
 def calls(name: str, written: str = '{"a": 1}') -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_what_no_rule_touches_is_unexplained() -> None:
     requests.append(Request("POST", "/v1/other", (), requests[0].body))
     wanted = KeyDifference("$.seed", "1", "2", ""), KeyDifference("path", CHAT, "/v1/other", "")
     for other, difference in zip(requests[1:], wanted, strict=True):
-        assert explain_request_differences(requests[0], other, (where, where), Rules()) == [difference]
+        assert explain_ignored_differences(requests[0], other, (where, where), Rules()) == [difference]
 
 
 def test_ids_of_the_server_are_explained() -> None:
@@ -100,11 +100,11 @@ def test_ids_of_the_server_are_explained() -> None:
     where = route("/v1/responses", ())
     bodies = [json.dumps({"previous_response_id": f"resp_{n}"}).encode() for n in (1, 2)]
     requests = [Request("POST", "/v1/responses", (), body) for body in bodies]
-    (found,) = explain_request_differences(requests[0], requests[1], (where, where), Rules())
+    (found,) = explain_ignored_differences(requests[0], requests[1], (where, where), Rules())
     assert (found.place, bool(found.why)) == ("$.previous_response_id", True)
     paths = [Request("GET", f"/v1/files/file-{n}", (), b"") for n in (1, 2)]
     routes = [route(each.target, ()) for each in paths]
-    (found,) = explain_request_differences(paths[0], paths[1], (routes[0], routes[1]), Rules())
+    (found,) = explain_ignored_differences(paths[0], paths[1], (routes[0], routes[1]), Rules())
     assert found == KeyDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
 
 
@@ -120,7 +120,7 @@ def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tup
     found = [
         each
         for (old, there), (new, here) in pairs
-        for each in explain_request_differences(old, new, (there, here), Rules())
+        for each in explain_ignored_differences(old, new, (there, here), Rules())
     ]
     assert unnamed == set()
     assert [each for each in found if not each.why] == []

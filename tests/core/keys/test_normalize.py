@@ -29,7 +29,7 @@ from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.secrets.find_secrets import CredentialEpoch, list_secret_form_anchors
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.traffic.canonical_json import LossyJson, parse
+from llmproxy.core.traffic.canonical_json import LossyJson, parse_lossless_json
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from tests.core.keys.test_every_leaf import leaves
 
@@ -236,7 +236,7 @@ def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
     cases = []
     for request, where in real_requests:
         try:
-            tree = parse(request.body)
+            tree = parse_lossless_json(request.body)
         except LossyJson:
             continue
         if where.known and isinstance(tree, dict):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.advice import ProxyStartCommand
+from llmproxy.advice import ProxyStartCommandLine
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import (
@@ -20,7 +20,7 @@ from llmproxy.core.misses.explain import (
     build_miss_explanation,
 )
 from llmproxy.core.misses.nearest_recording import Nearest, NormalizeRulesSuggestion
-from llmproxy.core.providers.provider_table import Client
+from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.core.traffic.json_diff import SHOWN, Difference, build_difference
@@ -28,14 +28,14 @@ from llmproxy.core.traffic.json_diff import SHOWN, Difference, build_difference
 CONTEXT = MissContext(
     mode="replay", cassette="trip", session="trip", key="v1:" + "ab12" * 16, method="POST", provider="openai",
     operation="chat.completions", model="gpt-4o", stream=True, last_user="Book a flight", recordings=3,
-    same_operation=2, again=ProxyStartCommand(page="http://127.0.0.1:8080/"),
+    same_operation=2, again=ProxyStartCommandLine(page="http://127.0.0.1:8080/"),
 )  # fmt: skip
 NEAR = Nearest(12, True, (Difference("$.messages[1].content", '"Rome"', '"Paris"'),), 0.9)
 
 AUTO = "--mode auto --cassette trip"
 OTHER_OPERATION = "none of its 3 recordings is of openai chat.completions"
 NO_SERVERS, AS_BEFORE = "it was recorded without MCP servers", "unchanged, as in the recording"
-RUN = ProxyStartCommand("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),))
+RUN = ProxyStartCommandLine("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),))
 TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_operation=0, toolless=True)
 
 
@@ -91,7 +91,7 @@ def test_what_went_nowhere_is_named() -> None:
 
 def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
     """One step: the command that records it, which the end of a run says in its place; other misses have none."""
-    empty = replace(CONTEXT, store_exists=False, again=ProxyStartCommand("llmproxy run", " -- COMMAND"))
+    empty = replace(CONTEXT, store_exists=False, again=ProxyStartCommandLine("llmproxy run", " -- COMMAND"))
     miss = ExplainedMiss(empty, None)
     assert miss.text.endswith(f"What to do:\n  1. record what is missing: {miss.record_command}")
     assert miss.record_command.startswith("llmproxy run --mode auto")
@@ -137,7 +137,7 @@ def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbe
         == "llmproxy stop --url http://127.0.0.1:8080; llmproxy start --mode auto --cassette trip"
     )
     assert miss.differs_in_numbers is numbers
-    by_run = replace(CONTEXT, again=ProxyStartCommand("llmproxy run", " -- x"))
+    by_run = replace(CONTEXT, again=ProxyStartCommandLine("llmproxy run", " -- x"))
     assert ExplainedMiss(by_run, None).proxy_start_commands_by_mode == {}
     assert not ExplainedMiss(by_run, None).differs_in_numbers
 
@@ -146,7 +146,7 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
     """Who typed `llmproxy run` has no use for `llmproxy start`; names with blanks are quoted for the shell."""
     text = ExplainedMiss(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None).text
     assert "llmproxy start --mode auto --cassette 'my trip' --store '/data/x y.db'" in text
-    started = replace(CONTEXT, again=ProxyStartCommand("llmproxy run --intercept", " -- COMMAND"), store="a b.db")
+    started = replace(CONTEXT, again=ProxyStartCommandLine("llmproxy run --intercept", " -- COMMAND"), store="a b.db")
     command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- COMMAND"
     assert f"record what is missing: {command}\n" in ExplainedMiss(started, NEAR).text
     assert "1. record what is missing: llmproxy run" in ExplainedMiss(replace(started, store_exists=False), None).text
@@ -229,10 +229,10 @@ def test_a_miss_of_a_provider_that_was_chosen_by_a_placeholder_says_so(
 
 def test_a_miss_names_both_clients_where_they_differ() -> None:
     """An upgraded agent is said with both versions; an equal one, or one that says nothing, is not mentioned."""
-    then, now = Client("Claude Code", "2.1.197"), Client("Claude Code", "2.1.332")
+    then, now = ClientProgram("Claude Code", "2.1.197"), ClientProgram("Claude Code", "2.1.332")
     text = ExplainedMiss(replace(CONTEXT, client=now, recorded_by=then), NEAR).text
     assert "recorded by Claude Code 2.1.197, asked by 2.1.332\n" in text
-    other = replace(CONTEXT, client=Client("Codex", "0.63.0"), recorded_by=then)
+    other = replace(CONTEXT, client=ClientProgram("Codex", "0.63.0"), recorded_by=then)
     assert "recorded by Claude Code 2.1.197, asked by Codex 0.63.0\n" in ExplainedMiss(other, NEAR).text
     for same in (replace(CONTEXT, client=then, recorded_by=then), replace(CONTEXT, client=now)):
         assert "recorded by" not in ExplainedMiss(same, NEAR).text

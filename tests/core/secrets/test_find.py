@@ -31,7 +31,7 @@ from llmproxy.core.secrets.find_secrets import (
     FREE,
     CredentialEpoch,
     KnownSecrets,
-    Span,
+    SecretSpan,
     _find_behind_service_names,
     detect_secrets_by_pattern,
     find_key_character_runs,
@@ -46,9 +46,11 @@ from llmproxy.core.traffic.interaction import Request
 
 def test_spans_that_overlap_become_one() -> None:
     """And come in order; empty ones vanish."""
-    spans = [Span(5, 9, "a"), Span(1, 3), Span(2, 4, "b"), Span(4, 5), Span(7, 7)]
-    assert merge_spans(spans) == [Span(1, 4, "b"), Span(4, 5), Span(5, 9, "a")]
-    assert merge_spans([Span(1, 9), Span(1, 9, CREDENTIAL), Span(1, 9, "c")]) == [Span(1, 9, "c")]
+    spans = [SecretSpan(5, 9, "a"), SecretSpan(1, 3), SecretSpan(2, 4, "b"), SecretSpan(4, 5), SecretSpan(7, 7)]
+    assert merge_spans(spans) == [SecretSpan(1, 4, "b"), SecretSpan(4, 5), SecretSpan(5, 9, "a")]
+    assert merge_spans([SecretSpan(1, 9), SecretSpan(1, 9, CREDENTIAL), SecretSpan(1, 9, "c")]) == [
+        SecretSpan(1, 9, "c")
+    ]
 
 
 def test_a_key_inside_base64_is_chance() -> None:
@@ -160,7 +162,7 @@ def test_what_waits_for_the_index_is_known_and_found() -> None:
         known.add_secret(secret)
         assert secret in known
     for secret in (secrets[0], secrets[350], secrets[-1]):
-        assert known.find_spans(f"it is {secret}, yes") == [Span(6, 6 + len(secret), CREDENTIAL)]
+        assert known.find_spans(f"it is {secret}, yes") == [SecretSpan(6, 6 + len(secret), CREDENTIAL)]
         assert secret in known
     assert len(known) > 700
 
@@ -212,9 +214,15 @@ def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
 def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
     """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
     text = "12345678 abcdefghijklmnopqrstuv 12345678 ABCDEFGHIJKLM ABCDEFGHIJKLM"
-    spans = [Span(0, 8, "a"), Span(9, 31, "github"), Span(32, 40, "a"), Span(41, 54, "github"), Span(55, 68)]
+    spans = [
+        SecretSpan(0, 8, "a"),
+        SecretSpan(9, 31, "github"),
+        SecretSpan(32, 40, "a"),
+        SecretSpan(41, 54, "github"),
+        SecretSpan(55, 68),
+    ]
     assert overwrite_secret_spans(text, spans) == "REDACTE* REDACTED-2:github***** REDACTE* REDACTED-3*** REDxbLXYbbnf*"
-    assert replace_spans("abc", [Span(1, 2, "x")], lambda secret, kind: secret.upper() + kind) == "aBxc"
+    assert replace_spans("abc", [SecretSpan(1, 2, "x")], lambda secret, kind: secret.upper() + kind) == "aBxc"
 
 
 @given(st.text(alphabet='ab/\\"é\n\u0001', max_size=30))

@@ -24,7 +24,7 @@ from llmproxy.core.sessions.journal import (
 )
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
-from llmproxy.server_store_copies import register_store_server
+from llmproxy.server_store_copies import register_postgres_store_url
 from tests.support.process import until
 
 
@@ -160,7 +160,7 @@ def test_two_runs_share_a_journal(tmp_path: Path) -> None:
 
 def test_beside_the_copy_of_a_servers_store_it_has_a_place_at_once(tmp_path: Path) -> None:
     """On a machine that never opened this store there is no folder yet, and the first run's decisions are wanted too."""
-    copy = register_store_server("postgresql://me@db.example/team", {"XDG_CACHE_HOME": str(tmp_path / "new")})
+    copy = register_postgres_store_url("postgresql://me@db.example/team", {"XDG_CACHE_HOME": str(tmp_path / "new")})
     path = copy.with_name(f"{copy.name}{SUFFIX}")
     with closing(Journal.open(path, time.time)) as journal:
         journal.record_call(outcome())

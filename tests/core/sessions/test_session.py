@@ -14,17 +14,17 @@ import pytest
 import zstandard
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.sessions.exchange import Config, Exchange, Recording, TelemetryRefused
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange, ResponseRecorder, TelemetryRefused
 from llmproxy.core.sessions.session import (
     KEPT_CALLS,
     KEPT_TEXTS,
     LONGEST_NAME,
     NOT_KEPT,
     CallHistory,
-    CallsNotKept,
+    CallsDiscarded,
     Session,
     SessionSettings,
-    parse_party,
+    parse_party_header,
     split_sample_name,
 )
 from llmproxy.core.traffic.interaction import Ending, Headers, Key
@@ -60,14 +60,14 @@ def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     ("value", "party"), [(None, "agent"), ("agent", "agent"), ("user", "user"), ("judge.2", "judge.2")]
 )
 def test_parties(value: str | None, party: str) -> None:
-    assert parse_party(value) == party
+    assert parse_party_header(value) == party
 
 
 @pytest.mark.parametrize("value", ["", "jugde", "agent.2", "user.", "judge.12345", "User", "user\n"])
 def test_an_unknown_party_is_refused(value: str) -> None:
     """Never guessed: a judge's call counted as the agent's would be a wrong verdict."""
     with pytest.raises(RefusedError):
-        parse_party(value)
+        parse_party_header(value)
 
 
 # mode, recordings per key, arrivals -> their numbers
@@ -128,14 +128,14 @@ def test_who_asks_what_is_party_and_key() -> None:
 
 def test_defaults_spend_nothing() -> None:
     """An engine that is told nothing replays, from this folder, and reaches nobody."""
-    config = Config()
+    config = EngineConfig()
     assert (config.mode, config.allow_live, config.allow_host, config.miss_status) == (Mode.REPLAY, False, (), None)
     assert TelemetryRefused.status == 204
 
 
 @pytest.mark.parametrize("kind", [Exchange, Session])
 def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
-    """What a feature knows of them is a value of its own (`InterceptorCallValues`, `Interceptor`)."""
+    """What a feature knows of them is a value of its own (`InterceptorPrivateCallData`, `Interceptor`)."""
     assert len(fields(kind)) <= 15
 
 
@@ -152,9 +152,9 @@ JSON: Headers = (("Content-Type", "application/json"),)
 SSE: Headers = (("content-type", "text/event-stream"),)
 
 
-def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> Recording:
+def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> ResponseRecorder:
     """Return a recording of these pieces, 10 microseconds apart."""
-    made = Recording()
+    made = ResponseRecorder()
     assert not made.has_head
     made.on_head(5, status, "OK", headers)
     for n, piece in enumerate(pieces, 1):
@@ -162,7 +162,7 @@ def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> Recording:
     return made
 
 
-def end(made: Recording, *, stream: bool = True, proper: bool = True) -> Ending:
+def end(made: ResponseRecorder, *, stream: bool = True, proper: bool = True) -> Ending:
     return made.build_response("chat.completions", stream=stream, proper=proper).ending
 
 
@@ -248,7 +248,7 @@ def test_the_first_byte_is_timed() -> None:
     """The head's time stands in where there is no body."""
     assert recorded(SSE, b"x").first_byte_offset == 10
     assert recorded(SSE).first_byte_offset == 5
-    assert Recording().first_byte_offset is None
+    assert ResponseRecorder().first_byte_offset is None
 
 
 def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
@@ -272,7 +272,7 @@ def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
     calls = CallHistory()
     for _ in range(KEPT_CALLS + 5):
         calls.add_ended_call(ended(calls.begin()))
-    with pytest.raises(CallsNotKept) as error:
+    with pytest.raises(CallsDiscarded) as error:
         calls.list_calls_after(4)
     assert (error.value.status, "after 5" in error.value.hint) == (410, True)
     assert len(calls.list_calls_after(5)) == KEPT_CALLS

@@ -19,7 +19,7 @@ from llmproxy.core.sessions.session import (
     SessionUnknown,
     canonicalize_session_name,
 )
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, LLMProxyError, RefusedError
 from llmproxy.protocol import Exhausted, Mode
@@ -240,8 +240,8 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
 HOLD = """
 import sys, time
 from pathlib import Path
-from llmproxy.core.store.file.store import FileStore
-with FileStore.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.0) as store:
+from llmproxy.core.store.file.store import SqliteCassetteStore
+with SqliteCassetteStore.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.0) as store:
     store.begin_writing("a", 1, exclusive=True, holder="the other")
     print("held", flush=True)
     sys.stdin.read()
@@ -262,7 +262,7 @@ def test_two_recorders_of_one_cassette(store: Store) -> None:
     assert found.open_session("a", mode=Mode.RECORD).policy.alone
 
 
-class Stuck(FileStore):
+class Stuck(SqliteCassetteStore):
     """A store whose cassette `stuck` cannot be ended."""
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:

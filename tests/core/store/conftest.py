@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from tests.support.recordings import NOW
 
@@ -24,5 +24,5 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> Iterator[Store]:
     seconds = count()
-    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
         yield opened

@@ -19,13 +19,13 @@ from llmproxy.core.store.bodies import (
     LARGE,
     DeltaBase,
     DeltaBodyWriter,
+    compress_body,
     deflate_if_worthwhile,
-    encode_body,
     read_body,
-    read_data_column,
+    read_stored_body_data,
 )
 from llmproxy.core.store.file.migrations import upgrade_schema
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.core.traffic.json_diff import count_common_prefix, count_common_suffix
 from llmproxy.errors import CassetteCorrupt
@@ -89,7 +89,7 @@ def test_any_edit_of_a_body_reads_back(edits: list[tuple[int, bytes]]) -> None:
         for at, piece in edits:
             content = content[:at] + piece + content[at + len(piece) // 2 :]
             stored[put(conn, writer, content)] = content
-        known = bodies.RowCache[bytes](4 << 20)
+        known = bodies.ByteLimitedCache[bytes](4 << 20)
         for row, wanted in stored.items():
             assert bodies.read_body(conn, row) == bodies.read_body(conn, row, known) == wanted
 
@@ -106,7 +106,7 @@ def test_a_content_is_stored_once(conn: sqlite3.Connection) -> None:
 )
 def test_packs_only_what_gets_smaller(content: bytes, encoding: str) -> None:
     """Small and random contents stay as they are, text is deflated."""
-    assert encode_body(content).encoding == encoding
+    assert compress_body(content).encoding == encoding
 
 
 def test_the_nearest_body_is_the_base(conn: sqlite3.Connection) -> None:
@@ -124,14 +124,14 @@ def test_no_further_base_is_looked_at_when_one_leaves_nothing_to_say() -> None:
     content = bytes(range(256)) * 20
     near, nearer, same = content[:-100] + b"x", content[:-50] + b"x", content[:-1] + b"x"
     bases = tuple(DeltaBase(number, 0, each) for number, each in enumerate((near, nearer, same), 1))
-    assert encode_body(content, bases).base_id == 2
+    assert compress_body(content, bases).base_id == 2
 
 
 def test_a_chain_has_an_end(conn: sqlite3.Connection) -> None:
     """After MAX_DEPTH deltas a body stands on its own."""
     content = bytes(range(256)) * 4
-    assert encode_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH, content),)).base_id is None
-    assert encode_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH - 1, content),)).depth == bodies.MAX_DEPTH
+    assert compress_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH, content),)).base_id is None
+    assert compress_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH - 1, content),)).depth == bodies.MAX_DEPTH
 
 
 def test_a_base_that_was_pruned_meanwhile_is_done_without(conn: sqlite3.Connection) -> None:
@@ -193,11 +193,11 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
     path = tmp_path / "llmproxy.db"
     new = previous = total = 0
     added = {}
-    store = FileStore.open(path, writable=True, now=lambda: 0.0)
+    store = SqliteCassetteStore.open(path, writable=True, now=lambda: 0.0)
     for turn, (request, answer) in enumerate(conversation(200)):
         if turn == 100:
             store.close()
-            store = FileStore.open(path, writable=True, now=lambda: 0.0)
+            store = SqliteCassetteStore.open(path, writable=True, now=lambda: 0.0)
         new, previous, total = (
             new + len(request) - previous + len(answer), len(request), total + len(request) + len(answer),
         )  # fmt: skip
@@ -213,7 +213,7 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
         added[store.add_interaction(made, supersede=False)] = made
     last = max(added)
     store.close()
-    with FileStore.open(path, writable=False, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: 0.0) as store:
         assert store.load(last).request == added[last].request
         assert all(store.load(id_).request.body == made.request.body for id_, made in added.items())
     size = path.stat().st_size
@@ -263,7 +263,7 @@ def test_a_column_is_read_to_its_end(conn: sqlite3.Connection) -> None:
     made = zlib.compress(WORDS_BLOBS)
     insert = "INSERT INTO bodies (sha256, size, encoding, data) VALUES (?, 1, 'zlib', ?)"
     whole, cut = (conn.execute(insert, each).lastrowid or 0 for each in ((b"1", made), (b"2", made[:-9])))
-    assert read_data_column(conn, whole, deflated=True) == WORDS_BLOBS
-    assert read_data_column(conn, whole, deflated=False) == made
+    assert read_stored_body_data(conn, whole, deflated=True) == WORDS_BLOBS
+    assert read_stored_body_data(conn, whole, deflated=False) == made
     with pytest.raises(zlib.error):
-        read_data_column(conn, cut, deflated=True)
+        read_stored_body_data(conn, cut, deflated=True)

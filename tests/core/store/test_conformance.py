@@ -16,13 +16,13 @@ from llmproxy.core.store.queries import (
     count_unused,
     find_cassettes_with_key,
     read_volatile_fields,
-    write_volatile_fields,
+    save_cassette_volatile_fields,
 )
 from llmproxy.core.store.reader import RequestKeyChange
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
-from llmproxy.server_store_copies import register_store_server
+from llmproxy.server_store_copies import register_postgres_store_url
 from tests.support.recordings import NOW, interaction, key, status
 
 Opener = Callable[..., Store]
@@ -37,7 +37,7 @@ def open_(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     def opened(*, writable: bool = True) -> Store:
         path = tmp_path / "llmproxy.db"
         if url:
-            path = register_store_server(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
+            path = register_postgres_store_url(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
         return open_store(path, writable=writable, now=lambda: NOW + next(seconds))
 
     return opened
@@ -242,7 +242,7 @@ def test_questions_count_what_is_there(open_: Opener) -> None:
     """Cassettes with their numbers, unused recordings, slots in their order."""
     with open_() as store:
         ids = [store.add_interaction(interaction(n, cassette="ü"), supersede=False) for n in (1, 2, 3)]
-        write_volatile_fields(store, "ü", [VolatileField("chunk", "hex", "run", before="Chunk ID: ")])
+        save_cassette_volatile_fields(store, "ü", [VolatileField("chunk", "hex", "run", before="Chunk ID: ")])
         assert (store.count_interactions("ü", 1), count_unused(store, "ü", 1, ids[:1])) == (3, 2)
         assert store.has_recordings("ü", 1)
         assert not store.has_recordings("ü", 2)
@@ -295,7 +295,7 @@ def test_a_renamed_cassette_keeps_all_else(open_: Opener) -> None:
             store.rename_cassette("old", "new")
         store.end_writing("old", 1, "h", clean=True)
         store.add_interaction(interaction(1, cassette="there"), supersede=False)
-        write_volatile_fields(store, "old", [VolatileField("chunk", "hex", "run", before="Chunk ID: ")])
+        save_cassette_volatile_fields(store, "old", [VolatileField("chunk", "hex", "run", before="Chunk ID: ")])
         beside.refresh_cassette("old")
         with pytest.raises(SettingsError, match="there is a cassette there already"):
             store.rename_cassette("old", "there")

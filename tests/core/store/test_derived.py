@@ -13,9 +13,9 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import iter_recordings_with_new_keys, rewrite_keys_under_current_rules
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Exhausted, Mode
@@ -38,7 +38,7 @@ def turn(text: str, before: str | None = None) -> Asked:
 
 @contextmanager
 def engine(store: Path, mode: Mode = Mode.REPLAY, rules: Rules | None = None) -> Iterator[Engine]:
-    config = Config(mode=mode, store=store, allow_live=True, rules=rules or Rules(), exhausted=Exhausted.MISS)
+    config = EngineConfig(mode=mode, store=store, allow_live=True, rules=rules or Rules(), exhausted=Exhausted.MISS)
     journal = Journal(None, lambda: NOW, "")
     with closing(Engine(config, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: NOW)) as made:
         yield made
@@ -70,7 +70,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def keys(path: Path) -> dict[int, tuple[str, int]]:
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         return {row.id: (row.key, row.occurrence) for row in store.list_summaries()}
 
 
@@ -86,7 +86,7 @@ def test_a_change_of_rules_holds_at_once(store: Path) -> None:
 
 def test_what_was_one_request_is_two_under_stricter_rules(store: Path) -> None:
     """A key that was stored under looser rules finds nothing any more, also where a question of today has that very key."""
-    with FileStore.open(store, writable=True, now=lambda: NOW) as database:
+    with SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as database:
         assert rewrite_keys_under_current_rules(database, IGNORING, {}) == 2
     with engine(store) as made:
         assert played(made, chat("one")) is None
@@ -133,7 +133,7 @@ def test_other_processes_may_settle_meanwhile(store: Path) -> None:
 
 def test_rekeying_makes_it_last(store: Path) -> None:
     """A change of rules is no damage; rekeying writes today's keys, once, and replay finds the same."""
-    with FileStore.open(store, writable=True, now=lambda: NOW) as database:
+    with SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as database:
         found = list(iter_recordings_with_new_keys(database, IGNORING, {}))
         assert not any(each.has_unexplained_key for each in found)
         assert [each.id for each in found if each.old != each.new] == [1, 2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.integrity_checks import Damage, count_bytes_freed_by_deletion, find_damages
 from llmproxy.errors import StoreReadOnly
 from tests.support.chats import NOW, chat, fill
@@ -42,7 +42,7 @@ def test_each_damaged_row_is_named(path: Path, change: str, hurt: list[int]) -> 
     with closing(sqlite3.connect(path)) as conn:
         conn.execute(change)
         conn.commit()
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert [damage.interaction for damage in find_damages(store)] == hurt
 
 
@@ -51,7 +51,7 @@ def test_a_damaged_base_hurts_all_that_build_on_it(path: Path) -> None:
     with closing(sqlite3.connect(path)) as conn:
         conn.execute("UPDATE bodies SET prefix = 1 WHERE base_id IS NOT NULL AND id < 20")
         conn.commit()
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert len(list(find_damages(store))) > 20
 
 
@@ -60,7 +60,7 @@ def test_a_damaged_file_is_told_as_one(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-4096 * 10 :] = b"\xff" * 4096 * 10
     path.write_bytes(content)
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         found = list(find_damages(store))
     assert found
     assert isinstance(found[0], Damage)
@@ -72,11 +72,11 @@ def test_a_damaged_file_is_told_as_one(path: Path) -> None:
 )
 def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
     """Whichever turns go, the others read as before, and no body is left that nobody uses."""
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.list_summaries() if row.id not in gone}
         assert count_bytes_freed_by_deletion(store, gone) > 0
         assert store.delete_interactions(gone).interactions == len(gone)
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.list_summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (2 * len(kept),)
         assert list(find_damages(store)) == []
@@ -87,9 +87,9 @@ def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
 
 def test_a_recorder_goes_on_after_a_prune(path: Path) -> None:
     """What a writer remembered as bases is forgotten with them; a store that is open for replay refuses."""
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store, pytest.raises(StoreReadOnly):
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store, pytest.raises(StoreReadOnly):
         store.delete_interactions({1})
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         wanted = store.load(30)
         store.delete_interactions(range(1, 31))
         new = store.add_interaction(wanted, supersede=False)

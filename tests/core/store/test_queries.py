@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.keys.user_rules import Rules, TextScrub
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import (
-    canonical_of,
-    count_recordings_live_at_time,
+    canonicalize_stored,
+    count_recordings_valid_at_time,
     count_unused,
     derive_keys_under_current_rules,
     derive_route_of_recording,
@@ -46,7 +46,7 @@ BASE = Interaction(
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Return a store of five recordings, one of them superseded."""
-    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
         for changes in (
             {},
             {"key": Key("v1:b"), "operation": "embeddings"},
@@ -66,7 +66,7 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
     failed = dataclasses.replace(BASE, response=dataclasses.replace(BASE.response, status=401))
     store.add_interaction(failed, supersede=False)
-    assert [count_recordings_live_at_time(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
+    assert [count_recordings_valid_at_time(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
 
 
 def test_one_row_in_short(store: Store) -> None:
@@ -77,7 +77,7 @@ def test_one_row_in_short(store: Store) -> None:
 
 
 def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
-    with FileStore.open(tmp_path / "y.db", writable=True, now=lambda: NOW) as made:
+    with SqliteCassetteStore.open(tmp_path / "y.db", writable=True, now=lambda: NOW) as made:
         made.add_interaction(BASE, supersede=False)
         with sqlite3.connect(tmp_path / "y.db") as other:
             other.execute("PRAGMA foreign_keys=OFF")
@@ -100,7 +100,7 @@ def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tuple[str, ...] | None) -> None:
     """Of the cassette's providers, and those that were set; nothing is known of a recording that says nothing."""
-    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
         made.add_interaction(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
         assert list_cassette_api_key_vars(made, "default") == names
 
@@ -111,7 +111,7 @@ OTHER = Key("v1:" + "0" * 64)
 def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
     """Under the rules of recording each key is what it was; a target that routing refuses stops nothing."""
     fill(tmp_path / "a.db", chat("one"), chat("two"), chat(request=Request("GET", "", (), b"")), chat())
-    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(iter_recordings_with_new_keys(store, Rules(), {}))
     assert len(found) == 4
     sound = [(each.old == each.new, each.has_unexplained_key, each.other_rules) for each in found[:2]]
@@ -121,7 +121,7 @@ def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
 def test_another_key_under_the_same_rules_is_damage(tmp_path: Path) -> None:
     """It is not when the rules have changed since, or are unknown and the key is right."""
     fill(tmp_path / "a.db", chat(key=OTHER), chat(key=OTHER, rules="old"), chat(rules=""))
-    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         assert [each.has_unexplained_key for each in iter_recordings_with_new_keys(store, Rules(), {})] == [
             True,
             False,
@@ -134,7 +134,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     same = [chat("same", rules="old", key=Key(f"v1:{n:064x}"), cassette=name) for n, name in enumerate("aab")]
     split = [chat(text, rules="old", key=OTHER, cassette=name) for text, name in (("x", "c"), ("y", "c"), ("z", "d"))]
     fill(tmp_path / "a.db", *same, *split)
-    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(iter_recordings_with_new_keys(store, Rules(), {}))
     assert [[each.id for each in group] for group in find_merged_keys(found)] == [[1, 2]]
     assert [[each.id for each in group] for group in find_split_keys(found)] == [[4, 5]]
@@ -163,15 +163,15 @@ def test_a_recorded_target_keeps_its_route(tmp_path: Path, provider: str, target
         target,
     )
     fill(tmp_path / "a.db", made)
-    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        assert canonical_of(store, store.load(1), Rules(), {}).provider == provider
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        assert canonicalize_stored(store, store.load(1), Rules(), {}).provider == provider
 
 
 def test_rekeying_merges_in_order(tmp_path: Path) -> None:
     """Recordings that are one request under the new rules become its first and second occurrence; doing it again changes nothing."""
     fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
     rules = Rules(scrub=(TextScrub("run-[0-9]+", "<run>"),))
-    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
         assert rewrite_keys_under_current_rules(store, rules, {}) == 2
         rows = store.list_summaries()
         assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
@@ -195,7 +195,7 @@ def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, 
             conn.execute(f"UPDATE interactions SET {column} = ?", (odd,))
         except sqlite3.IntegrityError:
             return
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
         for ask in (
             lambda: list(iter_recordings_with_new_keys(store, Rules(), {})),
             lambda: derive_keys_under_current_rules(store, "default", 1, Rules(), {}),
@@ -213,5 +213,5 @@ def test_a_damaged_name_of_an_id_is_damage_in_words(tmp_path: Path, odd: object)
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute("UPDATE made_ids SET ordinal = ?", (odd,))
     damaged = pytest.raises(CassetteCorrupt, match="What made the id 'resp_1'")
-    with FileStore.open(path, writable=False, now=lambda: NOW) as store, damaged:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store, damaged:
         store.find_id_origin("default", 1, "resp_1")

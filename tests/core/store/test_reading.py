@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.reader import SAME
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
@@ -145,7 +145,7 @@ def test_a_store_that_is_overwritten_is_read_anew(
     for each in (path, by):
         os.utime(each, (NOW - 900_000_000, NOW - 900_000_000))
     ahead = 60 if settled else -60
-    with FileStore.open(path, writable=False, now=lambda: time.time() + ahead) as store:
+    with SqliteCassetteStore.open(path, writable=False, now=lambda: time.time() + ahead) as store:
         store.reopened = lambda: forgot.append(1)
         old = [store.find_keyed("default", 1, "agent", key(n)) for n in range(3)]
         assert [store.response(slot.id).body for slots in old for slot in slots] == [b"answer %d" % n for n in range(3)]

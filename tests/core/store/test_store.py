@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Request
 from llmproxy.errors import RecordingError
@@ -232,7 +232,7 @@ def test_an_answer_that_is_left_again_is_recorded(store: Store) -> None:
 def _overwrite(path: Path) -> None:
     """Copy an older store over it, as `cp` does: into the same file."""
     older = path.with_name("older.db")
-    with FileStore.open(older, writable=True, now=lambda: NOW) as made:
+    with SqliteCassetteStore.open(older, writable=True, now=lambda: NOW) as made:
         made.add_interaction(interaction(90), supersede=False)
     path.write_bytes(older.read_bytes())
 
@@ -247,7 +247,7 @@ def test_a_store_that_is_cut_under_its_recorder_is_said(
     harm: Callable[[Path], object], without_log: bool, path: Path
 ) -> None:
     """Acknowledged recordings are gone: the next one is refused in words, or the end is an error, never a success."""
-    store = FileStore.open(path, writable=True, now=lambda: NOW)
+    store = SqliteCassetteStore.open(path, writable=True, now=lambda: NOW)
     for n in range(40):
         store.add_interaction(interaction(n), supersede=False)
     harm(path)
@@ -263,7 +263,7 @@ def test_a_store_that_is_cut_under_its_recorder_is_said(
 @pytest.mark.parametrize("copied", [False, True])
 def test_a_store_that_is_replaced_under_its_recorder_is_said(copied: bool, path: Path) -> None:
     """Also where more is recorded in the new file than was in the old one, unless what was recorded is in it."""
-    store = FileStore.open(path, writable=True, now=lambda: NOW)
+    store = SqliteCassetteStore.open(path, writable=True, now=lambda: NOW)
     for n in range(3):
         store.add_interaction(interaction(n), supersede=False)
     both = [path, path.with_name(f"{path.name}-wal")]
@@ -282,11 +282,11 @@ def test_a_store_that_is_replaced_under_its_recorder_is_said(copied: bool, path:
 
 
 def test_space_that_another_process_gives_back_is_no_harm(path: Path) -> None:
-    store = FileStore.open(path, writable=True, now=lambda: NOW)
+    store = SqliteCassetteStore.open(path, writable=True, now=lambda: NOW)
     bodies = [bytes([n]) + b"x" * 200_000 for n in range(20)]
     many = [interaction(n, request=Request("POST", "/", (), body)) for n, body in enumerate(bodies)]
     ids = [store.add_interaction(each, supersede=False) for each in many]
-    with FileStore.open(path, writable=True, now=lambda: NOW) as other:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as other:
         other.delete_interactions(ids[:19])
     store.add_interaction(interaction(41), supersede=False)
     store.close()

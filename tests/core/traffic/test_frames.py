@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.stream_events import list_stream_events
-from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
 from llmproxy.core.traffic.grpc import (
     GrpcDescriptors,
     build_refusal,
@@ -27,11 +27,11 @@ from llmproxy.core.traffic.websocket_frames import (
     CUT,
     Frame,
     encode_frame_as_json_line,
-    encode_frames,
-    extract_websocket_json_by_side,
+    encode_frames_for_storage,
     extract_websocket_requests,
     format_websocket_transcript,
     is_websocket_body,
+    list_json_of_websocket_side,
     parse_recorded_frames,
 )
 from llmproxy.errors import CassetteCorrupt, SettingsError
@@ -45,7 +45,7 @@ ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.intege
 @given(st.lists(messages | ends))
 def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
     """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
-    pieces = encode_frames(frames)
+    pieces = encode_frames_for_storage(frames)
     assert parse_recorded_frames(b"".join(piece.data for piece in pieces)) == frames
     assert [piece.offset for piece in pieces] == [frame.at for frame in frames]
     assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)
@@ -73,7 +73,7 @@ def test_a_damaged_line_is_an_error(line: str) -> None:
     good = encode_frame_as_json_line(Frame(1, client=True, data="a"))
     with pytest.raises(CassetteCorrupt, match="line 2"):
         parse_recorded_frames(good + line.encode())
-    assert [*extract_websocket_json_by_side(good + line.encode(), "server")] == []
+    assert [*list_json_of_websocket_side(good + line.encode(), "server")] == []
 
 
 def socket(*said: tuple[str, object]) -> bytes:
@@ -111,7 +111,7 @@ def test_usage_is_the_sum_of_all_answers() -> None:
 
 def test_the_model_is_the_one_that_the_server_names() -> None:
     """Of Realtime the session's."""
-    assert read_model_in_body(CONTENT_TYPE, REALTIME) == "gpt-realtime"
+    assert read_model_named_in_answer(CONTENT_TYPE, REALTIME) == "gpt-realtime"
 
 
 def test_events_are_the_servers() -> None:

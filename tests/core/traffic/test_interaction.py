@@ -9,15 +9,15 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
-from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse
+from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
+from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse_lossless_json
 from llmproxy.core.traffic.interaction import Chunk, ChunkedBody, Headers, Response, header, remove_headers
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,
     clip,
     count_common_prefix,
-    detect_volatile_difference,
+    get_volatile_difference_kind,
     is_volatile_value,
     list_differences,
 )
@@ -68,14 +68,14 @@ def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
 
 
 @pytest.mark.parametrize(("said", "client"), [
-    ("claude-cli/2.1.332 (external, cli)", Client("Claude Code", "2.1.332")),
-    ("codex_cli_rs/0.63.0 (Debian 12; x86_64) vt100", Client("Codex", "0.63.0")),
-    ("AsyncOpenAI/Python 2.8.1", Client("AsyncOpenAI/Python", "2.8.1")),
-    ("ai-sdk/openai/2.0.3 runtime/node", Client("ai-sdk/openai", "2.0.3")),
+    ("claude-cli/2.1.332 (external, cli)", ClientProgram("Claude Code", "2.1.332")),
+    ("codex_cli_rs/0.63.0 (Debian 12; x86_64) vt100", ClientProgram("Codex", "0.63.0")),
+    ("AsyncOpenAI/Python 2.8.1", ClientProgram("AsyncOpenAI/Python", "2.8.1")),
+    ("ai-sdk/openai/2.0.3 runtime/node", ClientProgram("ai-sdk/openai", "2.0.3")),
     ("my agent", None),
     ("", None),
 ])  # fmt: skip
-def test_a_client_is_read_from_its_user_agent(said: str, client: Client | None) -> None:
+def test_a_client_is_read_from_its_user_agent(said: str, client: ClientProgram | None) -> None:
     """Agents by the name that people call them; others by what they say; what has no version is nobody."""
     assert parse_user_agent_client((("User-Agent", said),)) == client
     assert parse_user_agent_client(()) is None
@@ -89,7 +89,7 @@ JSON = st.recursive(
 
 
 def canonical(text: str | bytes) -> bytes:
-    return dump(parse(text))
+    return dump(parse_lossless_json(text))
 
 
 SAME = [
@@ -122,7 +122,7 @@ def test_equal_values_are_written_equally_and_different_ones_stay_different(same
 def test_what_cannot_be_canonicalised_is_refused(text: str | bytes) -> None:
     """The caller keys the raw bytes instead; there is no other exception."""
     with pytest.raises(LossyJson):
-        parse(text)
+        parse_lossless_json(text)
 
 
 def test_the_depth_that_is_taken_is_exact() -> None:
@@ -262,14 +262,14 @@ REAL = [
 @pytest.mark.parametrize(("old", "new", "kind"), VOLATILE, ids=lambda each: str(each)[-40:])
 def test_kinds(old: object, new: object, kind: str) -> None:
     """What changes from run to run by nature is recognised, in both directions."""
-    assert detect_volatile_difference(old, new) == kind
-    assert detect_volatile_difference(new, old) == kind
+    assert get_volatile_difference_kind(old, new) == kind
+    assert get_volatile_difference_kind(new, old) == kind
 
 
 @pytest.mark.parametrize(("old", "new"), REAL)
 def test_real_changes(old: object, new: object) -> None:
     """A real change of the request is never called volatile."""
-    assert detect_volatile_difference(old, new) is None
+    assert get_volatile_difference_kind(old, new) is None
 
 
 def test_model_names_are_choices() -> None:

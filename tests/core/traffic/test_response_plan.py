@@ -13,7 +13,12 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.body_decoding import BodyDecoder, decode_body, parse_multipart
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
-from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan, plan_response, serialize_response_head
+from llmproxy.core.traffic.response_plan import (
+    ClientTraits,
+    SendingPlan,
+    schedule_response,
+    serialize_response_head,
+)
 from tests.support.narrowing import known
 
 SSE: Headers = (("content-type", "text/event-stream"),)
@@ -26,8 +31,8 @@ def response(**changes: object) -> Response:
     return Response(**{**given, "chunked": True, **changes})  # type: ignore[arg-type]
 
 
-def laid(made: Response, client: ClientHttp | None = None, *, speed: float = 0) -> SendingPlan:
-    return plan_response(made, client or ClientHttp(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
+def laid(made: Response, client: ClientTraits | None = None, *, speed: float = 0) -> SendingPlan:
+    return schedule_response(made, client or ClientTraits(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
 
 
 def split(made: SendingPlan) -> tuple[dict[str, str], bytes]:
@@ -64,32 +69,32 @@ def test_time_never_runs_backwards() -> None:
 CHUNKED = ("transfer-encoding", "chunked")
 FRAMING = [
     # response, client -> framing header, body, close
-    ({"chunked": False}, ClientHttp(), ("content-length", "12"), b"onetwo!three", False),
-    ({}, ClientHttp(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
-    ({"chunked": False}, ClientHttp(http10=True, keep_alive=True), ("connection", "keep-alive"), b"onetwo!three",
+    ({"chunked": False}, ClientTraits(), ("content-length", "12"), b"onetwo!three", False),
+    ({}, ClientTraits(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
+    ({"chunked": False}, ClientTraits(http10=True, keep_alive=True), ("connection", "keep-alive"), b"onetwo!three",
      False),
-    ({"chunked": False}, ClientHttp(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
-    ({}, ClientHttp(keep_alive=False), ("connection", "close"), None, True),
-    ({}, ClientHttp("HEAD"), ("x-extra", "1"), b"", False),
-    ({"status": 204, "chunks": ()}, ClientHttp(), ("x-extra", "1"), b"", False),
-    ({"status": 304, "chunks": ()}, ClientHttp(), ("x-extra", "1"), b"", False),
-    ({"chunks": (), "chunked": False}, ClientHttp(), ("content-length", "0"), b"", False),
-    ({"ending": Ending.CUT}, ClientHttp(), CHUNKED, b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
-    ({"ending": Ending.CUT}, ClientHttp(http10=True), ("content-length", "13"), b"onetwo!three", True),
-    ({"ending": Ending.CUT, "chunked": False}, ClientHttp(), ("transfer-encoding", "chunked"), None, True),
-    ({"ending": Ending.UNTERMINATED}, ClientHttp(), ("transfer-encoding", "chunked"), None, False),
+    ({"chunked": False}, ClientTraits(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
+    ({}, ClientTraits(keep_alive=False), ("connection", "close"), None, True),
+    ({}, ClientTraits("HEAD"), ("x-extra", "1"), b"", False),
+    ({"status": 204, "chunks": ()}, ClientTraits(), ("x-extra", "1"), b"", False),
+    ({"status": 304, "chunks": ()}, ClientTraits(), ("x-extra", "1"), b"", False),
+    ({"chunks": (), "chunked": False}, ClientTraits(), ("content-length", "0"), b"", False),
+    ({"ending": Ending.CUT}, ClientTraits(), CHUNKED, b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
+    ({"ending": Ending.CUT}, ClientTraits(http10=True), ("content-length", "13"), b"onetwo!three", True),
+    ({"ending": Ending.CUT, "chunked": False}, ClientTraits(), ("transfer-encoding", "chunked"), None, True),
+    ({"ending": Ending.UNTERMINATED}, ClientTraits(), ("transfer-encoding", "chunked"), None, False),
 ]  # fmt: skip
 
 
 def test_a_cut_is_not_announced() -> None:
     """After `connection: close` Node's fetch takes an answer without its last chunk for a whole one; who asked for it is told so."""
     assert "connection" not in split(laid(response(ending=Ending.CUT)))[0]
-    assert split(laid(response(ending=Ending.CUT), ClientHttp(keep_alive=False)))[0]["connection"] == "close"
+    assert split(laid(response(ending=Ending.CUT), ClientTraits(keep_alive=False)))[0]["connection"] == "close"
 
 
 @pytest.mark.parametrize(("changes", "client", "field", "body", "close"), FRAMING)
 def test_framing_is_made_for_the_client(
-    changes: dict[str, object], client: ClientHttp, field: tuple[str, str], body: bytes | None, close: bool
+    changes: dict[str, object], client: ClientTraits, field: tuple[str, str], body: bytes | None, close: bool
 ) -> None:
     """A length where there was one, chunks where there was none, and a cut is cut again."""
     made = laid(response(**changes), client)

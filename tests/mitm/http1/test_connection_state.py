@@ -12,7 +12,7 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.mitm.socket_resets_and_limits import (
     FAILURES,
     RESTLESS,
-    BusyClientDetector,
+    ClientCpuActivityDetector,
     is_client_process_idle,
     is_peer_process_gone,
 )
@@ -123,7 +123,7 @@ def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> No
 def test_client_with_something_left_to_do_is_known_by_its_threads(states: str, runs: bool, tmp_path: Path) -> None:
     """One that runs, or waits for a processor or a disk, is enough; one that never rests is not waited for for long."""
     now = [0.0]
-    processes = BusyClientDetector(tmp_path, clock=lambda: now[0])
+    processes = ClientCpuActivityDetector(tmp_path, clock=lambda: now[0])
     (tmp_path / "self").mkdir()
     for pid in (7, 8):
         (tmp_path / f"{pid}/fd").mkdir(parents=True)

@@ -15,9 +15,9 @@ from llmproxy.client.control import Control
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agents.http import (
     PROBE,
+    AgentRequestTemplate,
     HttpAgent,
     OpenAIAgent,
-    RequestTemplate,
     ServiceAgent,
     build_agent_template_values,
     check_agent_url,
@@ -332,12 +332,12 @@ VALUES = build_agent_template_values(
 ])  # fmt: skip
 def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:
     """The value itself where nothing else stands there, text inside a text."""
-    assert RequestTemplate.from_tree(template, "body").fill(VALUES, {"KEY": "s3cret"}) == filled
+    assert AgentRequestTemplate.from_tree(template, "body").fill(VALUES, {"KEY": "s3cret"}) == filled
 
 
 def test_what_is_not_there_is_null_or_empty() -> None:
     values = build_agent_template_values(given(None))
-    filled = RequestTemplate.from_tree(
+    filled = AgentRequestTemplate.from_tree(
         ["$message", "$session", "$llm", "$conversation", "<$conversation>"], "body"
     ).fill(values, {})
     assert filled == [None, None, None, None, "<>"]
@@ -347,20 +347,20 @@ def test_what_is_not_there_is_null_or_empty() -> None:
 def test_a_name_that_is_none_is_refused_at_once(tree: Any) -> None:
     """Wherever it stands, with the one that was meant."""
     with pytest.raises(SuiteError, match=r"body: there is no \$mesage; did you mean 'message'"):
-        RequestTemplate.from_tree(tree, "body")
+        AgentRequestTemplate.from_tree(tree, "body")
 
 
 def test_a_variable_that_is_not_set_is_the_environments_fault() -> None:
     """It is only looked up when it is needed."""
-    template = RequestTemplate.from_tree("$env.NO_SUCH_KEY", "headers")
+    template = AgentRequestTemplate.from_tree("$env.NO_SUCH_KEY", "headers")
     with pytest.raises(AgentUnreachable, match="NO_SUCH_KEY is not set"):
         template.fill(VALUES, {})
 
 
 def test_a_template_says_whether_it_hands_over_the_session() -> None:
-    assert RequestTemplate.from_tree({"a": "$llm"}, "body").sends_session
-    assert RequestTemplate.from_tree("$session", "headers").sends_session
-    assert not RequestTemplate.from_tree(["$message", "$proxy", "$$llm"], "body").sends_session
+    assert AgentRequestTemplate.from_tree({"a": "$llm"}, "body").sends_session
+    assert AgentRequestTemplate.from_tree("$session", "headers").sends_session
+    assert not AgentRequestTemplate.from_tree(["$message", "$proxy", "$$llm"], "body").sends_session
 
 
 async def five(px: str, agent: ServiceAgent, mode: str) -> list[Any]:

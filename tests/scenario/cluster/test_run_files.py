@@ -18,7 +18,7 @@ from llmproxy.scenario.cluster.transfer_files import (
     read_files_for_cluster_node,
 )
 from llmproxy.scenario.cluster.worker_node import ClusterRateLimiter, serve_rate_limit_socket, start_rate_actor
-from llmproxy.trace.observing.tool_calls import InteractionLabel
+from llmproxy.trace.observing.tool_calls import InteractionReference
 from tests.support.recordings import interaction, key, reopened
 
 
@@ -31,11 +31,11 @@ def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str =
 def test_numbers_become_those_of_the_store_here() -> None:
     """By what a recording is called in every store; also where an assertion names it."""
     made = localize_interaction_ids(
-        run((14, 15), ("x", "", "y"), InteractionLabel(14, 15)), lambda cassette, n: {"x": 3, "y": n}
+        run((14, 15), ("x", "", "y"), InteractionReference(14, 15)), lambda cassette, n: {"x": 3, "y": n}
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
-    assert pickle.loads(pickle.dumps(InteractionLabel(3, None))).interactions == (3, None)
+    assert pickle.loads(pickle.dumps(InteractionReference(3, None))).interactions == (3, None)
     named = localize_interaction_ids(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
     assert isinstance(named, Step)
     assert named.assertions[0].where == "row interaction 14"
@@ -52,7 +52,7 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
     made = localize_interaction_ids(
-        run((14,), ("x",), InteractionLabel(14)), partial(map_recording_names_to_ids, tmp_path / "none.db")
+        run((14,), ("x",), InteractionReference(14)), partial(map_recording_names_to_ids, tmp_path / "none.db")
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")

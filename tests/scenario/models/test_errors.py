@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.dialects.dialect_table import write_error
+from llmproxy.core.dialects.dialect_table import build_dialect_error_response
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.models.errors import (
@@ -39,7 +39,7 @@ def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
     """Whatever envelope the text came in and litellm wrote around it, the error is the whole text and nothing else."""
-    body = write_error(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
+    body = build_dialect_error_response(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
     error = meant(FromLitellm(f"litellm.NotFoundError: SomeException - {body}", code=MissError.code))
     assert type(error) is MissError
     assert str(error) == MISS

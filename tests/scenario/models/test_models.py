@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.model_calls import choose_model, complete
@@ -171,7 +171,7 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
         assert usage["judge.2"].calls == 1
         assert provider.requests[0].path == "/v1/chat/completions"
         assert not [name for name in provider.header_names() if name.startswith("x-llmproxy")]
-    with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: 0.0) as store:
+    with SqliteCassetteStore.open(tmp_path / "x.db", writable=False, now=lambda: 0.0) as store:
         assert [each.party for each in store.iter_interactions("a")] == ["judge.2"]
     with near("replay", tmp_path / "x.db") as px:
         names = ("hosted_vllm/llama", "hosted_vllm/other")

@@ -11,15 +11,15 @@ from unittest.mock import Mock
 import pytest
 
 from llmproxy.client.control import Control
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.model_calls import complete
 from llmproxy.scenario.models.route_via_proxy import (
+    build_litellm_proxy_kwargs,
     fill_api_base_from_client,
-    get_provider_name,
+    get_model_provider,
     redirect_client_to_proxy,
-    route_model,
     upstreams_of_models,
 )
 from llmproxy.scenario.models.transport import ModelAnswer, import_litellm
@@ -52,25 +52,28 @@ P = "http://127.0.0.1:8080"
 ])  # fmt: skip
 def test_each_provider_has_its_base_url(model: str, base: str) -> None:
     """The table of SCENARIO.md 1.19; a provider that is not in it follows the path of its default base URL."""
-    assert route_model(model, P + "/")["api_base"] == base
+    assert build_litellm_proxy_kwargs(model, P + "/")["api_base"] == base
 
 
 def test_azure_gets_a_version() -> None:
     """Azure's client refuses to start without one; whose call it is stands in the headers."""
-    assert route_model("azure/x", P)["api_version"]
-    assert route_model(ModelConfig(model="azure/x", api_version="2025-01-01"), P)["api_version"] == "2025-01-01"
-    assert "api_version" not in route_model("openai/x", P)
-    session = RunSession(Control(P), Report(name="a~2", cassette="a", sample=2, mode="replay"))
+    assert build_litellm_proxy_kwargs("azure/x", P)["api_version"]
+    assert (
+        build_litellm_proxy_kwargs(ModelConfig(model="azure/x", api_version="2025-01-01"), P)["api_version"]
+        == "2025-01-01"
+    )
+    assert "api_version" not in build_litellm_proxy_kwargs("openai/x", P)
+    session = RunSession(Control(P), SessionReport(name="a~2", cassette="a", sample=2, mode="replay"))
     headers = {"x-llmproxy-session": "a~2", "x-llmproxy-party": "judge.2"}
-    assert route_model("openai/x", P, session, party="judge.2")["extra_headers"] == headers
-    assert "extra_headers" not in route_model("openai/x", P)
+    assert build_litellm_proxy_kwargs("openai/x", P, session, party="judge.2")["extra_headers"] == headers
+    assert "extra_headers" not in build_litellm_proxy_kwargs("openai/x", P)
 
 
 @pytest.mark.parametrize("model", ["foo/bar", "qqq", "/"])
 def test_a_model_of_nobody_is_refused(model: str) -> None:
     """The error says how a model is written."""
     with pytest.raises(SettingsError, match="Write provider/model"):
-        get_provider_name(model)
+        get_model_provider(model)
 
 
 VERTEX = ["vertex_ai/gemini-2.5-flash", "gemini-2.5-flash", "vertex_ai_beta/gemini-2.5-flash"]
@@ -84,13 +87,13 @@ OWN = ["hosted_vllm/x", "lm_studio/x", "huggingface/x"]
 def test_what_cannot_be_led_there_is_refused_with_what_to_write(model: str, words: str) -> None:
     """Vertex dies on Google credentials before any HTTP; where a server of one's own is nobody knows."""
     with pytest.raises(SettingsError, match=words):
-        route_model(model, P)
+        build_litellm_proxy_kwargs(model, P)
 
 
 def test_api_base_becomes_an_upstream_of_the_session() -> None:
     """The proxy keeps the path; where it sends it is the upstream, named by the model; one name cannot be two places."""
     mine = ModelConfig(model="openai/My Llama:8b", api_base="http://gpu:8000/serving/v1/")
-    assert route_model(mine, P)["api_base"] == f"{P}/model-openai-my-llama-8b/serving/v1"
+    assert build_litellm_proxy_kwargs(mine, P)["api_base"] == f"{P}/model-openai-my-llama-8b/serving/v1"
     assert upstreams_of_models([mine, mine]) == {"model-openai-my-llama-8b": "http://gpu:8000"}
     with pytest.raises(SettingsError, match="http://a:1 and at http://b:1"):
         upstreams_of_models([ModelConfig(model="openai/x", api_base=f"http://{host}:1/v1") for host in "ab"])
@@ -99,7 +102,7 @@ def test_api_base_becomes_an_upstream_of_the_session() -> None:
 def test_a_dialect_of_its_own_keeps_its_name() -> None:
     """The proxy has to know that it is Anthropic's, so the upstream is the provider's."""
     mine = ModelConfig(model="anthropic/claude", api_base="https://gateway.test/anthropic")
-    assert route_model(mine, P)["api_base"] == P
+    assert build_litellm_proxy_kwargs(mine, P)["api_base"] == P
     assert upstreams_of_models([mine]) == {"anthropic": "https://gateway.test/anthropic"}
     assert upstreams_of_models([ModelConfig(model="ollama_chat/x", api_base="http://h:1")]) == {"ollama": "http://h:1"}
     assert upstreams_of_models([ModelConfig(model="openai/x")]) == {}
@@ -168,7 +171,7 @@ def test_a_client_that_points_to_the_proxy_already_is_asked_as_any_model() -> No
     for base in (f"{P}/s/p-7/v1", "https://api.openai.com/v1"):
         config = ModelConfig(model="gpt-4o-mini", extra={"client": openai.OpenAI(base_url=base, api_key="k")})
         assert upstreams_of_models([config], P) == {}
-        assert route_model(config, P)["api_base"] == f"{P}/v1"
+        assert build_litellm_proxy_kwargs(config, P)["api_base"] == f"{P}/v1"
     own = ModelConfig(model="gpt-4o-mini", api_base="http://h/v1", extra={"client": openai.OpenAI(api_key="k")})
     assert fill_api_base_from_client(own, P) is own
 

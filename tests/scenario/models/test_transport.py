@@ -22,8 +22,8 @@ from llmproxy.scenario.models.errors import HttpModelCallFailed, ModelError, fin
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
-    ChatHttpRequest,
     ModelAnswer,
+    ModelHttpRequest,
     ModelToolCall,
     build_litellm_like_request,
     import_litellm,
@@ -93,7 +93,7 @@ def given(**more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": HI, "api_key": "k", **more}
 
 
-def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ChatHttpRequest | None:
+def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ModelHttpRequest | None:
     """Decide about a call of a model whose address the user gave."""
     return build_litellm_like_request(keywords, env or {}, **{"served": True, **more})
 
@@ -358,8 +358,8 @@ def test_no_litellm_is_imported(tmp_path: Path) -> None:
     """The first call of such a model does not wait for it, nor does the route of a provider in the table."""
     code = (
         "import asyncio, sys; from llmproxy.scenario.config import ModelConfig; from llmproxy.scenario.models.model_calls "
-        "import complete; from llmproxy.scenario.models.route_via_proxy import route_model;"
-        "route_model('openai/x', 'http://h'); route_model('gpt-4.1-mini', 'http://h');"
+        "import complete; from llmproxy.scenario.models.route_via_proxy import build_litellm_proxy_kwargs;"
+        "build_litellm_proxy_kwargs('openai/x', 'http://h'); build_litellm_proxy_kwargs('gpt-4.1-mini', 'http://h');"
         "config = ModelConfig(model='openai/gpt-4.1-mini', api_key='k', api_base=sys.argv[1] + '/v1');"
         "print(asyncio.run(complete(model=config, messages=[{'role': 'user', 'content': 'hi'}], party='user', "
         "session=None)).text);"

@@ -21,7 +21,7 @@ from llmproxy.scenario.running.agent_caller import (
     Caller,
     ConnectedAgentAdapter,
     Participants,
-    build_adapters,
+    convert_to_agent_adapters,
 )
 from llmproxy.scenario.running.executor import ScenarioExecutor
 from tests.scenario.people import Agent, Ear, Judge, Person, User, executor, finished, play, said
@@ -272,7 +272,7 @@ def test_classes_and_functions_make_an_adapter_for_each_run() -> None:
 @pytest.mark.parametrize("wrong", ["my agent", None, lambda: None, {"role": "agent"}])
 def test_what_is_no_agent_is_refused_with_an_example(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"agents\[1\] is .* no agent; wrap it in a class") as caught:
-        build_adapters([Agent(), wrong])
+        convert_to_agent_adapters([Agent(), wrong])
     assert "async def call(self" in str(caught.value)
 
 

@@ -20,7 +20,7 @@ import llmproxy.scenario.running.executor as ours
 from llmproxy import scenario
 from llmproxy.errors import MachineError
 from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult, ScenarioState
-from llmproxy.scenario.running.conversation import ParsedPersonInput, parse_person_input, read_person_input
+from llmproxy.scenario.running.conversation import HumanConsoleInput, parse_person_input, read_person_input
 from tests.scenario.conformance import played
 from tests.scenario.people import Agent, Judge, User, executor, play, roles, said
 
@@ -297,18 +297,18 @@ def test_an_adapter_can_add_messages_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(("line", "want"), [
-    ("", ParsedPersonInput()),
-    ("   ", ParsedPersonInput()),
-    ("hello there ", ParsedPersonInput("hello there ")),
-    ("/pass", ParsedPersonInput("", success=True)),
-    ("/pass all good", ParsedPersonInput("all good", success=True)),
-    ("/fail  rude", ParsedPersonInput("rude", success=False)),
-    ("/judge", ParsedPersonInput(judge=True)),
-    ("/judge now", ParsedPersonInput("/judge now")),
-    ("/passport please", ParsedPersonInput("/passport please")),
-    ("/etc/hosts", ParsedPersonInput("/etc/hosts")),
+    ("", HumanConsoleInput()),
+    ("   ", HumanConsoleInput()),
+    ("hello there ", HumanConsoleInput("hello there ")),
+    ("/pass", HumanConsoleInput("", success=True)),
+    ("/pass all good", HumanConsoleInput("all good", success=True)),
+    ("/fail  rude", HumanConsoleInput("rude", success=False)),
+    ("/judge", HumanConsoleInput(judge=True)),
+    ("/judge now", HumanConsoleInput("/judge now")),
+    ("/passport please", HumanConsoleInput("/passport please")),
+    ("/etc/hosts", HumanConsoleInput("/etc/hosts")),
 ])  # fmt: skip
-def test_what_a_line_means(line: str, want: ParsedPersonInput) -> None:
+def test_what_a_line_means(line: str, want: HumanConsoleInput) -> None:
     """Enter is nothing, a known word after a slash is an order, all else is said."""
     assert parse_person_input(line) == want
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.scenario.running.executor import load_conversation_history
@@ -29,7 +29,7 @@ ONE, TWO = (([{"role": "user", "content": text}], {"content": answer}) for text,
 
 def recorded(path: Path, *exchanges: tuple[list[dict[str, Any]], dict[str, Any]], sample: int = 1) -> Path:
     """Write what an agent sent and got, exchange by exchange, into a store."""
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: NOW) as store:
         for number, (asked, answer) in enumerate(exchanges):
             made = chat()
             request = json.dumps({"model": "gpt-4o", "messages": asked}).encode()

@@ -10,11 +10,11 @@ from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.values.messages import (
     extract_html_title,
     format_value,
-    get_value_at_path,
     join_user_texts,
     keep_text_end,
     parse_value_path,
     read_agent_answer,
+    require_value_at_path,
 )
 
 VALUE: dict[str, Any] = {
@@ -39,7 +39,7 @@ VALUE: dict[str, Any] = {
 ])  # fmt: skip
 def test_a_path_leads_to_a_value(path: str, found: object) -> None:
     """Names, indices from both ends, every item, quoted names."""
-    assert get_value_at_path(parse_value_path(path), VALUE) == found
+    assert require_value_at_path(parse_value_path(path), VALUE) == found
 
 
 @pytest.mark.parametrize("path", ["$..answer", "$.a[?(@.b)]", "$.a[1:2]", "a b", "$.a[", "$.[x]"])
@@ -59,7 +59,7 @@ def test_a_path_that_is_not_understood_is_refused(path: str) -> None:
 ])  # fmt: skip
 def test_a_path_that_leads_nowhere_says_where_it_ends(path: str, said: str) -> None:
     with pytest.raises(LookupError, match=said):
-        get_value_at_path(parse_value_path(path), VALUE)
+        require_value_at_path(parse_value_path(path), VALUE)
 
 
 MESSAGE = {"role": "assistant", "content": "hi"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.chat_step_assertions import add_declared_history_edits, read_agent_declared_edits
+from llmproxy.suite.checks.chat_step_assertions import add_edits_declared_by_agent, read_history_edits_in_answers
 from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
 
 UNSEEN = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
@@ -19,8 +19,8 @@ PROVEN = replace(INFERRED, evidence="proven")
 
 
 def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
-    return add_declared_history_edits(
-        HistoryEditFindings(seen, UNSEEN, UNSEEN), read_agent_declared_edits([said])
+    return add_edits_declared_by_agent(
+        HistoryEditFindings(seen, UNSEEN, UNSEEN), read_history_edits_in_answers([said])
     ).condenser
 
 
@@ -63,7 +63,7 @@ def test_numbers_and_summary() -> None:
 
 def test_of_several_answers_one_that_says_yes_is_enough() -> None:
     """A simulated conversation is one step with many answers."""
-    said = read_agent_declared_edits(
+    said = read_history_edits_in_answers(
         [{"pruner": False}, {"pruner": {"activated": True, "partsRemoved": 2}}, {"pruner": False}]
     )
     assert (said["pruner"].activated, said["pruner"].values) == (True, {"partsRemoved": 2})

@@ -11,7 +11,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots, check_text, refuse_snapshot_update_in_ci
 from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.text import is_pattern_found
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Response
 from tests.suite import rig
 from tests.suite.run.test_runner import suite
@@ -36,7 +36,7 @@ ANSWER = "Task 'Buy milk' created successfully."
 ])  # fmt: skip
 def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
     """And what does not hold shows the answer."""
-    found = check_text(Response.model_validate(wanted), answer, VariableScope())
+    found = check_text(Response.model_validate(wanted), answer, CaseVariables())
     assert all_assertions_hold(found) is holds
     for each in found:
         if each.status is Status.FAILED:
@@ -46,7 +46,7 @@ def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
 def test_a_pattern_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a pass nor a failure, and not for ever."""
     monkeypatch.setattr(is_pattern_found, "__defaults__", ("", 0.1))
-    (found,) = check_text(Response.model_validate({"regex": "(a|a)*$"}), "a" * 40 + "b", VariableScope())
+    (found,) = check_text(Response.model_validate({"regex": "(a|a)*$"}), "a" * 40 + "b", CaseVariables())
     assert found.status is Status.ENVIRONMENT_ERROR
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
 from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.stores import build_store
 from tests.suite.runs import Run, created, run
 
@@ -56,7 +56,7 @@ def reusing(
     table = f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)"
     execute(table, "INSERT INTO tasks (title) VALUES ('one'), ('two')")
     store = build_store({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
-    look = RowCheckContext(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
+    look = RowCheckContext(adapter=store, scope=CaseVariables({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
     return look, execute
 
 

@@ -11,7 +11,14 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.rows import CaseStoreCleaner, load_reset_hook
-from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreAdapter, StoreRefused, build_store, parse_reset_policy
+from llmproxy.suite.stores import (
+    MemoryStore,
+    StoreAdapter,
+    StoreRefused,
+    StoreResetSettings,
+    build_store,
+    parse_reset_policy,
+)
 
 TABLES = """
 CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, userId TEXT);
@@ -21,7 +28,7 @@ INSERT INTO tasks (title, userId) VALUES ('old', 'anna');
 DECLARED: dict[str, Any] = {"entities": {"tasks": {}, "notes": {}}}
 
 
-def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, ResetPolicy]:
+def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, StoreResetSettings]:
     """Make a database with one old task, its store and its policy."""
     if not (folder / "x.db").exists():
         with closing(sqlite3.connect(folder / "x.db")) as connection:
@@ -105,21 +112,21 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
     )
     store = MemoryStore()
     store.insert("tasks", {})
-    policy = ResetPolicy("hook", "./hooks.py:clean")
+    policy = StoreResetSettings("hook", "./hooks.py:clean")
     play_hook = CaseStoreCleaner(store, policy, hook=load_reset_hook(policy, tmp_path))
     play_hook.begin_run([])
     assert store.list("tasks") == []
     store.insert("tasks", {})
     assert play_hook.clean_up() == []
     assert store.list("tasks") == []
-    broken = ResetPolicy("hook", "./hooks.py:broken")
+    broken = StoreResetSettings("hook", "./hooks.py:broken")
     cleaner = CaseStoreCleaner(store, broken, hook=load_reset_hook(broken, tmp_path))
     with pytest.raises(SuiteError, match="RuntimeError: boom"):
         cleaner.begin_run([])
     assert cleaner.clean_up()[0].startswith("the store was not cleaned up: ")
     with pytest.raises(SuiteError, match="is no function"):
-        load_reset_hook(ResetPolicy("hook", "./hooks.py:number"), tmp_path)
-    assert load_reset_hook(ResetPolicy(), tmp_path) is None
+        load_reset_hook(StoreResetSettings("hook", "./hooks.py:number"), tmp_path)
+    assert load_reset_hook(StoreResetSettings(), tmp_path) is None
     with pytest.raises(SuiteError, match="no hook was loaded"):
         CaseStoreCleaner(store, policy).begin_run([])
 

@@ -14,7 +14,7 @@ from llmproxy.suite.checks.row_checks import (
     wait_until_rows_match,
 )
 from llmproxy.suite.checks.rows import RowCheckContext, derive_setup_row_key
-from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables, StepError
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, Run, lines, run
@@ -79,7 +79,7 @@ def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
 
 def test_without_a_store_assertions_are_errors() -> None:
     entities = RowCheckContext(
-        adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None
+        adapter=None, scope=CaseVariables(), user="anna", clock=lambda: 0.0, sleep=lambda _: None
     )
     items = [Created(entity="tasks"), Created(entity="notes", count=0)]
     said = lines(check_created_rows(entities, take_row_snapshot_before_step(entities, ["tasks"]), items))

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import ExchangeTimes, ToolUse
@@ -63,7 +63,7 @@ def test_one_after_the_other(answers: list[str], names: list[str], message: str)
 def test_before_and_after(answers: list[str], wanted: dict[str, object], message: str) -> None:
     """Every call of the tool, and the other one is called as well."""
     expected = {name: ToolExpect.model_validate(value) for name, value in wanted.items()}
-    found = check_expected_tool_calls(expected, step(*answers), VariableScope())
+    found = check_expected_tool_calls(expected, step(*answers), CaseVariables())
     found = [each for each in found if each.status is not Status.PASSED]
     assert [message in each.message for each in found] == ([True] if message else [])
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_step_assertions import check_history_edits
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import MessageProcessing
 from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
 
@@ -25,7 +25,7 @@ def active(evidence: str = "proven", **more: Any) -> HistoryEditFinding:
 
 def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
-    return check_history_edits(said, HistoryEditFindings(finding, QUIET, QUIET), VariableScope())
+    return check_history_edits(said, HistoryEditFindings(finding, QUIET, QUIET), CaseVariables())
 
 
 @pytest.mark.parametrize(("finding", "activated", "status"), [

@@ -14,18 +14,18 @@ from llmproxy.suite.checks.rows import (
     build_now_and_seed_env,
     capture_row,
     derive_setup_row_key,
-    describe_owner_filter,
+    describe_row_user_filter,
     extend_failure_message,
     find_nearest_row,
     format_entity_row_key,
-    format_row,
+    format_row_values,
     match_rows_against_fields,
     require_known_columns,
     select_rows,
 )
-from llmproxy.suite.matchers.apply import all_assertions_hold, build_unclear_assertion
+from llmproxy.suite.matchers.apply import all_assertions_hold, make_error_assertion
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.stores import Kind, Row, StoreError, UnknownColumn
+from llmproxy.suite.stores import ColumnType, Row, StoreError, UnknownColumn
 from tests.suite.runs import Run, lines, run
 
 
@@ -97,16 +97,16 @@ def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
 
 
 def test_rows_are_shown_shortly() -> None:
-    assert format_row({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
-    assert len(format_row({"title": "x" * 1000})) <= 300
+    assert format_row_values({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
+    assert len(format_row_values({"title": "x" * 1000})) <= 300
     assert format_entity_row_key(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
-    assert build_unclear_assertion("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
+    assert make_error_assertion("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
 
 
 def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
     """Golden values: changing them changes every prompt that an id was in, and recordings are lost."""
     assert derive_setup_row_key("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
-    assert derive_setup_row_key("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
+    assert derive_setup_row_key("task-001", 1, "setupTask", ColumnType.INTEGER) == 1506406169
     others = {
         derive_setup_row_key("task-001", 1, "a"), derive_setup_row_key("task-001", 2, "a"), derive_setup_row_key("task-002", 1, "a"), derive_setup_row_key("task-001", 1, "b"),
     }  # fmt: skip
@@ -116,7 +116,7 @@ def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
 def test_an_id_fits_its_column() -> None:
     """A UUID's text, or a number that 32 bits hold and no counter has reached."""
     assert UUID(str(derive_setup_row_key("s", 1, "a"))).version == 5
-    number = derive_setup_row_key("s", 1, "a", Kind.INTEGER)
+    number = derive_setup_row_key("s", 1, "a", ColumnType.INTEGER)
     assert isinstance(number, int)
     assert 1_000_000_000 <= number < 2**31
 
@@ -166,5 +166,5 @@ def test_more_is_only_said_of_what_went_wrong() -> None:
     assert extend_failure_message(bad, "x").message == "no (x)"
     assert not all_assertions_hold([good, bad])
     made = run()
-    assert describe_owner_filter(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
-    assert describe_owner_filter(made.store.describe("notes"), "anna") == ""
+    assert describe_row_user_filter(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
+    assert describe_row_user_filter(made.store.describe("notes"), "anna") == ""

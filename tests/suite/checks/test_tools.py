@@ -18,7 +18,7 @@ from llmproxy.suite.checks.tools import (
     is_near_name,
 )
 from llmproxy.suite.matchers.apply import all_assertions_hold
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 from tests.support.messages import asks, call, result, said, user
@@ -101,7 +101,7 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
 def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Status, message: str) -> None:
     """Every form of an expectation: a number, a comparison, an input, every input; never called is never a pass."""
     found = check_expected_tool_calls(
-        wanted(createTask=tool), step(*calls), VariableScope({"zero": 0, "less": -1, "no": False}, declared=["later"])
+        wanted(createTask=tool), step(*calls), CaseVariables({"zero": 0, "less": -1, "no": False}, declared=["later"])
     )
     worst = next((each for each in found if each.status is not PASSED), None)
     assert (worst.status if worst else PASSED) is status, found
@@ -165,7 +165,7 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
 ) -> None:
     """Unless the file says `every: false`; and what depends on a result that nobody has seen is an error, never a pass."""
     calls = [call("createTask", {"n": n}, f"c{n}") for n in range(len(results))]
-    found = check_expected_tool_calls(wanted(createTask=tool), step(*calls, results=results), VariableScope())
+    found = check_expected_tool_calls(wanted(createTask=tool), step(*calls, results=results), CaseVariables())
     statuses = {each.status for each in found}
     assert next((each for each in (FAILED, ERROR) if each in statuses), PASSED) is status, found
 
@@ -177,9 +177,9 @@ def test_results_can_be_asserted() -> None:
         (good, {"output": {"contains": "7"}, "error": False}, True), (good, {"output": {"contains": "8"}}, False),
         (bad, {"error": {"contains": "full"}}, True), (good, {"error": True}, False),
     ):  # fmt: skip
-        assert all_assertions_hold(check_expected_tool_calls(wanted(createTask=tool), seen, VariableScope())) is holds
+        assert all_assertions_hold(check_expected_tool_calls(wanted(createTask=tool), seen, CaseVariables())) is holds
     unanswered = check_expected_tool_calls(
-        wanted(createTask={"output": {"contains": "7"}}), step(CREATE), VariableScope()
+        wanted(createTask={"output": {"contains": "7"}}), step(CREATE), CaseVariables()
     )
     assert (unanswered[0].status, "no result of it was seen" in unanswered[0].message) == (ERROR, True)
 
@@ -187,12 +187,12 @@ def test_results_can_be_asserted() -> None:
 def test_other_tools_may_be_called_unless_only_these_may() -> None:
     """The world is open; `onlyTools` and ``*`` close it."""
     seen = step(CREATE, call("deleteTask", {}, "d"))
-    assert all_assertions_hold(check_expected_tool_calls(wanted(createTask=1), seen, VariableScope()))
-    closed = check_expected_tool_calls(wanted(createTask=1), seen, VariableScope(), only=True)
+    assert all_assertions_hold(check_expected_tool_calls(wanted(createTask=1), seen, CaseVariables()))
+    closed = check_expected_tool_calls(wanted(createTask=1), seen, CaseVariables(), only=True)
     assert (closed[-1].name, closed[-1].status, "deleteTask" in closed[-1].message) == ("onlyTools", FAILED, True)
-    assert not all_assertions_hold(check_expected_tool_calls(wanted(createTask=1, **{"*": 0}), seen, VariableScope()))
+    assert not all_assertions_hold(check_expected_tool_calls(wanted(createTask=1, **{"*": 0}), seen, CaseVariables()))
     assert all_assertions_hold(
-        check_expected_tool_calls(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, VariableScope(), only=True)
+        check_expected_tool_calls(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, CaseVariables(), only=True)
     )
 
 
@@ -202,18 +202,18 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
     output = [{"type": "web_search_call", "id": "w"}, call_of_a]
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
     seen = chats.wire.build_step(0)
-    assert all_assertions_hold(check_total_tool_calls(1, seen, VariableScope()))
-    assert all_assertions_hold(check_total_tool_calls(2, seen, VariableScope(), hosted=True))
-    assert "a()" in check_total_tool_calls(0, seen, VariableScope())[0].message
+    assert all_assertions_hold(check_total_tool_calls(1, seen, CaseVariables()))
+    assert all_assertions_hold(check_total_tool_calls(2, seen, CaseVariables(), hosted=True))
+    assert "a()" in check_total_tool_calls(0, seen, CaseVariables())[0].message
 
 
 def test_an_assertion_says_where_it_was_seen() -> None:
-    assert check_expected_tool_calls(wanted(createTask=0), step(CREATE), VariableScope())[0].where == "interaction 101"
+    assert check_expected_tool_calls(wanted(createTask=0), step(CREATE), CaseVariables())[0].where == "interaction 101"
 
 
 def check_served(chats: Tools, **tools: Any) -> list[Assertion]:
     return check_mcp_server_calls(
-        wanted(**tools), chats.wire.build_step(0), chats.wire.read_tool_server_calls(), VariableScope()
+        wanted(**tools), chats.wire.build_step(0), chats.wire.read_tool_server_calls(), CaseVariables()
     )
 
 
@@ -281,7 +281,7 @@ def test_servers_got_what_models_asked_for() -> None:
 
     def as_asked() -> Assertion:
         seen, served = chats.wire.build_step(0), chats.wire.read_tool_server_calls()
-        (found,) = check_mcp_server_calls({}, seen, served, VariableScope(), as_asked=True)
+        (found,) = check_mcp_server_calls({}, seen, served, CaseVariables(), as_asked=True)
         return found
 
     found = as_asked()

@@ -16,11 +16,11 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.chat_step_assertions import (
     explain_unseen_traffic,
-    find_hosted_tools_left_out,
     find_undecidable_tool_checks,
+    list_uncounted_hosted_tools,
 )
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_total_tool_calls
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.suite.schema.suite import ChatStep
 from tests.provider import Provider, step
@@ -377,7 +377,9 @@ def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any
     ]
     answer = {"id": "r", "object": "response", "status": "completed", "output": items}
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
-    assert find_hosted_tools_left_out(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0)) == names
+    assert (
+        list_uncounted_hosted_tools(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0)) == names
+    )
 
 
 @pytest.mark.parametrize("approve", [None, True, False])
@@ -393,7 +395,7 @@ def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
         made = {"type": "mcp_call", "id": "m", "approval_request_id": "a", "output": "ok", **asked}
         answer = {"status": "completed", "output": [made if approve else text]}
         chats.add("openai", "responses", "/v1/responses", {"input": [said]}, answer)
-    step, scope = chats.wire.build_step(0), VariableScope({})
+    step, scope = chats.wire.build_step(0), CaseVariables({})
     anything = {"*": ToolExpect.model_validate(0)}
     found = (
         check_total_tool_calls(0, step, scope)

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.compare import is_reference, strip_fence
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 
 
 @pytest.mark.parametrize(("text", "inside"), [
@@ -30,12 +30,12 @@ def test_references_are_told_from_texts() -> None:
 
 def test_nothing_is_fetched_for_a_schema() -> None:
     """A reference to the network is an error, not a request."""
-    (found,) = check_value("x", "{}", {"jsonSchema": {"$ref": "http://127.0.0.1:9/x.json"}}, VariableScope())
+    (found,) = check_value("x", "{}", {"jsonSchema": {"$ref": "http://127.0.0.1:9/x.json"}}, CaseVariables())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "could not be evaluated" in found.message
 
 
 def test_a_limit_that_is_known_late_may_be_wrong() -> None:
     """A reference to a text is no number: an error of the suite, not of the agent."""
-    (found,) = check_value("x", 5, {"gt": "$v"}, VariableScope({"v": "many"}))
+    (found,) = check_value("x", 5, {"gt": "$v"}, CaseVariables({"v": "many"}))
     assert found.status is Status.ENVIRONMENT_ERROR

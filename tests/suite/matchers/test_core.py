@@ -9,20 +9,20 @@ import pytest
 from llmproxy.suite.matchers.match import (
     REGISTRY,
     Match,
-    MatchOutcome,
-    ValueToMatch,
+    ValueMatchStatus,
+    ValueToCheck,
     choose_eq_or_ref,
     combine_alternative_matches,
     combine_required_matches,
     match,
 )
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 
-HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
+HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = ValueMatchStatus
 
 
-@pytest.mark.parametrize(("left", "right"), list(itertools.product(MatchOutcome, repeat=2)))
-def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) -> None:
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(ValueMatchStatus, repeat=2)))
+def test_all_and_any_over_every_pair(left: ValueMatchStatus, right: ValueMatchStatus) -> None:
     """All: a clear failure decides, else what is unclear. Any: what holds decides, else what is unclear. In any order."""
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
@@ -40,12 +40,12 @@ def test_reasons_are_kept() -> None:
 
 def test_a_matcher_without_a_key_is_unclear() -> None:
     """It asserts nothing, so it does not hold."""
-    assert match({}, ValueToMatch(1, VariableScope())).outcome is UNCLEAR
+    assert match({}, ValueToCheck(1, CaseVariables())).outcome is UNCLEAR
 
 
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
-    scope = VariableScope({"a": 1})
+    scope = CaseVariables({"a": 1})
     assert [choose_eq_or_ref(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
         *["ref"] * 3,
         *["eq"] * 5,

@@ -10,18 +10,18 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.rows import RowMatchResult, check_row_fields
+from llmproxy.suite.checks.rows import RowWithColumnMatches, check_row_fields
 from llmproxy.suite.matchers.apply import check_value, check_values_at_paths
 from llmproxy.suite.matchers.match import ABSENT, REGISTRY, Unknown
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.stores import EntityInfo
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
 
-def scope() -> VariableScope:
-    made = VariableScope({"word": "milk", "limit": 3}, declared=["later"], env={})
+def scope() -> CaseVariables:
+    made = CaseVariables({"word": "milk", "limit": 3}, declared=["later"], env={})
     made.capture_row("task", {"id": 7, "title": "Buy milk", "uid": ID, "done": False, "nothing": None})
     return made
 
@@ -242,7 +242,7 @@ def test_fields_and_inputs_are_checked_by_name_and_path() -> None:
     """A column that is not there is nothing; arguments are looked into."""
     wanted = {"title": "x", "due": {"exists": False}}
     rows = check_row_fields(
-        "created[0].fields", EntityInfo("tasks"), RowMatchResult({"title": "x"}, {}), wanted, scope()
+        "created[0].fields", EntityInfo("tasks"), RowWithColumnMatches({"title": "x"}, {}), wanted, scope()
     )
     assert {each.status for each in rows} == {PASSED}
     assert [each.name for each in rows] == ["created[0].fields.title", "created[0].fields.due.exists"]

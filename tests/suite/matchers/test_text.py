@@ -11,7 +11,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found, match_json_schema
-from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables, StepError
 
 ENDLESS = "^(a|aa)+$"
 
@@ -20,7 +20,7 @@ def test_a_pattern_that_never_ends_is_an_error() -> None:
     """After a second; neither a pass nor a failure, denied or not."""
     began = time.monotonic()
     for matcher in ({"regex": ENDLESS}, {"not": {"regex": ENDLESS}}):
-        (found,) = check_value("x", "a" * 60 + "!", matcher, VariableScope())
+        (found,) = check_value("x", "a" * 60 + "!", matcher, CaseVariables())
         assert found.status is Status.ENVIRONMENT_ERROR
         assert "did not come to an end within 1 s on a text of 61 characters" in found.message
     assert time.monotonic() - began < 120  # one second is meant; machines are busy
@@ -51,7 +51,7 @@ def test_patterns_are_those_of_python(pattern: str, text: str, flags: str) -> No
 
 def test_case_is_folded_for_every_language() -> None:
     """Not only ASCII."""
-    (found,) = check_value("x", "STRASSE", {"contains": "straße", "ignoreCase": True}, VariableScope())
+    (found,) = check_value("x", "STRASSE", {"contains": "straße", "ignoreCase": True}, CaseVariables())
     assert found.status is Status.PASSED
 
 
@@ -60,9 +60,9 @@ def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, objec
     """So what must not be there is found, too, in a text, a list and an object."""
     for actual in ("die Gr\u00f6\u00dfe", "die Gro\u0308\u00dfe", ["Gro\u0308\u00dfe"], {"Gr\u00f6\u00dfe": 1}):
         for ignored in ({}, {"ignoreCase": True}):
-            (found,) = check_value("x", actual, {**matcher, **ignored}, VariableScope())
+            (found,) = check_value("x", actual, {**matcher, **ignored}, CaseVariables())
             assert found.status is Status.PASSED, (actual, matcher)
-    (found,) = check_value("x", "die Gro\u0308\u00dfe", {"notContains": "Gr\u00f6\u00dfe"}, VariableScope())
+    (found,) = check_value("x", "die Gro\u0308\u00dfe", {"notContains": "Gr\u00f6\u00dfe"}, CaseVariables())
     assert found.status is Status.FAILED
 
 
@@ -71,8 +71,8 @@ def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, objec
 )
 @pytest.mark.parametrize("actual", ["caf\u00e9", "cafe\u0301"])
 def test_patterns_and_values_are_found_however_they_are_composed(matcher: dict[str, object], actual: str) -> None:
-    assert [each.status for each in check_value("x", actual, matcher, VariableScope())] == [Status.PASSED]
-    assert [each.status for each in check_value("x", actual, {"not": matcher}, VariableScope())] == [Status.FAILED]
+    assert [each.status for each in check_value("x", actual, matcher, CaseVariables())] == [Status.PASSED]
+    assert [each.status for each in check_value("x", actual, {"not": matcher}, CaseVariables())] == [Status.FAILED]
 
 
 def test_a_pattern_may_look_for_a_mark_by_itself() -> None:
@@ -101,7 +101,7 @@ def test_formats_are_checked(name: str, good: str, bad: str) -> None:
     """A validator passes over them unless it is told not to."""
     for text, status in ((good, Status.PASSED), (bad, Status.FAILED)):
         (found,) = check_value(
-            "x", {"at": text}, {"jsonSchema": {"properties": {"at": {"format": name}}}}, VariableScope()
+            "x", {"at": text}, {"jsonSchema": {"properties": {"at": {"format": name}}}}, CaseVariables()
         )
         assert found.status is status, text
 
@@ -140,7 +140,7 @@ _SEARCHED: list[dict[str, object]] = [
 @pytest.mark.parametrize("schema", _SEARCHED)
 def test_no_pattern_runs_for_ever(schema: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(is_pattern_found, "__defaults__", ("", 0.1))
-    (found,) = check_value("x", _KEYS, {"jsonSchema": schema}, VariableScope())
+    (found,) = check_value("x", _KEYS, {"jsonSchema": schema}, CaseVariables())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 0.1 s" in found.message
 
@@ -155,8 +155,8 @@ def test_no_pattern_runs_for_ever(schema: dict[str, object], monkeypatch: pytest
 ])  # fmt: skip
 def test_patterns_of_names_find_what_they_say(schema: dict[str, object], good: object, bad: object, told: str) -> None:
     """Also where one has flags of its own, and where the word is a name of the user's."""
-    (held,) = check_value("x", good, {"jsonSchema": schema}, VariableScope())
-    (failed,) = check_value("x", bad, {"jsonSchema": schema}, VariableScope())
+    (held,) = check_value("x", good, {"jsonSchema": schema}, CaseVariables())
+    (failed,) = check_value("x", bad, {"jsonSchema": schema}, CaseVariables())
     assert (held.status, failed.status) == (Status.PASSED, Status.FAILED)
     assert told in failed.message
 
@@ -166,7 +166,7 @@ def test_definitions_that_double_end() -> None:
     """Forty levels, each of which names the next one twice, are a million million steps."""
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {"type": "object"}}}
-    (found,) = check_value("x", {}, {"jsonSchema": schema}, VariableScope())
+    (found,) = check_value("x", {}, {"jsonSchema": schema}, CaseVariables())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 500,000 steps" in found.message
 

@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.errors import Exit
 from llmproxy.suite.matchers.variables import (
+    CaseVariables,
     StepError,
-    VariableScope,
     find_variable_references,
     parse_variable_ref,
     strip_dollar,
@@ -22,8 +22,8 @@ ID = UUID("12345678-1234-5678-1234-567812345678")
 
 
 @pytest.fixture
-def scope() -> VariableScope:
-    made = VariableScope(
+def scope() -> CaseVariables:
+    made = CaseVariables(
         {
             "userId": "u", "runIndex": 2, "scenarioId": "s", "title": "milk", "n": 3,
             "user": {"name": "Ann", "tags": ["a", "b"]},
@@ -63,7 +63,7 @@ def scope() -> VariableScope:
     ("tags: $user.tags", 'tags: ["a", "b"]'),
     ("$title是", "milk是"),
 ])  # fmt: skip
-def test_references_are_written_out(scope: VariableScope, text: str, written: str) -> None:
+def test_references_are_written_out(scope: CaseVariables, text: str, written: str) -> None:
     """Names, fields, items, braces, the environment, built-ins; two dollar signs are one; prices stay."""
     assert scope.interpolate_text(text) == written
 
@@ -82,7 +82,7 @@ def test_references_are_written_out(scope: VariableScope, text: str, written: st
     (5, 5),
     (None, None),
 ])  # fmt: skip
-def test_a_whole_reference_keeps_its_type(scope: VariableScope, value: object, resolved: object) -> None:
+def test_a_whole_reference_keeps_its_type(scope: CaseVariables, value: object, resolved: object) -> None:
     """Alone it is the value itself, inside of text it is written."""
     made = scope.resolve_value(value)
     assert made == resolved
@@ -102,7 +102,7 @@ def test_a_whole_reference_keeps_its_type(scope: VariableScope, value: object, r
     ("$last.response", "the agent has said nothing yet"),
     ("$conversation.a", "no named conversation has begun"),
 ])  # fmt: skip
-def test_what_has_no_value_is_never_sent(scope: VariableScope, text: str, words: str) -> None:
+def test_what_has_no_value_is_never_sent(scope: CaseVariables, text: str, words: str) -> None:
     """An error of the step, with what to do; whole and inside of text."""
     for written in (text, f"say {text} now"):
         with pytest.raises(StepError, match=re.escape(words)) as caught:
@@ -110,13 +110,13 @@ def test_what_has_no_value_is_never_sent(scope: VariableScope, text: str, words:
         assert caught.value.exit_code is Exit.ENVIRONMENT
 
 
-def test_a_wrong_field_names_the_near_one(scope: VariableScope) -> None:
+def test_a_wrong_field_names_the_near_one(scope: CaseVariables) -> None:
     with pytest.raises(StepError, match="did you mean `title`"):
         scope.lookup_value("$task.titel")
 
 
 def test_last_answer_and_conversations_have_values_once_they_are() -> None:
-    scope = VariableScope()
+    scope = CaseVariables()
     scope.record_answer("done")
     scope.record_conversation_id("a", "conv-1")
     assert scope.interpolate_text("$last.response $conversation.a") == "done conv-1"
@@ -126,7 +126,7 @@ def test_last_answer_and_conversations_have_values_once_they_are() -> None:
         scope.lookup_value("$conversation.b")
 
 
-def test_a_name_is_captured_once(scope: VariableScope) -> None:
+def test_a_name_is_captured_once(scope: CaseVariables) -> None:
     """A second row under it is an error, unless it is asked for; built-in names are never taken."""
     with pytest.raises(StepError, match="has a value already"):
         scope.capture_row("task", {"id": 8})
@@ -137,14 +137,14 @@ def test_a_name_is_captured_once(scope: VariableScope) -> None:
 
 
 def test_variables_may_build_on_earlier_ones() -> None:
-    assert VariableScope({"host": "h", "url": "http://$host/x"}, env={}).lookup_value("$url") == "http://h/x"
+    assert CaseVariables({"host": "h", "url": "http://$host/x"}, env={}).lookup_value("$url") == "http://h/x"
     with pytest.raises(StepError, match="nothing is called"):
-        VariableScope({"url": "${host}", "host": "h"}, env={})
+        CaseVariables({"url": "${host}", "host": "h"}, env={})
 
 
 def test_a_captured_row_is_a_copy() -> None:
     """What a store does to its row later does not reach the name."""
-    row, scope = {"id": 1}, VariableScope()
+    row, scope = {"id": 1}, CaseVariables()
     scope.capture_row("r", row)
     row["id"] = 2
     assert scope.lookup_value("$r") == 1
@@ -161,4 +161,4 @@ def test_references_tell_how_sure_they_are() -> None:
 def test_names_are_bare() -> None:
     """`as: $x` and `as: x` are one."""
     assert (strip_dollar("$x"), strip_dollar("x")) == ("x", "x")
-    assert VariableScope({"v": 1}, declared=["$x"]).known_names >= {"v", "x", "userId", "last"}
+    assert CaseVariables({"v": 1}, declared=["$x"]).known_names >= {"v", "x", "userId", "last"}

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, load_suites
-from llmproxy.suite.reading.shared_parts import find_suite_files, find_suite_scenario_files, show_path
+from llmproxy.suite.reading.shared_parts import find_files_of_scenarios_entry, find_suite_files, show_path
 from llmproxy.suite.schema.assertions import Judging
 from llmproxy.suite.schema.suite import ChatStep, JudgeStep
 from llmproxy.yaml_reader import Problems
@@ -186,11 +186,11 @@ def test_what_means_nothing_is_a_problem(folder: Path) -> None:
 def test_entries_are_relative_to_their_folder(folder: Path) -> None:
     """Names and globs; one that means nothing is a problem."""
     problems = Problems()
-    assert names(find_suite_scenario_files(folder, "a.yaml", None, problems), folder) == ["a.yaml"]
-    assert names(find_suite_scenario_files(folder, "**/*.yml", None, problems), folder) == ["deep/x.suite.yml"]
+    assert names(find_files_of_scenarios_entry(folder, "a.yaml", None, problems), folder) == ["a.yaml"]
+    assert names(find_files_of_scenarios_entry(folder, "**/*.yml", None, problems), folder) == ["deep/x.suite.yml"]
     assert not list(problems)
     for entry in ("c.yaml", "*.json"):
-        assert find_suite_scenario_files(folder, entry, None, problems) == []
+        assert find_files_of_scenarios_entry(folder, entry, None, problems) == []
     assert ["no file is called so" in str(problem) for problem in problems] == [True, False]
 
 
@@ -198,7 +198,7 @@ def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
     folder = tmp_path / "a[1]"
     folder.mkdir()
     (folder / "x.yaml").write_text("id: a", encoding="utf-8")
-    assert len(find_suite_scenario_files(folder, "*.yaml", None, Problems())) == 1
+    assert len(find_files_of_scenarios_entry(folder, "*.yaml", None, Problems())) == 1
 
 
 def test_paths_are_shown_as_they_are_typed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from llmproxy.report.events import Selected, Started, Status
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import get_case_matrix_values, run_cases
-from llmproxy.suite.stores import MemoryStore, ResetPolicy, Row
+from llmproxy.suite.stores import MemoryStore, Row, StoreResetSettings
 from llmproxy.suite.stores.protocol import EntityShape
 from tests.suite import rig
 
@@ -396,7 +396,7 @@ def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: in
             loop = asyncio.get_running_loop()
             task = asyncio.ensure_future(run_cases(world, cases))
             store = Counted(at, lambda: [loop.call_soon_threadsafe(task.cancel) for _ in range(signals)])
-            world._stores = {id(case.suite): (store, ResetPolicy()) for case in cases}
+            world._stores = {id(case.suite): (store, StoreResetSettings()) for case in cases}
             with suppress(asyncio.CancelledError):
                 await task
             return store

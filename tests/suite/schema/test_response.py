@@ -7,7 +7,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
-from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import _TEXT_MATCHERS
 from tests.suite.fragment import load_fragment
 
@@ -50,7 +50,7 @@ OPERANDS = {
 def test_every_matcher_of_a_response_can_be_written_and_holds(key: str) -> None:
     """A JSON Schema, too: it is no matcher itself."""
     made = load_fragment("response", f"{{{key}: {OPERANDS[key]}}}")
-    assert [each.status for each in check_value("response", '{"a": 1}', made.matcher, VariableScope({}))] == [
+    assert [each.status for each in check_value("response", '{"a": 1}', made.matcher, CaseVariables({}))] == [
         Status.PASSED
     ]
 
@@ -58,7 +58,7 @@ def test_every_matcher_of_a_response_can_be_written_and_holds(key: str) -> None:
 def test_a_json_schema_is_checked_as_one() -> None:
     """What does not keep to it fails, what is no schema is refused with its place."""
     made = load_fragment("response", "{jsonSchema: {type: object, required: [b]}}")
-    found = check_value("response", '{"a": 1}', made.matcher, VariableScope({}))
+    found = check_value("response", '{"a": 1}', made.matcher, CaseVariables({}))
     assert [each.status for each in found] == [Status.FAILED]
     assert "'b' is a required property" in found[0].message
     with pytest.raises(SuiteError, match=r"fragment:1:14: .*this is no JSON Schema"):

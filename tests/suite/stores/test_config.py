@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreRefused, UnknownEntity, build_store, parse_reset_policy
+from llmproxy.suite.stores import (
+    MemoryStore,
+    StoreRefused,
+    StoreResetSettings,
+    UnknownEntity,
+    build_store,
+    parse_reset_policy,
+)
 from llmproxy.suite.stores.config import build_plugin_store
 from llmproxy.suite.stores.http import HttpEntityStore
 from llmproxy.suite.stores.protocol import EntityShape
@@ -83,14 +90,14 @@ def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
 
 def test_the_policy_says_how_the_store_is_left() -> None:
     """By default what the run made is deleted and counters go back."""
-    assert parse_reset_policy({"memory": {}}) == ResetPolicy("delete", "", "database", "restore")
+    assert parse_reset_policy({"memory": {}}) == StoreResetSettings("delete", "", "database", "restore")
     assert parse_reset_policy({"memory": {}, "reset": None}).reset == "none"
-    assert parse_reset_policy({"http": "http://x", "reset": {"http": "POST /reset"}}) == ResetPolicy(
+    assert parse_reset_policy({"http": "http://x", "reset": {"http": "POST /reset"}}) == StoreResetSettings(
         "http", "POST /reset"
     )
     assert parse_reset_policy(
         {"memory": {}, "reset": {"hook": "a:b"}, "ids": "deterministic", "counters": "keep"}
-    ) == ResetPolicy("hook", "a:b", "deterministic", "keep")
+    ) == StoreResetSettings("hook", "a:b", "deterministic", "keep")
 
 
 def test_a_store_beside_the_suite_is_found(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.suite.stores.protocol import Kind, is_same_plain_value, to_driver_value, to_plain
+from llmproxy.suite.stores.protocol import ColumnType, is_same_plain_value, to_driver_value, to_plain
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -21,36 +21,36 @@ class Colour(Enum):
 
 
 @pytest.mark.parametrize(("value", "kind", "expected"), [
-    (1, Kind.BOOLEAN, True),
-    (0, Kind.BOOLEAN, False),
-    (2, Kind.BOOLEAN, 2),
-    (1, Kind.INTEGER, 1),
-    (None, Kind.BOOLEAN, None),
-    (Decimal("12.50"), Kind.NUMBER, 12.5),
-    (Decimal("3.00"), Kind.NUMBER, 3),
-    (Decimal("0.12345678901234567890"), Kind.NUMBER, "0.12345678901234567890"),
-    (Decimal("NaN"), Kind.NUMBER, "NaN"),
-    (float("inf"), Kind.NUMBER, "inf"),
-    (UID, Kind.UNKNOWN, str(UID)),
-    (datetime(2027, 1, 31, 12, tzinfo=timezone(timedelta(hours=2))), Kind.DATETIME, "2027-01-31T10:00:00Z"),
-    (datetime(2027, 1, 31, 12, 0, 0, 5), Kind.DATETIME, "2027-01-31T12:00:00.000005Z"),  # noqa: DTZ001
-    ("2027-01-31 12:00:00", Kind.DATETIME, "2027-01-31T12:00:00Z"),
-    ("2027-01-31T12:00:00+02:00", Kind.DATETIME, "2027-01-31T10:00:00Z"),
-    ("2027-01-31 12:00:00", Kind.TEXT, "2027-01-31 12:00:00"),
-    ("next week", Kind.DATETIME, "next week"),
-    (date(2027, 1, 31), Kind.DATE, "2027-01-31"),
-    ("2027-01-31", Kind.DATE, "2027-01-31"),
-    (time(9, 30), Kind.TIME, "09:30:00"),
-    (timedelta(minutes=1), Kind.UNKNOWN, 60.0),
-    (b"\xff\x00", Kind.BYTES, "base64:/wA="),
-    (memoryview(b"hi"), Kind.BYTES, "base64:aGk="),
-    (b"hi", Kind.TEXT, "hi"),
-    (b"\xff", Kind.TEXT, "base64:/w=="),
-    (Colour.RED, Kind.UNKNOWN, "red"),
-    ([Decimal(1), {UID: (1, 2)}], Kind.UNKNOWN, [1, {str(UID): [1, 2]}]),
-    ('{"a": 1}', Kind.TEXT, '{"a": 1}'),
+    (1, ColumnType.BOOLEAN, True),
+    (0, ColumnType.BOOLEAN, False),
+    (2, ColumnType.BOOLEAN, 2),
+    (1, ColumnType.INTEGER, 1),
+    (None, ColumnType.BOOLEAN, None),
+    (Decimal("12.50"), ColumnType.NUMBER, 12.5),
+    (Decimal("3.00"), ColumnType.NUMBER, 3),
+    (Decimal("0.12345678901234567890"), ColumnType.NUMBER, "0.12345678901234567890"),
+    (Decimal("NaN"), ColumnType.NUMBER, "NaN"),
+    (float("inf"), ColumnType.NUMBER, "inf"),
+    (UID, ColumnType.UNKNOWN, str(UID)),
+    (datetime(2027, 1, 31, 12, tzinfo=timezone(timedelta(hours=2))), ColumnType.DATETIME, "2027-01-31T10:00:00Z"),
+    (datetime(2027, 1, 31, 12, 0, 0, 5), ColumnType.DATETIME, "2027-01-31T12:00:00.000005Z"),  # noqa: DTZ001
+    ("2027-01-31 12:00:00", ColumnType.DATETIME, "2027-01-31T12:00:00Z"),
+    ("2027-01-31T12:00:00+02:00", ColumnType.DATETIME, "2027-01-31T10:00:00Z"),
+    ("2027-01-31 12:00:00", ColumnType.TEXT, "2027-01-31 12:00:00"),
+    ("next week", ColumnType.DATETIME, "next week"),
+    (date(2027, 1, 31), ColumnType.DATE, "2027-01-31"),
+    ("2027-01-31", ColumnType.DATE, "2027-01-31"),
+    (time(9, 30), ColumnType.TIME, "09:30:00"),
+    (timedelta(minutes=1), ColumnType.UNKNOWN, 60.0),
+    (b"\xff\x00", ColumnType.BYTES, "base64:/wA="),
+    (memoryview(b"hi"), ColumnType.BYTES, "base64:aGk="),
+    (b"hi", ColumnType.TEXT, "hi"),
+    (b"\xff", ColumnType.TEXT, "base64:/w=="),
+    (Colour.RED, ColumnType.UNKNOWN, "red"),
+    ([Decimal(1), {UID: (1, 2)}], ColumnType.UNKNOWN, [1, {str(UID): [1, 2]}]),
+    ('{"a": 1}', ColumnType.TEXT, '{"a": 1}'),
 ])  # fmt: skip
-def test_a_value_becomes_json(value: Any, kind: Kind, expected: object) -> None:
+def test_a_value_becomes_json(value: Any, kind: ColumnType, expected: object) -> None:
     """The column's kind decides what a value means; what would be lost stays a text."""
     made = to_plain(value, kind)
     assert is_same_plain_value(made, expected), made
@@ -58,38 +58,38 @@ def test_a_value_becomes_json(value: Any, kind: Kind, expected: object) -> None:
 
 def test_json_columns_are_parsed_only_where_they_are_texts() -> None:
     """A PostgreSQL driver has parsed already: a text there is a JSON text, even if it looks like a number."""
-    assert to_plain('{"a": 1}', Kind.JSON, parse_json=True) == {"a": 1}
-    assert to_plain("1", Kind.JSON) == "1"
-    assert to_plain("{oops", Kind.JSON, parse_json=True) == "{oops"
+    assert to_plain('{"a": 1}', ColumnType.JSON, parse_json=True) == {"a": 1}
+    assert to_plain("1", ColumnType.JSON) == "1"
+    assert to_plain("{oops", ColumnType.JSON, parse_json=True) == "{oops"
 
 
 @pytest.mark.parametrize(("value", "kind", "expected"), [
-    ("base64:/wA=", Kind.BYTES, b"\xff\x00"),
-    ("hi", Kind.BYTES, b"hi"),
-    ("2027-01-31", Kind.DATE, date(2027, 1, 31)),
-    ("2027-01-31T12:00:00+02:00", Kind.DATETIME, datetime(2027, 1, 31, 10, tzinfo=UTC)),
-    ({"a": [1]}, Kind.JSON, '{"a": [1]}'),
-    ("x", Kind.JSON, '"x"'),
-    (True, Kind.BOOLEAN, True),
-    (None, Kind.DATE, None),
-    (str(UID).upper(), Kind.UUID, str(UID)),
-    (7, Kind.TEXT, 7),
+    ("base64:/wA=", ColumnType.BYTES, b"\xff\x00"),
+    ("hi", ColumnType.BYTES, b"hi"),
+    ("2027-01-31", ColumnType.DATE, date(2027, 1, 31)),
+    ("2027-01-31T12:00:00+02:00", ColumnType.DATETIME, datetime(2027, 1, 31, 10, tzinfo=UTC)),
+    ({"a": [1]}, ColumnType.JSON, '{"a": [1]}'),
+    ("x", ColumnType.JSON, '"x"'),
+    (True, ColumnType.BOOLEAN, True),
+    (None, ColumnType.DATE, None),
+    (str(UID).upper(), ColumnType.UUID, str(UID)),
+    (7, ColumnType.TEXT, 7),
 ])  # fmt: skip
-def test_json_becomes_what_a_driver_takes(value: object, kind: Kind, expected: object) -> None:
+def test_json_becomes_what_a_driver_takes(value: object, kind: ColumnType, expected: object) -> None:
     """What YAML says is put into the column's type."""
     assert to_driver_value(value, kind) == expected
 
 
 def test_a_column_without_a_zone_gets_utc() -> None:
     """The wall clock of UTC, so that what comes back is what was said."""
-    assert to_driver_value("2027-01-31T12:00:00+02:00", Kind.DATETIME, zone=False) == datetime(2027, 1, 31, 10)  # noqa: DTZ001
+    assert to_driver_value("2027-01-31T12:00:00+02:00", ColumnType.DATETIME, zone=False) == datetime(2027, 1, 31, 10)  # noqa: DTZ001
 
 
 @pytest.mark.parametrize(("value", "kind"), [
-    ("tomorrow", Kind.DATE), ("x", Kind.BOOLEAN), ("7", Kind.INTEGER), (7.5, Kind.INTEGER), ("no", Kind.UUID),
-    ("base64:!", Kind.BYTES),
+    ("tomorrow", ColumnType.DATE), ("x", ColumnType.BOOLEAN), ("7", ColumnType.INTEGER), (7.5, ColumnType.INTEGER), ("no", ColumnType.UUID),
+    ("base64:!", ColumnType.BYTES),
 ])  # fmt: skip
-def test_what_a_column_cannot_hold_is_refused(value: object, kind: Kind) -> None:
+def test_what_a_column_cannot_hold_is_refused(value: object, kind: ColumnType) -> None:
     """With the value that was given, before a database guesses."""
     with pytest.raises(ValueError, match=r"base64|neither|not a"):
         to_driver_value(value, kind)

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.suite.stores import (
     EntityInfo,
     MemoryStore,
-    Snapshot,
+    RowKeySnapshot,
     StoreBase,
     StoreError,
     UnknownColumn,
@@ -186,7 +186,7 @@ def test_changes_need_no_more_than_a_list() -> None:
     store = MemoryStore()
     store.insert("tasks", {"title": "a"})
     before = store.snapshot(["tasks", "tasks"])
-    assert before == Snapshot({"tasks": frozenset({1})})
+    assert before == RowKeySnapshot({"tasks": frozenset({1})})
     store.insert("tasks", {"title": "b"})
     assert [row["id"] for row in store.changes(before)["tasks"]] == [2]
 

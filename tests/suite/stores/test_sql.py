@@ -18,9 +18,9 @@ from llmproxy.suite.stores import StoreError, StoreLost, StoreRefused, build_sto
 from llmproxy.suite.stores.sql import (
     SqlEntityStore,
     create_sqlalchemy_engine,
+    get_sqlite_url_path,
     mask_url,
     parse_database_url,
-    sqlite_file,
     translate_errors,
 )
 from tests.suite.stores.places import POSTGRES, SQLITE
@@ -227,9 +227,9 @@ def test_a_missing_driver_is_named() -> None:
 
 def test_files_are_relative_to_the_suite() -> None:
     """Wherever the command is started from; absolute ones stay."""
-    assert sqlite_file(parse_database_url("sqlite:///data/x.db", HERE)) == Path("/suites/data/x.db")
-    assert sqlite_file(parse_database_url("sqlite:////tmp/x.db", HERE)) == Path("/tmp/x.db")
-    assert sqlite_file(parse_database_url("postgresql://h/d", HERE)) is None
+    assert get_sqlite_url_path(parse_database_url("sqlite:///data/x.db", HERE)) == Path("/suites/data/x.db")
+    assert get_sqlite_url_path(parse_database_url("sqlite:////tmp/x.db", HERE)) == Path("/tmp/x.db")
+    assert get_sqlite_url_path(parse_database_url("postgresql://h/d", HERE)) is None
 
 
 @pytest.mark.parametrize("text", ["tasks.db", "sqlite://", "sqlite:///:memory:"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, build_store
+from llmproxy.suite.stores import ColumnType, UnknownColumn, UnknownEntity, build_store
 from llmproxy.suite.stores.protocol import convert_key_to_column_type
 from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings
 
@@ -66,8 +66,8 @@ def test_kinds_follow_from_types(opened: Opened) -> None:
     """What a test must know of a column: truth, dates, numbers, bytes, JSON."""
     store = opened()
     assert {name: column.kind for name, column in store.describe("app_tasks").columns.items()} == {
-        "task_id": Kind.INTEGER, "heading": Kind.TEXT, "due_at": Kind.DATE, "owner": Kind.TEXT, "open": Kind.BOOLEAN,
-        "x": Kind.UNKNOWN, "n": Kind.NUMBER, "b": Kind.BYTES, "j": Kind.JSON, "t": Kind.TIME, "ts": Kind.DATETIME,
+        "task_id": ColumnType.INTEGER, "heading": ColumnType.TEXT, "due_at": ColumnType.DATE, "owner": ColumnType.TEXT, "open": ColumnType.BOOLEAN,
+        "x": ColumnType.UNKNOWN, "n": ColumnType.NUMBER, "b": ColumnType.BYTES, "j": ColumnType.JSON, "t": ColumnType.TIME, "ts": ColumnType.DATETIME,
     }  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_a_map_is_read_strictly(given: Any) -> None:
 
 def test_keys_are_brought_into_their_columns_type() -> None:
     """A text that spells a number finds it; one that does not is left for the column to refuse."""
-    assert convert_key_to_column_type("7", Kind.INTEGER) == 7
-    assert convert_key_to_column_type("seven", Kind.INTEGER) == "seven"
-    assert convert_key_to_column_type(7, Kind.TEXT) == "7"
-    assert convert_key_to_column_type("7", Kind.UNKNOWN) == "7"
+    assert convert_key_to_column_type("7", ColumnType.INTEGER) == 7
+    assert convert_key_to_column_type("seven", ColumnType.INTEGER) == "seven"
+    assert convert_key_to_column_type(7, ColumnType.TEXT) == "7"
+    assert convert_key_to_column_type("7", ColumnType.UNKNOWN) == "7"

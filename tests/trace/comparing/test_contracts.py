@@ -11,9 +11,9 @@ import pytest
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.comparing.answer_drift_statistics import (
     AnswerProperties,
-    compare_answer_formats,
-    detect_natural_language,
+    detect_text_language,
     extract_answer_properties,
+    list_answer_format_changes,
     measure_answer_distance,
 )
 from tests.support.chats import chat
@@ -54,12 +54,12 @@ STREAM = (
 ])  # fmt: skip
 def test_what_is_gone_is_told_and_nothing_else(new: dict[str, Any], broken: list[str]) -> None:
     """A member that is gone or another kind of content is; other words, a call instead of words, a member more are not."""
-    assert compare_answer_formats([answer(said())], [answer(new)]) == broken
+    assert list_answer_format_changes([answer(said())], [answer(new)]) == broken
 
 
 def test_another_framing_is_told() -> None:
     """A client that reads a stream reads no document."""
-    assert compare_answer_formats([answer(STREAM, "text/event-stream")], [answer(said())]) == [
+    assert list_answer_format_changes([answer(STREAM, "text/event-stream")], [answer(said())]) == [
         "the answer was framed as sse, and is json"
     ]
 
@@ -67,7 +67,7 @@ def test_another_framing_is_told() -> None:
 def test_one_answer_that_has_it_is_enough() -> None:
     """A member that comes now and then is not gone."""
     without = {**said(), "usage": {"total_tokens": 3}}
-    assert compare_answer_formats([answer(said())], [answer(without), answer(said())]) == []
+    assert list_answer_format_changes([answer(said())], [answer(without), answer(said())]) == []
 
 
 @pytest.mark.parametrize(("text", "language"), [
@@ -82,7 +82,7 @@ def test_one_answer_that_has_it_is_enough() -> None:
 ])  # fmt: skip
 def test_a_language_is_known_or_not_told(text: str, language: str) -> None:
     """By script and function words; a short text has none."""
-    assert detect_natural_language(text) == language
+    assert detect_text_language(text) == language
 
 
 @pytest.mark.parametrize(("new", "far"), [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from llmproxy.trace.observing.agent_activity import estimate_step_tokens
+from llmproxy.trace.observing.agent_activity import estimate_tokens_used_by_step
 from tests.support.messages import said, user
 from tests.trace.observing.chats import Chats
 from tests.trace.observing.test_wire import tool_loop
@@ -66,7 +66,7 @@ def test_four_characters_are_a_token() -> None:
     chats.chat([user("z" * 40)], said("y" * 8), usage={"prompt_tokens": 7, "completion_tokens": 1})
     step = chats.wire.build_step(0)
     assert (
-        estimate_step_tokens("inputTokens", step), estimate_step_tokens("outputTokens", step), estimate_step_tokens("totalTokens", step),
+        estimate_tokens_used_by_step("inputTokens", step), estimate_tokens_used_by_step("outputTokens", step), estimate_tokens_used_by_step("totalTokens", step),
     ) == (17, 3, 20)  # fmt: skip
 
 
@@ -74,5 +74,5 @@ def test_what_cannot_be_estimated_is_none() -> None:
     """Cached tokens; and anything that nobody recorded."""
     chats = Chats()
     chats.chat([user("x")], said("y"), recorded=False)
-    assert estimate_step_tokens("inputTokens", chats.wire.build_step(0)) is None
-    assert estimate_step_tokens("cacheReadTokens", Chats().wire.build_step(0)) is None
+    assert estimate_tokens_used_by_step("inputTokens", chats.wire.build_step(0)) is None
+    assert estimate_tokens_used_by_step("cacheReadTokens", Chats().wire.build_step(0)) is None

@@ -10,7 +10,7 @@ from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
 from llmproxy.trace.reading.decoded_exchange import (
-    build_token_usage,
+    convert_usage_for_trace,
     derive_span_id,
     join_nested_strings,
     parse_result_json_or_text,
@@ -28,7 +28,7 @@ from tests.trace.runs import Json, chat
 ])  # fmt: skip
 def test_tokens_unknown_are_none(usage: Usage, expected: TokenUsage) -> None:
     """None is never taken for 0, and a total of something unknown is unknown."""
-    assert build_token_usage(usage) == expected
+    assert convert_usage_for_trace(usage) == expected
 
 
 @pytest.mark.parametrize(

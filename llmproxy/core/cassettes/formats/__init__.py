@@ -23,7 +23,7 @@ from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
 from llmproxy.files import read_bounded_bytes, replace_file
-from llmproxy.sqlite_file import is_database
+from llmproxy.sqlite_file import is_sqlite_database_file
 
 # Any: what a YAML loader returns.
 Tree = Any
@@ -182,7 +182,7 @@ def find_matching_format(source: Source) -> Format | None:
 
 def read_file_of_recordings(path: Path, models: Sequence[str] = ()) -> Source:
     """Return a file's content. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
-    if is_database(path):
+    if is_sqlite_database_file(path):
         raise CassetteCorrupt(
             f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"
         )

@@ -212,7 +212,7 @@ def _dump_for_sharing(value: object) -> str:
     return text if len(text) >= _SHARED else ""
 
 
-def read_cassette_name(source: Source) -> str:
+def read_name_in_file(source: Source) -> str:
     """Return the cassette's name in the head of a file; empty if it has none. Raises CassetteCorrupt."""
     found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
     if found is None or yaml_text.PLAIN.fullmatch(found[1]):
@@ -233,7 +233,7 @@ def read_fork(source: Source) -> Fork | None:
     try:
         tree = yaml_text.load_yaml(source.text, source.name)
         return (
-            parse_fork_from_file(read_cassette_name(source), tree["fork"])
+            parse_fork_from_file(read_name_in_file(source), tree["fork"])
             if isinstance(tree, dict) and "fork" in tree
             else None
         )
@@ -392,10 +392,10 @@ def merge_git_conflict_sides(source: Source) -> str:
     """
     ours, theirs = split_conflict_sides(source)
     kept = read(ours.source)
-    known, others = dict(identify_file_exchanges(kept)), read(theirs.source)
+    known, others = dict(index_exchanges_by_request(kept)), read(theirs.source)
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
     head = {name: [one for n, one in enumerate(said) if one not in said[:n]] for name, said in notes.items() if said}
-    for place, each in identify_file_exchanges(others):
+    for place, each in index_exchanges_by_request(others):
         mine = known.get(place)
         if mine is None:
             kept.append(each)
@@ -413,10 +413,10 @@ def merge_git_conflict_sides(source: Source) -> str:
         kept[n] = replace(each, extra=extra if n else extra | head)
     sides = (ours.source, theirs.source)
     fork = read_fork(ours.source) or read_fork(theirs.source)
-    return dumps(kept, read_cassette_name(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides)))
+    return dumps(kept, read_name_in_file(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides)))
 
 
-def identify_file_exchanges(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
+def index_exchanges_by_request(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     times = Counter[object]()
     for each in recorded:
         asked = each.method, each.uri, each.body, each.extra.get("party", AGENT), each.extra.get("sample", 1)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy import sqlite_file
-from llmproxy.advice import describe_version_upgrade as upgrade_advice, format_store_option
+from llmproxy.advice import describe_llmproxy_upgrade as upgrade_advice, format_store_option
 from llmproxy.core.store.file import migrations
 from llmproxy.errors import (
     CassetteBusy,
@@ -60,7 +60,7 @@ def translate_store_error(error: sqlite3.Error, path: Path, *, writing: bool) ->
 def determine_database_file_state(path: Path) -> DatabaseFileState:
     """Return the state of `path`: absent, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
-        state = sqlite_file.read_database_file_state(path)
+        state = sqlite_file.classify_database_file(path)
     except sqlite3.Error as error:
         if get_sqlite_primary_code(error) in DAMAGED:
             raise translate_store_error(error, path, writing=False) from error
@@ -82,9 +82,9 @@ def determine_database_file_state(path: Path) -> DatabaseFileState:
     return state
 
 
-def connect_to_store_file(path: Path, query: str) -> OverwriteAwareConnection:
+def open_cassette_database(path: Path, query: str) -> OverwriteAwareConnection:
     """Open `path` with SQLite URI parameters `query`; statements autocommit unless a transaction is open."""
-    return sqlite_file.open_connection(path, query, timeout=BUSY_SECONDS)
+    return sqlite_file.open_sqlite_connection(path, query, timeout=BUSY_SECONDS)
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
@@ -157,7 +157,7 @@ def _open_in_place(path: Path, state: DatabaseFileState) -> StoreReadConnection 
         return None  # SQLite would have to create -shm, and without reading -wal we would lose recordings
     else:
         query = "mode=ro&immutable=1"
-    conn = connect_to_store_file(path, query)
+    conn = open_cassette_database(path, query)
     try:
         conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
@@ -195,7 +195,7 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
         for suffix in _COPIED:
             if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
                 sqlite_file.copy_raw_database_file(sidecar_path(path, suffix), sidecar_path(copied, suffix))
-        conn = undo.enter_context(closing(connect_to_store_file(copied, "mode=rwc")))
+        conn = undo.enter_context(closing(open_cassette_database(copied, "mode=rwc")))
         check_schema(conn, path)
         migrations.upgrade_schema(conn)
         undo.pop_all()
@@ -205,10 +205,10 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
 def open_reader_beside_writer(path: Path) -> StoreReadConnection:
     """Open the store for reading next to our own writer, which created it and keeps its files consistent."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
-        return StoreReadConnection(connect_to_store_file(path, "mode=ro"))
+        return StoreReadConnection(open_cassette_database(path, "mode=ro"))
 
 
-def advise_missing_store(path: Path) -> str:
+def build_missing_store_file_hint(path: Path) -> str:
     """Return advice on a missing store: suites have a store of their own, below the same folder."""
     tests = Path(TESTS_STORE) if path.parent == Path.cwd() else path.parent / TESTS_STORE
     if path.name == DEFAULT_STORE and tests.is_file():
@@ -229,7 +229,7 @@ def _try_reader(path: Path) -> StoreReadConnection | None:
     """Open the store as it is now; None if it changed while it was copied."""
     state = determine_database_file_state(path)
     if state is DatabaseFileState.ABSENT:
-        raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing_store(path))
+        raise CassetteNotFound(f"There is no store at {path}.", hint=build_missing_store_file_hint(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         reader = _open_in_place(path, state)
         if reader is not None:
@@ -247,7 +247,7 @@ def open_store_writer(path: Path) -> OverwriteAwareConnection:
     state = determine_database_file_state(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
-        conn = undo.enter_context(closing(connect_to_store_file(path, "mode=rwc")))
+        conn = undo.enter_context(closing(open_cassette_database(path, "mode=rwc")))
         if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
         if not check_schema(conn, path):

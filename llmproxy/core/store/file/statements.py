@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
+from llmproxy.core.store.bodies import DeltaBase, compress_body, read_body
 from llmproxy.core.store.row_conversion import Sql
 from llmproxy.errors import CassetteBusy, SettingsError
-from llmproxy.protocol import format_cassette_sample
+from llmproxy.protocol import format_sample_name
 
 LEASE_SECONDS = 15.0
 
@@ -59,7 +59,7 @@ def refuse_if_leased_by_other(
     if other is not None and not ours and is_lease_live(pid, host, age):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
-            f"Cassette {format_cassette_sample(shown, sample)!r} is being recorded by {other} (process {pid} on "
+            f"Cassette {format_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on "
             f"{host}, last seen {max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )
@@ -139,7 +139,7 @@ def collect_bodies(conn: sqlite3.Connection) -> int:
         if children:
             bases = () if base_id is None else (DeltaBase(base_id, depth - 1, read_body(conn, base_id)),)
             for child in children:
-                new = encode_body(read_body(conn, child), bases)
+                new = compress_body(read_body(conn, child), bases)
                 conn.execute(_UPDATE, (new.encoding, new.base_id, new.prefix, new.suffix, new.depth, new.data, child))
         conn.execute("DELETE FROM bodies WHERE id = ?", (id_,))
     return len(dead)

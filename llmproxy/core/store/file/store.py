@@ -20,7 +20,7 @@ from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter
 from llmproxy.core.store.file import connect, statements
 from llmproxy.core.store.file.connect import StoreReadConnection
-from llmproxy.core.store.reader import SLOTS, KeyedRecording, LastFileSync, Place, RequestKeyChange
+from llmproxy.core.store.reader import SLOTS, CassetteFileSyncState, KeyedRecording, Place, RequestKeyChange
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
@@ -32,7 +32,7 @@ from llmproxy.core.store.store import (
 )
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
-from llmproxy.server_store_copies import find_store_server_by_copy
+from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.sqlite_file import DatabaseFileState, OverwriteAwareConnection, write_transaction
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ UPDATE cassettes SET recorded = recorded + coalesce(
 _SPARE = 10  # a deletion rewrites the file if at least this share of it is free; less is left for the next recordings
 
 
-class FileStore(Store):
+class SqliteCassetteStore(Store):
     def __init__(self, path: Path, reader: StoreReadConnection, *, writable: bool, now: Callable[[], float]) -> None:
         super().__init__(path, reader, now=now, watch=not writable)
         self.writable = writable
@@ -81,7 +81,7 @@ class FileStore(Store):
             self._rederive_all_keys()
 
     @classmethod
-    def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:
+    def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> SqliteCassetteStore:
         """Open the store at `path`; created if `writable` and missing. `now` returns Unix time.
 
         Raises CassetteNotFound: it does not exist, and `writable` is false; CassetteCorrupt: it is not SQLite, damaged,
@@ -123,7 +123,7 @@ class FileStore(Store):
     def _holds_last_stored(self) -> bool:
         """Return whether the file still has our last recording: ids only grow, even if others delete."""
         try:
-            with closing(connect.connect_to_store_file(self.path, "mode=ro")) as conn:
+            with closing(connect.open_cassette_database(self.path, "mode=ro")) as conn:
                 found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
         except sqlite3.Error:
             return False
@@ -234,7 +234,7 @@ class FileStore(Store):
         with self.sqlite_transaction() as conn:
             statements.replace_volatile_field_rows(conn, to_sql(cassette), texts)
 
-    def record_synced_file(self, cassette: str, seen: LastFileSync) -> None:
+    def record_synced_file(self, cassette: str, seen: CassetteFileSyncState) -> None:
         with self._lock_writing_connection() as conn, write_transaction(conn):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
@@ -302,13 +302,13 @@ class FileStore(Store):
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:
-    """Open the store at `path`, with the errors of `FileStore.open` and `PostgresCassetteStore.connect`.
+    """Open the store at `path`, with the errors of `SqliteCassetteStore.open` and `PostgresCassetteStore.connect`.
 
     `whole`: read all of a server's store at once; otherwise a cassette is read by `Store.refresh_cassette`.
     """
-    server = find_store_server_by_copy(path)
+    server = find_postgres_of_local_copy(path)
     if server is None:
-        return FileStore.open(path, writable=writable, now=now)
+        return SqliteCassetteStore.open(path, writable=writable, now=now)
     from llmproxy.core.store.postgres.store import PostgresCassetteStore
 
     return PostgresCassetteStore.connect(server, writable=writable, now=now, whole=whole)

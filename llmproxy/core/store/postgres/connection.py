@@ -51,7 +51,7 @@ class TransactionConflict(LLMProxyError):
     """Two transactions conflicted; a retry can succeed."""
 
 
-class CassettePostgresConnection:
+class PostgresStoreConnection:
     """A connection that one thread at a time may use."""
 
     def __init__(self, server: ServerStoreAddress) -> None:

@@ -73,7 +73,7 @@ INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data
 CopyPlace = tuple[str | bytes, int]  # cassette, as it stands in a column of a file, and sample
 
 
-class Body(NamedTuple):
+class BodyRow(NamedTuple):
     sha256: bytes
     size: int
     encoding: str
@@ -96,7 +96,7 @@ def prepare_local_copy_tables(local: sqlite3.Connection, store: str) -> None:
         local.execute("INSERT INTO server_store VALUES (?)", (store,))
 
 
-def find_changed_cassette_samples(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
+def find_stale_local_copies(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
     """Return the samples of a cassette, or of all, that changed on the server; those that are gone there come last."""
     only, values = ("", (False,)) if name is None else (" WHERE name = %s", (True, to_pg_text(name)))
     there = {
@@ -112,8 +112,8 @@ def find_changed_cassette_samples(local: sqlite3.Connection, conn: Conn, name: s
     return [place for place in there | here if there.get(place) != here.get(place)]
 
 
-def update_copied_cassettes(
-    local: sqlite3.Connection, conn: Conn, places: Iterable[CopyPlace], known: Mapping[bytes, Body]
+def update_local_copy_from_server(
+    local: sqlite3.Connection, conn: Conn, places: Iterable[CopyPlace], known: Mapping[bytes, BodyRow]
 ) -> bool:
     """Update the copies of these samples; returns whether something went. `known` bodies came from here."""
     went = [place for place in places if _sync_copy_with_server(local, conn, place, known)]
@@ -124,7 +124,7 @@ def update_copied_cassettes(
 
 
 def _sync_copy_with_server(
-    local: sqlite3.Connection, conn: Conn, place: CopyPlace, known: Mapping[bytes, Body]
+    local: sqlite3.Connection, conn: Conn, place: CopyPlace, known: Mapping[bytes, BodyRow]
 ) -> bool:
     """Update one copy; returns whether something went. Raises CassetteCorrupt: a body is missing on the server."""
     try:
@@ -144,7 +144,7 @@ def _sync_copy_with_server(
 
 def _copy_server_changes(
     local: sqlite3.Connection, conn: Conn, place: CopyPlace, copied: int | None, found: Sequence[tuple[Any, ...]],
-    known: Mapping[bytes, Body],
+    known: Mapping[bytes, BodyRow],
 ) -> bool:  # fmt: skip
     """Write changes `found`, read and write the others; returns whether something went. `copied`: the copy's epoch."""
     epoch = copied
@@ -182,7 +182,7 @@ def _read_changes(
 
 def _write_rows(
     local: sqlite3.Connection, conn: Conn, place: CopyPlace, found: Sequence[tuple[Any, ...]],
-    known: Mapping[bytes, Body],
+    known: Mapping[bytes, BodyRow],
 ) -> None:  # fmt: skip
     bodies = _copy_bodies(local, conn, {sha for row in found for sha in row[6:8]}, known)
     for row in found:
@@ -200,7 +200,7 @@ def _write_rows(
 
 
 def _copy_bodies(
-    local: sqlite3.Connection, conn: Conn, wanted: Iterable[bytes], known: Mapping[bytes, Body]
+    local: sqlite3.Connection, conn: Conn, wanted: Iterable[bytes], known: Mapping[bytes, BodyRow]
 ) -> dict[bytes, int]:
     # Another one may have stored the same content on the server in another way: ours fits what is here, or none.
     came = {each.sha256: each for each in known.values() if each.base is None or _find_body_row(local, each.base)}
@@ -209,7 +209,7 @@ def _copy_bodies(
         ask = set()  # what they build on comes in the next round; most of it was asked for anyhow
         for some in batched(missing, AT_ONCE):
             for row in conn.execute(_BODIES.encode(), (list(some),)).fetchall():
-                came[row[0]] = body = Body(*row)
+                came[row[0]] = body = BodyRow(*row)
                 ask |= set() if body.base is None else {body.base}
     return {sha: _write_body(local, sha, came) for sha in wanted}
 
@@ -219,7 +219,7 @@ def _find_body_row(local: sqlite3.Connection, sha: bytes) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _write_body(local: sqlite3.Connection, sha: bytes, came: Mapping[bytes, Body]) -> int:
+def _write_body(local: sqlite3.Connection, sha: bytes, came: Mapping[bytes, BodyRow]) -> int:
     if (row := _find_body_row(local, sha)) is not None:
         return row
     if sha not in came:

@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from llmproxy.advice import describe_version_upgrade as upgrade_advice
+from llmproxy.advice import describe_llmproxy_upgrade as upgrade_advice
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.bodies import DeltaBase, encode_body
+from llmproxy.core.store.bodies import DeltaBase, compress_body
 from llmproxy.core.store.file.statements import refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.server_store_copies import ServerStoreAddress
@@ -171,14 +171,14 @@ _ANEW = """, latest_from = (SELECT coalesce(max(id), 0) + 1 FROM llmproxy.intera
 _OURS = " WHERE name = %s AND sample = %s AND holder = %s AND pid = %s AND host = %s"
 
 
-def ensure_cassette(conn: Conn, place: Place, now: float) -> None:
+def ensure_pg_cassette_row(conn: Conn, place: Place, now: float) -> None:
     conn.execute(_ENSURE.encode(), (*place, now))
 
 
 def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool) -> None:
     """Take the lease; `anew`: the cassette is recorded anew. Raises CassetteBusy naming the holder."""
     with conn.transaction():
-        ensure_cassette(conn, place, now)
+        ensure_pg_cassette_row(conn, place, now)
         *row, age = conn.execute(_LOCK, place).fetchall()[0]
         refuse_if_leased_by_other(holder, row, age, *place)
         sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
@@ -278,7 +278,7 @@ def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
         if base is not None:
             depth = conn.execute("SELECT depth FROM llmproxy.bodies WHERE sha256 = %s", (base,)).fetchall()[0][0]
             below = (DeltaBase(0, int(depth), read_body(conn, base)),)
-        new = encode_body(read_body(conn, sha), below)
+        new = compress_body(read_body(conn, sha), below)
         values = (new.encoding, None if new.base_id is None else base, new.prefix, new.suffix, new.depth, new.data, sha)
         conn.execute(
             "UPDATE llmproxy.bodies SET encoding = %s, base = %s, prefix = %s, suffix = %s, depth = %s, data = %s "

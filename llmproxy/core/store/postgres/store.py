@@ -18,13 +18,13 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, encode_body
+from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, compress_body
 from llmproxy.core.store.file import connect
 from llmproxy.core.store.file.statements import check_new_cassette_name
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
-from llmproxy.core.store.postgres.connection import CassettePostgresConnection, ServerLost, to_pg_text, to_pg_value
-from llmproxy.core.store.postgres.local_copy import Body
-from llmproxy.core.store.reader import KeyedRecording, LastFileSync, Place, RequestKeyChange
+from llmproxy.core.store.postgres.connection import PostgresStoreConnection, ServerLost, to_pg_text, to_pg_value
+from llmproxy.core.store.postgres.local_copy import BodyRow
+from llmproxy.core.store.reader import CassetteFileSyncState, KeyedRecording, Place, RequestKeyChange
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
@@ -105,10 +105,10 @@ class _PreparedInteraction(NamedTuple):
     def cassette_sample_party_key(self) -> tuple[str, int, str, Key]:
         return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
-    def encode_standalone(self) -> dict[bytes, Body]:
+    def encode_standalone(self) -> dict[bytes, BodyRow]:
         one = self.given.interaction
         contents = zip(self.bodies, (one.request.body, one.response.body), strict=True)
-        return {sha: _build_body_to_store(sha, content, encode_body(content)) for sha, content in contents}
+        return {sha: _build_body_to_store(sha, content, compress_body(content)) for sha, content in contents}
 
 
 class _AlreadyStored(Exception):
@@ -119,7 +119,7 @@ class PostgresCassetteStore(Store):
     def __init__(
         self,
         server: ServerStoreAddress,
-        link: CassettePostgresConnection,
+        link: PostgresStoreConnection,
         writer: OverwriteAwareConnection,
         *,
         writable: bool,
@@ -131,7 +131,7 @@ class PostgresCassetteStore(Store):
         self._lock = threading.Lock()
         self._writer: OverwriteAwareConnection | None = writer  # writing connection to the copy
         self._bodies = DeltaBodyWriter()
-        self._reads, self._writes = link, CassettePostgresConnection(server)
+        self._reads, self._writes = link, PostgresStoreConnection(server)
         self._read: set[str] = set()  # cassettes read from the server since this store was opened
         self._held: dict[tuple[str, int], str] = {}
         """Holders of our leases, by the server's name of the cassette and sample."""
@@ -151,7 +151,7 @@ class PostgresCassetteStore(Store):
         CassetteNewer: a newer llmproxy created it; StoreReadOnly: `writable`, but this role may only read.
         """
         ensure_copy_folder(server.copy)
-        link = CassettePostgresConnection(server)
+        link = PostgresStoreConnection(server)
         with ExitStack() as on_error:
             on_error.callback(link.close)
             with link.borrow_connection(writing=writable) as conn:
@@ -220,8 +220,8 @@ class PostgresCassetteStore(Store):
 
     def _update_copy(self, conn: Conn, cassette: str | None, *, timeout: float = -1) -> None:
         with self._local_copy_writer(timeout) as local:
-            if local_copy.update_copied_cassettes(
-                local, conn, local_copy.find_changed_cassette_samples(local, conn, cassette), {}
+            if local_copy.update_local_copy_from_server(
+                local, conn, local_copy.find_stale_local_copies(local, conn, cassette), {}
             ):
                 self._bodies.forget_bases()
 
@@ -250,7 +250,7 @@ class PostgresCassetteStore(Store):
         """
         self._require_writable()
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
-        bodies: dict[bytes, Body] = {}
+        bodies: dict[bytes, BodyRow] = {}
         sent = [self._prepare_interaction(given, bodies) for given in many]
         stored: list[int] = []
         for number, attempt in enumerate(connection.iterate_attempts()):
@@ -266,7 +266,7 @@ class PostgresCassetteStore(Store):
                 break
         return stored
 
-    def _prepare_interaction(self, given: InteractionToStore, bodies: dict[bytes, Body]) -> _PreparedInteraction:
+    def _prepare_interaction(self, given: InteractionToStore, bodies: dict[bytes, BodyRow]) -> _PreparedInteraction:
         one = given.interaction
         with self._local_copy_writer() as local:
             made = [
@@ -280,8 +280,8 @@ class PostgresCassetteStore(Store):
         return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - token
 
     def _insert_in_transaction(
-        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None,
-        *, again: bool,
+        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, BodyRow],
+        instead_of: str | None, *, again: bool,
     ) -> list[int]:  # fmt: skip
         """Store all in one transaction, and return the ids; `again`: the attempt before may have been committed.
 
@@ -343,7 +343,7 @@ class PostgresCassetteStore(Store):
         return answer
 
     def _copy_committed_rows(
-        self, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None
+        self, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, BodyRow], instead_of: str | None
     ) -> None:
         """Update the copy with committed rows; if that fails, it may answer with superseded ones until a miss asks."""
         made = [each.given.interaction for each in sent]
@@ -353,8 +353,8 @@ class PostgresCassetteStore(Store):
             with self._writes.borrow_connection(writing=True) as conn, self._local_copy_writer() as local:
                 changed = [(to_sql(name), sample) for name, sample in places]
                 if instead_of is not None:
-                    changed = local_copy.find_changed_cassette_samples(local, conn, instead_of)
-                if local_copy.update_copied_cassettes(local, conn, changed, bodies):
+                    changed = local_copy.find_stale_local_copies(local, conn, instead_of)
+                if local_copy.update_local_copy_from_server(local, conn, changed, bodies):
                     self._bodies.forget_bases()
                 for one, each in zip(made, sent, strict=True):
                     for row in local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", each.bodies[:1]):
@@ -407,7 +407,7 @@ class PostgresCassetteStore(Store):
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         name = to_pg_text(cassette)
         with self._changing_connection(cassette) as conn, conn.transaction():
-            schema_and_leases.ensure_cassette(conn, (name, 1), self._now())
+            schema_and_leases.ensure_pg_cassette_row(conn, (name, 1), self._now())
             conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
             conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
             for at, text in enumerate(texts):
@@ -458,7 +458,7 @@ class PostgresCassetteStore(Store):
                 [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made],
             )
 
-    def record_synced_file(self, cassette: str, seen: LastFileSync) -> None:  # noqa: ARG002 - protocol
+    def record_synced_file(self, cassette: str, seen: CassetteFileSyncState) -> None:  # noqa: ARG002 - protocol
         """Raise StoreReadOnly: only a store in a file is synchronized with cassettes' files."""
         self.sqlite_transaction()
 
@@ -477,16 +477,16 @@ def _read_inserted_id(answer: Answer) -> int:
     return int(answer.fetchall()[0][0])
 
 
-def _build_body_to_store(sha: bytes, content: bytes, made: DeltaEncodedBody, base: bytes | None = None) -> Body:
-    return Body(sha, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
+def _build_body_to_store(sha: bytes, content: bytes, made: DeltaEncodedBody, base: bytes | None = None) -> BodyRow:
+    return BodyRow(sha, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
 
-def _to_server_body(local: sqlite3.Connection, prepared: BodyToStore, made: DeltaEncodedBody) -> Body:
+def _to_server_body(local: sqlite3.Connection, prepared: BodyToStore, made: DeltaEncodedBody) -> BodyRow:
     """Return a body as a server's row; it names what it builds on by digest, the copy by number."""
     sha, content = prepared.sha256, prepared.content
     if made.base_id is None:
         return _build_body_to_store(sha, content, made)
     found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
     if found is None:  # taken out of the copy by another process since we remembered it
-        return _build_body_to_store(sha, content, encode_body(content))
+        return _build_body_to_store(sha, content, compress_body(content))
     return _build_body_to_store(sha, content, made, found[0])

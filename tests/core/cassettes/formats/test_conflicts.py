@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Source, review_yaml
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import CassetteCorrupt
 from tests.core.cassettes.test_folder import answers, record
 from tests.support.recordings import NOW
@@ -20,7 +20,7 @@ LONG = "You are a helpful assistant, brief and exact, and you know all there is 
 
 
 def saved(folder: Path, name: str, *texts: str, at: float = 0) -> str:
-    with FileStore.open(folder / f"{name}.db", writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(folder / f"{name}.db", writable=True, now=lambda: NOW) as store:
         for n, text in enumerate(texts):
             record(store, LONG + text, at=NOW + n + (at if n > 1 else 0))
         path = CassetteDir(folder / name, now=lambda: NOW).save_cassette(store, "trip")
@@ -67,7 +67,7 @@ def test_a_start_resolves_the_conflict(branches: Path) -> None:
     kept.path.mkdir()
     path = kept.path / "trip.yaml"
     path.write_text(merged(branches))
-    with FileStore.open(branches / "x.db", writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(branches / "x.db", writable=True, now=lambda: NOW) as store:
         found = kept.load_into(store, rules=Rules())
         assert (found.merged, found.interactions) == ((path,), 6)
         assert len(answers(store)) == 6
@@ -84,7 +84,7 @@ def test_two_answers_to_one_request_are_an_error(branches: Path) -> None:
     kept.path.mkdir()
     path = kept.path / "trip.yaml"
     path.write_text(text)
-    with FileStore.open(branches / "x.db", writable=True, now=lambda: NOW) as store:
+    with SqliteCassetteStore.open(branches / "x.db", writable=True, now=lambda: NOW) as store:
         with pytest.raises(
             CassetteCorrupt, match=r"trip\.yaml: both sides .* line \d+ \(ours\) and line \d+ \(theirs\)"
         ) as found:
@@ -102,7 +102,7 @@ def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_han
 
     def version(name: str, *said: str) -> None:
         """Write a file: each is a question and, behind a colon, its answer."""
-        with FileStore.open(tmp_path / f"{name}.db", writable=True, now=lambda: NOW) as store:
+        with SqliteCassetteStore.open(tmp_path / f"{name}.db", writable=True, now=lambda: NOW) as store:
             record(store, *(LONG + each.partition(":")[0] for each in said))
             path = CassetteDir(tmp_path / f"{name}.d", now=lambda: NOW).save_cassette(store, "trip")
         assert path is not None

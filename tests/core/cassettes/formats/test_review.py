@@ -118,8 +118,8 @@ def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
 def test_names() -> None:
     """Any name of a cassette is found in the head alone."""
     for name in ("trip", "a: b", "no", "ü/2 #x", "1", "x\ny"):
-        assert review_yaml.read_cassette_name(source(review_yaml.dumps([], name))) == name
-    assert review_yaml.read_cassette_name(source("llmproxy-cassette: 1\n")) == ""
+        assert review_yaml.read_name_in_file(source(review_yaml.dumps([], name))) == name
+    assert review_yaml.read_name_in_file(source("llmproxy-cassette: 1\n")) == ""
 
 
 def test_whose_child_it_is() -> None:

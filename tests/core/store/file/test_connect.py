@@ -47,9 +47,9 @@ def leave_behind(path: Path) -> None:
     script = f"""
         import os, sys
         sys.path.insert(0, {str(Path(__file__).parents[4])!r})
-        from llmproxy.core.store.file.store import FileStore
+        from llmproxy.core.store.file.store import SqliteCassetteStore
         from tests.support.recordings import interaction, NOW
-        store = FileStore.open({str(path)!r}, writable=True, now=lambda: NOW)
+        store = SqliteCassetteStore.open({str(path)!r}, writable=True, now=lambda: NOW)
         for n in range(3):
             store.add_interaction(interaction(n), supersede=False)
         os._exit(9)

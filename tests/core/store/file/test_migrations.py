@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import check_schema, connect_to_store_file
+from llmproxy.core.store.file.connect import check_schema, open_cassette_database
 from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied_migrations, upgrade_schema
-from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy
 from llmproxy.sqlite_file import write_transaction
@@ -29,7 +29,7 @@ def schema(path: Path) -> str:
 
 def test_records_each_migration(tmp_path: Path) -> None:
     """A new store has all of them, in order, and the application's id in its header."""
-    with closing(connect_to_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
         assert list_applied_migrations(conn) == ()
         upgrade_schema(conn)
         assert list_applied_migrations(conn) == NAMES
@@ -39,7 +39,7 @@ def test_records_each_migration(tmp_path: Path) -> None:
 
 def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with closing(connect_to_store_file(path, "mode=rwc")) as conn:
+    with closing(open_cassette_database(path, "mode=rwc")) as conn:
         upgrade_schema(conn)
         once = schema(path)
         upgrade_schema(conn)
@@ -50,9 +50,9 @@ def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
     """A store whose bindings were made under earlier names is the same as a new one, and keeps what it holds."""
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     for path in (old, new):
-        with closing(connect_to_store_file(path, "mode=rwc")) as conn:
+        with closing(open_cassette_database(path, "mode=rwc")) as conn:
             upgrade_schema(conn)
-    with closing(connect_to_store_file(old, "mode=rw")) as conn:
+    with closing(open_cassette_database(old, "mode=rw")) as conn:
         for statement in (
             "ALTER TABLE volatile_fields RENAME COLUMN field TO slot", "ALTER TABLE volatile_fields RENAME TO slots",
             "ALTER TABLE declared RENAME COLUMN run_variables TO circumstances",
@@ -83,7 +83,7 @@ def test_several_openers_make_one_schema(tmp_path: Path) -> None:
 
     def open_it(path: Path, barrier: threading.Barrier) -> None:
         barrier.wait()
-        FileStore.open(path, writable=True, now=lambda: 0.0).close()
+        SqliteCassetteStore.open(path, writable=True, now=lambda: 0.0).close()
 
     for turn in range(40):  # one in six failed when files were looked at without a lock alone
         path, barrier = tmp_path / f"{turn}.db", threading.Barrier(8)
@@ -104,7 +104,7 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
             with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other, suppress(sqlite3.Error):
                 upgrade_schema(other)
 
-    with closing(connect_to_store_file(path, "mode=rwc")) as conn:
+    with closing(open_cassette_database(path, "mode=rwc")) as conn:
         conn.set_trace_callback(somebody_makes_it)
         assert check_schema(conn, path) is False
     assert any("type = 'table'" in statement for statement in looked)
@@ -112,7 +112,7 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
 
 def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
     """A name in the way makes the whole step fail: no table of it is left, none is recorded."""
-    with closing(connect_to_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE made_ids (x)")
         with pytest.raises(sqlite3.OperationalError, match="made_ids"):
             upgrade_schema(conn)
@@ -122,7 +122,7 @@ def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
     """Nothing of an write_transaction transaction stays when its block raises, and the lock is free again."""
-    with closing(connect_to_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE t (x)")
 
         def fail() -> None:
@@ -139,7 +139,7 @@ def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
 def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
     """docs/store.md shows each table, view and column of the schema."""
     text = (Path(__file__).resolve().parents[4] / "docs" / "store.md").read_text()
-    with closing(connect_to_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
         upgrade_schema(conn)
         names = [row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
         for name in names:
@@ -156,7 +156,7 @@ def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
 def test_a_stale_lease_is_taken_over(path: Path) -> None:
     """A holder silent for 15 s has lost it, and hears so at its next heartbeat."""
     clock = [NOW]
-    with FileStore.open(path, writable=True, now=lambda: clock[0]) as store:
+    with SqliteCassetteStore.open(path, writable=True, now=lambda: clock[0]) as store:
         store.begin_writing("c", 1, exclusive=True, holder="a")
         clock[0] += 14
         with pytest.raises(CassetteBusy):
@@ -173,9 +173,9 @@ def test_a_stale_lease_is_taken_over(path: Path) -> None:
 def test_a_dead_process_holds_nothing(store: Store, path: Path) -> None:
     """A recorder that was killed does not block the next one, fresh though its heartbeat is."""
     script = f"""
-        from llmproxy.core.store.file.store import FileStore
+        from llmproxy.core.store.file.store import SqliteCassetteStore
         import os
-        FileStore.open({str(path)!r}, writable=True, now=lambda: {NOW + 1}).begin_writing("c", 1, exclusive=True, holder="dead")
+        SqliteCassetteStore.open({str(path)!r}, writable=True, now=lambda: {NOW + 1}).begin_writing("c", 1, exclusive=True, holder="dead")
         os._exit(9)
     """
     assert run(script).returncode == 9

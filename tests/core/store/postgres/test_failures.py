@@ -19,7 +19,7 @@ from hypothesis import given, strategies
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.postgres import connection, local_copy
 from llmproxy.core.store.postgres.connection import (
-    CassettePostgresConnection,
+    PostgresStoreConnection,
     ServerLost,
     _build_lost_error,
     from_pg,
@@ -41,7 +41,7 @@ from llmproxy.errors import (
     RecordingError,
     StoreReadOnly,
 )  # fmt: skip
-from llmproxy.server_store_copies import ServerStoreAddress, register_store_server
+from llmproxy.server_store_copies import ServerStoreAddress, register_postgres_store_url
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
@@ -54,7 +54,7 @@ _machines = count()
 
 def opened(url: str, folder: Path, *, writable: bool = True, whole: bool = True) -> Store:
     """Open a server's store as a machine of its own."""
-    path = register_store_server(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
+    path = register_postgres_store_url(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
     return open_store(path, writable=writable, now=lambda: NOW, whole=whole)
 
 
@@ -121,7 +121,7 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
 
 def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_path: Path) -> None:
     """Two who waited for the server are both answered: one looks whether it is there while the other asks it."""
-    link, used = CassettePostgresConnection(ServerStoreAddress(team_url, team_url, tmp_path)), threading.Event()
+    link, used = PostgresStoreConnection(ServerStoreAddress(team_url, team_url, tmp_path)), threading.Event()
 
     def use() -> None:
         with link.borrow_connection(writing=False) as conn:
@@ -172,7 +172,7 @@ def test_a_new_question_waits_for_the_server(
 ) -> None:
     """In `auto`: while it is away hits are served; who asks something new waits as writes do, then is told so with a 503."""
     with cut_network(server.socket) as network, Provider(Script((Step(Reply("yes"), times=None),))) as p:
-        store = register_store_server(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
+        store = register_postgres_store_url(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
         store.parent.mkdir(parents=True)
         with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
             assert {c.ask(chat(each)).status for each in ("old", *"12345")} == {200}
@@ -258,7 +258,7 @@ def test_a_recording_costs_three_round_trips(server: Postgres, team_url: str, tm
 
 def test_processes_of_one_machine_share_a_copy(team_url: str, tmp_path: Path) -> None:
     """Each finds what it recorded as soon as that is acknowledged, whoever brought the copy up to date meanwhile."""
-    path = register_store_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = register_postgres_store_url(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     stores = [open_store(path, writable=True, now=lambda: NOW) for _ in range(3)]
 
     def record(number: int, store: Store) -> None:
@@ -279,7 +279,7 @@ def test_processes_of_one_machine_share_a_copy(team_url: str, tmp_path: Path) ->
 
 def test_what_could_not_be_copied_is_asked_for(team_url: str, tmp_path: Path) -> None:
     """The recording is acknowledged; its recorder, alone in the cassette, finds it once the copy can be written again."""
-    path = register_store_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = register_postgres_store_url(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store, closing(sqlite3.connect(path)) as copy:
         store.begin_writing("held", 1, exclusive=True, holder="we")
         copy.execute("ALTER TABLE server_copies RENAME TO away")
@@ -385,7 +385,7 @@ def test_two_machines_delete_at_once(team_url: str, tmp_path: Path) -> None:
     assert execute(team_url, "SELECT sha256 FROM llmproxy.bodies") == []
 
 
-@pytest.mark.parametrize("step", ["_copy_bodies", "Body"])
+@pytest.mark.parametrize("step", ["_copy_bodies", "BodyRow"])
 def test_what_is_deleted_between_two_reads_is_no_damage(
     step: str, team_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +395,7 @@ def test_what_is_deleted_between_two_reads_is_no_damage(
         asked = [interaction(n, cassette="team", request=Request("POST", "/", (), long * n)) for n in (1, 2)]
         gone, kept = (store.add_interaction(each, supersede=False) for each in asked)
         assert execute(team_url, "SELECT count(*) FROM llmproxy.bodies WHERE base IS NOT NULL") == [(1,)]
-        if step == "Body":
+        if step == "BodyRow":
             execute(team_url, f"DELETE FROM llmproxy.interactions WHERE id = {gone}")
 
         def delete_first(*args: Any) -> Any:
@@ -419,7 +419,7 @@ def test_a_missing_body_is_damage(team_url: str, tmp_path: Path) -> None:
 
 def test_a_miss_does_not_wait_for_a_recorder(team_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recorder waits for the server while it updates the copy: the event loop goes on, and a thread waits."""
-    updating, go_on, original = threading.Event(), threading.Event(), local_copy.update_copied_cassettes
+    updating, go_on, original = threading.Event(), threading.Event(), local_copy.update_local_copy_from_server
 
     def update_late(*args: Any) -> bool:
         monkeypatch.undo()
@@ -430,7 +430,7 @@ def test_a_miss_does_not_wait_for_a_recorder(team_url: str, tmp_path: Path, monk
     with opened(team_url, tmp_path) as store, ThreadPoolExecutor() as threads:
         store.begin_writing("team", 1, exclusive=False, holder="h")
         assert store.find_keyed("team", 1, "agent", key(1)) == ()
-        monkeypatch.setattr(local_copy, "update_copied_cassettes", update_late)
+        monkeypatch.setattr(local_copy, "update_local_copy_from_server", update_late)
         recording = threads.submit(store.add_interaction, interaction(1, cassette="team"), supersede=False)
         assert updating.wait(30)
         with pytest.raises(ServerLost, match="another request waits"):
@@ -454,7 +454,7 @@ def test_a_statement_without_an_answer_ends_its_connection(
 
     with opened(team_url, tmp_path) as store:
         assert isinstance(store, PostgresCassetteStore)
-        monkeypatch.setattr(local_copy, "update_copied_cassettes", hang)
+        monkeypatch.setattr(local_copy, "update_local_copy_from_server", hang)
         store.add_interaction(interaction(1), supersede=False)
         assert not store._writes.is_usable
         monkeypatch.undo()
@@ -504,7 +504,7 @@ def test_a_sample_that_is_begun_meanwhile_is_the_same_everywhere(case: str, team
 
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
     """The database was made anew under the same URL: what was read of the old one is thrown away."""
-    path = register_store_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = register_postgres_store_url(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store:
         store.add_interaction(interaction(1), supersede=False)
     execute(team_url, "DROP SCHEMA llmproxy CASCADE")
