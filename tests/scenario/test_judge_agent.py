@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,7 @@ from tests.scenario.parties import (
 )
 from tests.scenario.people import Agent, User, play, roles
 from tests.support import near
+from tests.support.forked import program
 from tests.support.process import clean_env
 
 pytestmark = pytest.mark.usefixtures("untouched")
@@ -360,7 +360,7 @@ def test_a_new_process_replays_them_without_a_call(wire: Any) -> None:
     """Row 1: a second run, offline, with no key and in another process, gets the same rulings."""
     with near("replay", wire[0]) as px:
         done = subprocess.run(
-            [sys.executable, "-c", REPLAY, px.url],
+            [*program("python"), "-c", REPLAY, px.url],
             capture_output=True, text=True, check=False, timeout=400, env=clean_env(),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]

@@ -147,7 +147,7 @@ def written(draw: st.DrawFn) -> str:
 
 
 @given(texts=st.lists(written(), min_size=1, max_size=6), escaped=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_look_up_answers_as_the_derived_key_does(texts: list[str], escaped: bool) -> None:
     """Whatever is in a body, in whatever form: the same keys, decisions and recordings as without it."""
     datas = [

@@ -22,11 +22,12 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind
 from llmproxy.trace.reading.span_builder import build_spans
-from tests.sdk.environments import interpreter, prepare
 from tests.support.forked import PYTHON, program
 from tests.trace.environments import python
 
-PARSE = Path(__file__).parent / "sdk" / "parse.py"
+from .environments import prepare, starter
+
+PARSE = Path(__file__).parents[1] / "trace" / "sdk" / "parse.py"
 PLACES = {"ours": ("chat.completions", "completions", "responses"), "aws": ("converse",),
           "newest": ("messages", "generateContent", "api.chat", "api.generate", "v2.chat", "v1.chat")}  # fmt: skip
 """Where the SDKs of the dialects are: each of these environments parses all its answers in one process, since imports take most of it."""
@@ -65,7 +66,7 @@ def parser(place: str) -> str:
         return program(PYTHON)[0] if place == "ours" else python("sdk-aws", "boto3==1.40.0")
     if problem := prepare(("newest",))["newest"]:
         pytest.skip(problem)
-    return interpreter("newest")
+    return starter("newest")
 
 
 def parsed(place: str, each: list[Interaction]) -> list[dict[str, Any]]:
