@@ -18,6 +18,7 @@ from llmproxy.errors import SettingsError
 SCHEMES = ("postgresql", "postgres")
 _SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
 """Members of a URL's query that may be shown; others may be passwords or file names."""
+_LIBPQ = ("PGDATABASE", "PGHOST", "PGHOSTADDR", "PGOPTIONS", "PGPORT", "PGSERVICE", "PGSERVICEFILE", "PGUSER")
 _known: dict[Path, ServerStoreAddress] = {}
 
 
@@ -44,6 +45,8 @@ def strip_secrets_from_url(url: str) -> str:
     try:
         parts = urlsplit(url.strip())
         port = parts.port
+        if parts.netloc.count("@") > 1 or "@" in parts.path or "://" in unquote(parts.query):
+            raise ValueError  # noqa: TRY301 - an unescaped password
     except ValueError:
         form = "postgresql://USER@HOST:PORT/DATABASE, what is special in a password as %XX"
         raise ValueError(f"the URL of a server is {form} (not repeated, since it may hold a password)") from None
@@ -58,7 +61,10 @@ def register_postgres_store_url(url: str, env: Mapping[str, str]) -> Path:
     """Register a server and return its copy's path; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError."""
     said = strip_secrets_from_url(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
-    copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"
+    # What libpq takes from elsewhere makes it another store.
+    query = [f"&{name}={value}" for name, value in parse_qsl(urlsplit(url).query) if name in ("options", "service")]
+    given = [f"&{name}={env[name]}" for name in _LIBPQ if env.get(name)]
+    copy = folder / hashlib.sha256("".join([said, *query, *given]).encode()).hexdigest()[:16] / "llmproxy.db"
     _known[copy] = ServerStoreAddress(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
     return copy
 

@@ -25,9 +25,12 @@ def test_what_is_shown_holds_no_secret() -> None:
     """User, host, port, database and sslmode are said; every other member of the query is not."""
     assert strip_secrets_from_url(URL) == "postgresql://me@db.example:5433/team?sslmode=require"
     assert strip_secrets_from_url("postgres://[::1]/x?host=/tmp/y") == "postgresql://[::1]/x?host=/tmp/y"
-    with pytest.raises(ValueError, match="not repeated") as caught:
-        strip_secrets_from_url("postgresql://me:s3/cret@db:x/y")
-    assert "cret" not in str(caught.value)
+    for typed in (
+        "me:s3/cret@db:x/y", "me:12/cret@db/y", "me:s3@cret@db/y", "me@db/y?dbname=postgresql://u:cret@h/d",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="not repeated") as caught:
+            strip_secrets_from_url(f"postgresql://{typed}")
+        assert "cret" not in str(caught.value)
 
 
 def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
@@ -43,6 +46,17 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}
     assert "s3cret" not in repr(server)
+
+
+def test_another_database_has_another_copy(tmp_path: Path) -> None:
+    """Also where libpq takes its name from a variable: else one would answer from the other's rows."""
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    copies = {
+        register_postgres_store_url("postgresql://me@/?host=/tmp/y", env | {"PGDATABASE": name} if name else env)
+        for name in ("", "a", "b", "a")
+    }
+    copies |= {register_postgres_store_url(f"postgresql:///?service={name}", env) for name in "ab"}
+    assert len(copies) == 5
 
 
 def test_a_file_is_no_server() -> None:

@@ -19,12 +19,7 @@ import typer
 
 from llmproxy.advice import ProxyStartCommandLine, format_command
 from llmproxy.amount_formatting import format_count, name_some
-from llmproxy.cli.parts.options import (
-    LAST_REPORT,
-    CommandWithoutLiveOptions,
-    RunArguments,
-    load_settings,
-)
+from llmproxy.cli.parts.options import LAST_REPORT, CommandWithoutLiveOptions, RunArguments, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_store_or_cassette_dir
 from llmproxy.client.proxy_process import read_env_proxy_url

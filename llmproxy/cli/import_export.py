@@ -132,6 +132,7 @@ def export(
     """Export a cassette to YAML for review, JSON lines, HAR, YAML that vcrpy plays, spans (a trace file), OTLP, or a
     page for a browser.
     """
+    refuse_url_as_file(file)
     settings = load_settings({"store": store, "cassette": cassette}).settings
     if form in TRACES:
         _export_trace(file, settings.store, settings.cassette, sample or 1, form)

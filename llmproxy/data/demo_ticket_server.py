@@ -1,6 +1,4 @@
-"""The server of tools of `llmproxy demo --tools`: MCP over stdio, one tool, and a file that shows how often it really
-ran.
-"""
+"""The tool server of `llmproxy demo --tools`: MCP over stdio, one tool, and a file that shows how often it ran."""
 
 from __future__ import annotations
 

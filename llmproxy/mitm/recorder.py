@@ -20,7 +20,7 @@ from mitmproxy.net.http import status_codes
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http._base import HttpEvent
-from mitmproxy.proxy.layers.http._events import ResponseTrailers
+from mitmproxy.proxy.layers.http._events import ResponseHeaders, ResponseTrailers
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
@@ -89,6 +89,8 @@ class TrailerWritingHttp1Layer(Http1Server):
         if isinstance(event, ResponseTrailers):
             self._trailers = b"".join(b"%b: %b\r\n" % field for field in event.trailers.fields)
             return
+        if isinstance(event, ResponseHeaders):  # of the answer before, if its length left them no place
+            self._trailers = b""
         for command in super().send(event):
             if self._trailers and isinstance(command, commands.SendData) and command.data == LAST_CHUNK:
                 command.data, self._trailers = b"0\r\n" + self._trailers + b"\r\n", b""

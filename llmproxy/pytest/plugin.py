@@ -275,9 +275,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
-    """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`,
-    `misses`, `url`).
-    """
+    """Record or replay this test's LLM calls in its own cassette; gives the session (`report()`, `misses`, `url`)."""
     run = request.config.stash[_RUN]
     shared, late = run.shared, run.late
     if shared is None:

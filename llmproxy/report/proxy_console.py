@@ -132,9 +132,7 @@ def format_column_headings(room: int | None = None) -> str:
 def format_console_call_line(
     call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None
 ) -> str:
-    """Return the line of one request; `zone`: by default the machine's own, `room`: the terminal's width, None for a
-    pipe.
-    """
+    """Return the line of one request; `zone`: the machine's own by default, `room`: terminal width, None for a pipe."""
     before, after = _format_around_duration(call.fields_without_timing, colour, room)
     took = format_milliseconds(call.ms)
     took = pad_to_terminal_cells(

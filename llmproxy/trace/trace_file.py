@@ -146,9 +146,7 @@ class Cassette:
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Number of spans that lack ``cost``, ``tokens`` or ``duration``, and of ``answers`` with unknown calls, if
-        any.
-        """
+        """Number of spans without ``cost``, ``tokens`` or ``duration``, and ``answers`` with unknown calls, if any."""
         found = {"cost": 0, "tokens": 0, "duration": 0, "answers": 0}
         requests: dict[str, Span] = {}
         for span in self.spans:

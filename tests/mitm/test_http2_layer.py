@@ -22,6 +22,7 @@ from llmproxy.core.traffic.interaction import Ending
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import body_of, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step
+from tests.provider.tls import server_context
 from tests.support.http2_frames import client as h2_client, hostile
 from tests.support.services import one_connection
 
@@ -210,3 +211,41 @@ def test_hostile_frames_reach_nobody_and_hold_nothing_up(tmp_path: Path) -> None
         rig.wait_idle(20)
         assert p.connections == 0
         assert threading.active_count() < 50
+
+
+def test_trailers_that_have_no_place_go_to_no_other_answer(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer with a length ends without trailers over HTTP/1, as which it is passed on."""
+    context, ca = server_context(("localhost",))
+    context.set_alpn_protocols(["h2"])
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca))
+
+    def serve(plain: socket.socket) -> None:
+        with context.wrap_socket(plain, server_side=True) as sock:
+            c = H2Connection(H2Configuration(client_side=False))
+            c.initiate_connection()
+            answers = iter(((("content-length", "2"),), ()))
+            sock.sendall(c.data_to_send())
+            while data := sock.recv(65536):
+                for event in c.receive_data(data):
+                    if isinstance(event, h2_events.StreamEnded):
+                        c.send_headers(event.stream_id, [(":status", "200"), *(length := next(answers))])
+                        c.send_data(event.stream_id, b"{}", end_stream=not length)
+                        if length:
+                            c.send_headers(event.stream_id, [("x-sum", "of the first")], end_stream=True)
+                sock.sendall(c.data_to_send())
+
+    ended: list[object] = []
+    with one_connection(serve) as port, Rig("record", store, {"openai": f"https://localhost:{port}"}) as rig:
+        c, names = h2_client(), (":method", ":scheme", ":authority", ":path", "content-type")
+        with socket.create_connection(("127.0.0.1", rig.port), 20) as sock:
+            for stream in (1, 3):
+                values = ("POST", "http", "127.0.0.1", "/v1/chat/completions", "application/json")
+                c.send_headers(stream, list(zip(names, values, strict=True)))
+                c.send_data(stream, body_of(str(stream)), end_stream=True)
+                heard: list[object] = []
+                while not any(isinstance(each, h2_events.StreamEnded) for each in heard):
+                    sock.sendall(c.data_to_send())
+                    heard += c.receive_data(sock.recv(65536))
+                ended += [each for each in heard if isinstance(each, h2_events.TrailersReceived)]
+    assert [kept.response.body for kept in recorded(store)] == [b"{}"] * 2
+    assert ended == []

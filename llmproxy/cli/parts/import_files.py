@@ -179,7 +179,8 @@ class RecordingFileImporter:
             live = list(database.iter_interactions(name))
             # what came in while it was not known whose API that host is
             named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
-            database.delete_interactions({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
+            if gone := {x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider}:
+                database.delete_interactions(gone)
             known = _group_by_sample_and_key(map(anonymize_interaction, live))
             before = (x for x in live if not x.upstream.endswith(f"//{x.provider}"))
             named_before = {(_exchange_key(x), x.response.body) for x in before}

@@ -108,6 +108,8 @@ def open_given_store(given: Path | None, *, writable: bool = False) -> Store:
 
 def require_not_being_recorded(store: Store, places: Collection[tuple[str, int]]) -> None:
     """Check that no session records one of the cassettes, each with its sample. Raises CassetteBusy."""
+    for name, _ in places:
+        store.refresh_cassette(name)
     for each in store.cassettes():
         if each.holder and (each.name, each.sample) in places:
             name = to_safe_line(format_sample_name(each.name, each.sample))

@@ -113,7 +113,7 @@ class StdioClientHandler:
         playback = self.engine.answering.get_playback(exchange)
         if playback is None and not (response.body and exchange.answer.held):
             self.proxy.report_exchange_end(exchange, response.status)
-            return response.body
+            return response.body + (b"" if response.body[-1:] in (b"", b"\n") else b"\n")
         self._waiting.append(_PendingPlayback(exchange, playback, response.body))
         return b""
 

@@ -185,7 +185,7 @@ class RequestRouteResolver:
         scheme, name, port = host
         if (found := route_by_host(*host, target, upstreams)) is not None:
             led = found.provider.name in self._config.redirected and found.provider.name != DEFAULT
-            if led and f"{scheme}://{name}" in found.upstream:
+            if led and provider_of_host(name, port):
                 found = route(f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
         if host_matches(recorded, name) or self.may_host_be_stubbed(name, offline=True):

@@ -299,7 +299,7 @@ _ROWS = (
     ),
     Provider(
         "azure", "", "openai",
-        ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com", "*.inference.ai.azure.com"),
+        ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com"),
         {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")},
         ("/openai/v1", "/openai", "/models", ""), _AZURE, frozenset({"api-key", "subscription-key"}),
         only_if_set=frozenset(_AZURE),
@@ -356,7 +356,7 @@ _ROWS = (
     ),
     Provider(
         "huggingface", "https://router.huggingface.co/v1", "openai",
-        ("router.huggingface.co", "api-inference.huggingface.co", "*.endpoints.huggingface.cloud"),
+        ("router.huggingface.co", "api-inference.huggingface.co"),  # no endpoints of one model, which only hosts name
         {**OPENAI, "/": Operation("generate", "generic")}, ("/v1", ""), alike=frozenset({""}),
     ),
     _compatible("mistral", "https://api.mistral.ai", "api.mistral.ai", "api.eu.mistral.ai", "api.us.mistral.ai",
@@ -432,7 +432,8 @@ def parse_port_or_none(text: str) -> int | None:
 
 def build_http_service_name(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     there = format_host(scheme, host.lower(), port)
-    return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
+    port_80 = ":80" if scheme == "http" and port in (None, 80) else ""  # recorded apart from https
+    return f"{HTTP_PREFIX}{there}{port_80}", f"{scheme}://{there}"
 
 
 def find_host_in_path(target: str, patterns: Sequence[str]) -> HostParsedFromPath | None:

@@ -23,7 +23,7 @@ from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, pro
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
-from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
+from llmproxy.protocol import CONTROL_PREFIX, SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
 
 DEFAULT = "default"
 """Key in `upstreams` for ``/v1/...`` paths that identify no provider."""
@@ -165,6 +165,9 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
     `target` is ``/s/<session>/<provider>/<the provider's path>``; `upstreams` maps names and ``default`` to base URLs.
     """
     path, mark, query = split_session_from_path(target)[1].partition("?")
+    if path.lstrip("/").startswith(CONTROL_PREFIX[1:]):
+        message = f"llmproxy: {path[:80]} is a path of this proxy itself; nothing was sent."
+        raise RefusedError(message, hint="Ask for it at the proxy's address, without HTTP_PROXY.")
     provider, path = _find_provider_and_path(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
     return _build_route(
@@ -179,7 +182,7 @@ def route_by_host(
     origin = f"{scheme}://{format_host(scheme, host, port)}"
     path, mark, query = target.partition("?")
     wanted = host.lower(), get_port_or_default(scheme, port)
-    for name, url in upstreams.items():
+    for name, url in sorted(upstreams.items(), key=lambda each: -len(each[1])):
         parts = urlsplit(url)
         same = (parts.hostname or "", get_port_or_default(parts.scheme, parts.port)) == wanted
         below = parts.path.rstrip("/")

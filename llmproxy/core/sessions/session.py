@@ -239,6 +239,11 @@ class Session:
             self.restart()
         return self.count_request_arrival(party_key)
 
+    @property
+    def is_clean(self) -> bool | None:
+        """Whether its cassette is complete: not after a lost answer; None if its recordings decide."""
+        return False if self.calls.totals.failed else self.sealed
+
     def is_new_run(self, party_key: PartyKey, recordings: int) -> bool:
         """Return whether this arrival begins another run of the agent; `recordings` counts those of its key."""
         return (
@@ -523,7 +528,7 @@ class Sessions:
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
                 each.on_session_end()
-            store.end_writing(*place, self.holder, clean=session.sealed)
+            store.end_writing(*place, self.holder, clean=session.is_clean)
             if writes:
                 self.on_run_end(session)
 
@@ -534,7 +539,7 @@ class Sessions:
         self._remember_served_recordings(session)
         try:
             if (store := self.store(session.settings.mode)) is not None:
-                store.end_writing(*session.leased_cassette or session.save_target, _LATE, clean=session.sealed)
+                store.end_writing(*session.leased_cassette or session.save_target, _LATE, clean=session.is_clean)
                 if session.policy.writes:
                     self.on_run_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice

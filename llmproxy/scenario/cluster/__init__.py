@@ -1,3 +1,1 @@
-"""Runs on the machines of a Ray cluster: one remote runner, for suites (`suite.run.run_on_cluster`) and for
-scenarios in Python.
-"""
+"""Runs on machines of a Ray cluster: one remote runner for suites (`suite.run.run_on_cluster`) and scenarios."""

@@ -379,9 +379,7 @@ class SqlEntityStore(StoreBase):
         user: str | None = None,
         reset: str = "",
     ) -> None:
-        """Prepare, unconnected. `user`: of unmapped entities; `reset`: `truncate` entities, `copy` from `mark`, or
-        nothing.
-        """
+        """Prepare, unconnected. `user`: of unmapped entities; `reset`: `truncate`, `copy` from `mark`, or nothing."""
         self.url = parse_database_url(url, folder)
         self._maps = dict(entities or {})
         self._user = user

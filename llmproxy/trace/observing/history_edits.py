@@ -295,9 +295,7 @@ def _choose_parent(
 
 
 def _is_same_agent(one: DecodedExchange, other: DecodedExchange, *, goes_on: bool) -> bool:
-    """Return whether two requests are of one agent; `goes_on`: equal tools are enough, a summary may replace the
-    prompt.
-    """
+    """Return whether two requests are of one agent; `goes_on`: equal tools suffice, a summary may be the prompt."""
     if goes_on and one.tools and one.tools == other.tools:
         return True
     first, second = join_system_text(one.messages), join_system_text(other.messages)

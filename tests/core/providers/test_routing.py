@@ -248,9 +248,12 @@ def test_host_and_base_url_agree() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("host", ["example.com", "api.openai.com.evil.example", "notapi.openai.com", "127.0.0.1"])
+@pytest.mark.parametrize("host", [
+    "example.com", "api.openai.com.evil.example", "notapi.openai.com", "127.0.0.1", "phi.eu.inference.ai.azure.com",
+    "a1b2.us-east-1.aws.endpoints.huggingface.cloud",
+])  # fmt: skip
 def test_foreign_hosts_are_none(host: str) -> None:
-    """Hosts in no table are out of scope, also those that merely look alike."""
+    """Hosts in no table are out of scope: those that look alike, and those of one model each, which no request names."""
     assert route_by_host("https", host, None, "/v1/chat/completions") is None
 
 
@@ -263,6 +266,15 @@ def test_host_of_an_upstream() -> None:
     assert route_by_host("https", "gw.corp", 443, "/other", upstreams) is None
     custom = known(route_by_host("http", "gpu", 8000, "/v1/embeddings", upstreams))
     assert (custom.provider.name, custom.operation) == ("vllm", "embeddings")
+    teams = {"all": "http://gw", "a": "http://gw/team-a"}
+    assert known(route_by_host("http", "gw", 80, "/team-a/chat/completions", teams)).provider.name == "a"
+
+
+@pytest.mark.parametrize("target", ["/_llmproxy/health", "//_llmproxy/health", "/s/x/_llmproxy/sessions"])
+def test_a_path_of_the_proxy_is_never_sent(target: str) -> None:
+    """Also where everything without a provider's prefix goes to one upstream."""
+    with pytest.raises(RefusedError, match="is a path of this proxy itself"):
+        route(target, (), {"default": "http://gw"})
 
 
 @pytest.mark.parametrize(("env", "upstreams"), [
@@ -309,6 +321,7 @@ def test_real_traffic_is_known(traffic: Path) -> None:
             assert exchange.host in {
                 "api-staging.traceloop.com", "api.traceloop.dev", "api.cloud.llamaindex.ai", "api.smith.langchain.com",
                 "api.tavily.com", "os-api.agno.com", "localhost:8000", "localhost:5002",
+                "w8qtunpthvh1r7a0.us-east-1.aws.endpoints.huggingface.cloud",
             }, exchange.host  # fmt: skip
             continue
         # Replicate's streams come from an address that a prediction made up.
@@ -398,12 +411,13 @@ def test_a_path_may_name_a_host_to_be_recorded(
 
 @pytest.mark.parametrize(("where", "named"), [
     (("https", "a.b", 443), ("http:a.b", "https://a.b")),
-    (("http", "a.b", 80), ("http:a.b", "http://a.b")),
+    (("http", "a.b", 80), ("http:a.b:80", "http://a.b")),
+    (("http", "a.b", None), ("http:a.b:80", "http://a.b")),
     (("http", "a.b", 8080), ("http:a.b:8080", "http://a.b:8080")),
     (("https", "::1", 9), ("http:[::1]:9", "https://[::1]:9")),
 ])  # fmt: skip
 def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
-    """Two services never share a name; a port that goes without saying is left out."""
+    """Two services never share a name, nor do http and https; the port of https is left out."""
     assert build_http_service_name(*where) == named
     assert get_dialect_family(named[0], "/x") == "http"
 

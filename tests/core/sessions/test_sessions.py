@@ -205,6 +205,16 @@ def test_what_its_opener_did_not_close_is_incomplete_at_the_end_of_the_proxy(sto
     assert [store.last_session_ended_cleanly(name, 1) for name in ("opened", "requested")] == [False, True]
 
 
+def test_a_lost_answer_leaves_its_cassette_incomplete(store: Store) -> None:
+    """Whatever its opener says of the end: `once` must record it."""
+    found = sessions(store)
+    session = found.open_session("a", mode=Mode.ONCE)
+    store.add_interaction(interaction(1, cassette="a"), supersede=False)
+    session.calls.totals.failed = 1
+    found.close_session("a", complete=True)
+    assert not store.last_session_ended_cleanly("a", 1)
+
+
 @pytest.mark.parametrize("again", [None, Mode.REPLAY])
 def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Store, again: Mode | None) -> None:
     """The answer of a call that was still open at the close is kept, and counted as served in the end."""

@@ -322,10 +322,10 @@ class PostgresCassetteStore(Store):
     def _read_count_and_version(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
         """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
         recorded, version, holder = answer.fetchall()[0]
-        if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
+        if (ours := self._held.get(place)) is not None and holder != ours:
+            by = holder or "another session"
             raise CassetteBusy(
-                f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server was "
-                "away."
+                f"Cassette {place[0]} was taken over by {by}: our lease ran out while nothing was written."
             )
         return int(recorded), int(version)
 

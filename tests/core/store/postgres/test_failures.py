@@ -315,9 +315,10 @@ def test_what_the_copy_does_not_know_is_not_overwritten(team_url: str, tmp_path:
         store.begin_writing("held", 1, exclusive=True, holder="we")
         for n in (1, 2):
             store.add_interaction(interaction(n, cassette="held"), supersede=False)
-        execute(team_url, "UPDATE llmproxy.cassettes SET holder = 'somebody else' WHERE name = 'held'")
-        with pytest.raises(CassetteBusy, match="recorded by somebody else by now"):
-            store.add_interaction(interaction(3, cassette="held"), supersede=False)
+        for holder, told in (("'somebody else'", "somebody else"), ("NULL", "another session")):
+            execute(team_url, f"UPDATE llmproxy.cassettes SET holder = {holder} WHERE name = 'held'")
+            with pytest.raises(CassetteBusy, match=f"taken over by {told}"):
+                store.add_interaction(interaction(3, cassette="held"), supersede=False)
         assert len(store.list_summaries("held")) == 2
 
 
