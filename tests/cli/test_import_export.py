@@ -411,6 +411,13 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, found.out + found.err
 
 
+@pytest.mark.parametrize("words", [("--all",), ("--cassette", "trip")])
+def test_an_export_to_a_server_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Its URL would become folders with the password in their names; it is not repeated either."""
+    code, out = said(capsys, "export", *words, "postgresql://bob:S3CRET@db/x")
+    assert (code, "S3CRET" in out, list(Path().glob("postgresql*"))) == (2, False, [])
+
+
 def test_a_cassette_goes_to_the_server_and_comes_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whole, once however often it is pushed, under another name if asked; the help names the kind of server."""
     assert "postgresql://USER@HOST/DATABASE" in said(capsys, "push", "--help")[1]
