@@ -145,7 +145,7 @@ def test_mitmdump_records_and_replays(store: Path, tmp_path: Path) -> None:
 def test_with_wrong_options_nothing_is_served_and_nothing_passes(tmp_path: Path) -> None:
     """An addon that merely failed to load would let every request go on to the provider."""
     (tmp_path / "bad.db").write_text("no store")
-    for wrong in ("llmproxy_mode=reply", f"llmproxy_store={tmp_path / 'bad.db'}"):
+    for wrong in ("llmproxy_mode=reply", "llmproxy_speed=-1", f"llmproxy_store={tmp_path / 'bad.db'}"):
         with Provider(check=False) as p:
             process = begin(tmp_path, wrong)
             until = time.monotonic() + 120

@@ -143,7 +143,7 @@ def test_what_raises_before_the_release_keeps_the_request_here(
         rig.wait_idle()
 
 
-@pytest.mark.parametrize("mode", ["auto", "replay"])
+@pytest.mark.parametrize("mode", ["record", "auto", "replay"])
 @pytest.mark.parametrize(("part", "method"), BEFORE + AFTER)
 def test_no_client_hangs_whatever_raises(tape: Path, store: Path, mode: str, part: str, method: str) -> None:
     """Every request gets an answer or the end of its connection; in replay nothing goes upstream at all."""

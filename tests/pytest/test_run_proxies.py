@@ -76,11 +76,11 @@ def record_or_replay(folder: Path, provider: Provider, workers: str, mode: str =
 
 
 def test_workers_share_a_proxy_and_their_sessions_stay_apart(tmp_path: Path) -> None:
-    """Recorded and replayed by two at once: one address, each call in its own test's cassette, nothing left."""
+    """Recorded and replayed by three at once: one address, each call in its own test's cassette, nothing left."""
     pytest_run.write(tmp_path, app=pytest_run.APP, test_it=SUITE + ASK)
     with Provider([step(say="hello", times=None)]) as provider:
         for mode, counts in (("record", "0 hits, 0 misses, 12 recorded"), ("replay", "12 hits, 0 misses, 0 recorded")):
-            ran = record_or_replay(tmp_path, provider, "2", mode)
+            ran = record_or_replay(tmp_path, provider, "3", mode)
             ran.assert_outcomes(passed=12)
             assert f"12 tests: {counts}" in ran.stdout.str()
             assert len(addresses(tmp_path)) == 1

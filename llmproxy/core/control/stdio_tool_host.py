@@ -111,10 +111,11 @@ class StdioClientHandler:
     def _play_recording(self, exchange: Exchange) -> bytes:
         response = self.engine.answering.serve_recorded(exchange)
         playback = self.engine.answering.get_playback(exchange)
+        body = response.body + (b"" if response.body[-1:] in (b"", b"\n") else b"\n")
         if playback is None and not (response.body and exchange.answer.held):
             self.proxy.report_exchange_end(exchange, response.status)
-            return response.body + (b"" if response.body[-1:] in (b"", b"\n") else b"\n")
-        self._waiting.append(_PendingPlayback(exchange, playback, response.body))
+            return body
+        self._waiting.append(_PendingPlayback(exchange, playback, body))
         return b""
 
     def _begin_unasked_exchange(self) -> None:

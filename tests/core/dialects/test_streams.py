@@ -154,7 +154,7 @@ def test_events_once_holds_little() -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
 @pytest.mark.parametrize(
     ("kind", "size"),
-    [*((kind, MOST_WEIGHT // 32) for kind in HEAVY), ("members", LONG * 2), ("deeper and deeper", LONG * 2)],
+    [*((kind, MOST_WEIGHT // 16) for kind in HEAVY), ("members", LONG * 2), ("deeper and deeper", LONG * 2)],
 )
 def test_no_answer_is_parsed_into_many_times_its_size(kind: str, size: int) -> None:
     """Tiny events, deep and long ones, in each framing: what reading them holds at once is bounded, whatever they are made of."""

@@ -324,9 +324,8 @@ class PostgresCassetteStore(Store):
         recorded, version, holder = answer.fetchall()[0]
         if (ours := self._held.get(place)) is not None and holder != ours:
             by = holder or "another session"
-            raise CassetteBusy(
-                f"Cassette {place[0]} was taken over by {by}: our lease ran out while nothing was written."
-            )
+            msg = f"Cassette {place[0]} was taken over by {by}: our lease ran out while nothing was written."
+            raise CassetteBusy(msg)
         return int(recorded), int(version)
 
     def _insert_on_server(
