@@ -95,6 +95,8 @@ class RecordedToolSequence:
     steps: Mapping[int, ToolStateAtRecordedCall] = field(default_factory=dict)
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
+    reading: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Tools that were declared read-only, by server."""
 
 
 def may_depend_on_tool_state(channel: Channel, operation: str) -> bool:
@@ -105,8 +107,15 @@ def may_depend_on_tool_state(channel: Channel, operation: str) -> bool:
 
 
 def track_recorded_tool_state(
-    rows: Iterable[StoredCallSummary], changes: Callable[[StoredCallSummary], bool]
+    rows: Iterable[StoredCallSummary], reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
 ) -> RecordedToolSequence:
+    """Return the recorded calls with their states; `reading`: read-only tools by server, `declared`: by the user."""
+
+    def changes(row: StoredCallSummary) -> bool:
+        name = format_call_display_name(row.operation, row.provider, row.method, row.target)
+        known = name in reading.get(row.provider, ()) or declared(name)
+        return may_change_tool_state(row.channel, row.method, row.operation) and not known
+
     found: list[tuple[StoredCallSummary, bool]] = [
         (row, changes(row))
         for row in rows
@@ -119,19 +128,14 @@ def track_recorded_tool_state(
         name = format_call_display_name(row.operation, row.provider, row.method, row.target)
         steps[row.id] = ToolStateAtRecordedCall(len(made), changing, name, _find_overlapping_changes(found, at))
         made += [row.id] * changing
-    return RecordedToolSequence(steps, tuple(made))
+    return RecordedToolSequence(steps, tuple(made), reading)
 
 
-def may_change_tool_state(
-    row: StoredCallSummary, reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
-) -> bool:
-    """Return whether a recorded call may have changed something; `reading`: read-only tools by server."""
-    if row.channel is Channel.HTTP:
-        changing = row.method not in SAFE
-    else:  # unknown methods count as changes too
-        changing = may_depend_on_tool_state(row.channel, row.operation) and row.operation not in _READS
-    name = format_call_display_name(row.operation, row.provider, row.method, row.target)
-    return changing and name not in reading.get(row.provider, frozenset()) and not declared(name)
+def may_change_tool_state(channel: Channel, method: str, operation: str) -> bool:
+    """Return whether a call may change something, if nobody declared it read-only. Unknown methods may."""
+    if channel is Channel.HTTP:
+        return method not in SAFE
+    return may_depend_on_tool_state(channel, operation) and operation not in _READS
 
 
 def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[str]]:
@@ -176,6 +180,7 @@ def is_same_call_as_mcp_request(request: bytes, name: str, arguments: str) -> bo
 
 _NAMED = 3
 MOST_TOLD = 100
+AreRequested = Callable[[Sequence[int]], bool]
 
 
 class ChosenRecording(NamedTuple):
@@ -226,13 +231,13 @@ class PartlyLiveSession:
         recordings: Sequence[KeyedRecording],
         *,
         alike: Callable[[Sequence[KeyedRecording]], bool],
-        announced: Callable[[int], bool],
+        announced: AreRequested,
         loose: bool = False,
     ) -> ChosenRecording:
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
-        `alike` returns whether answers are equal, `announced` whether the model requested a recorded call in its last
-        answer. `loose`: the answer seldom depends on a state.
+        `alike` returns whether answers are equal, `announced` whether the model requested all these recorded calls,
+        each once, in its last answer. `loose`: the answer seldom depends on a state.
         """
         if loose and recordings and alike(recordings):
             return ChosenRecording(recordings[-1])
@@ -257,14 +262,14 @@ class PartlyLiveSession:
         )
 
     def _explain_unusable_recording(
-        self, path: RecordedToolSequence, id_: int, step: ToolStateAtRecordedCall, announced: Callable[[int], bool]
+        self, path: RecordedToolSequence, id_: int, step: ToolStateAtRecordedCall, announced: AreRequested
     ) -> str:
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"
         if id_ in self.done:
             return "each of its recordings was told already, and a call may change something"
         beside = set(step.beside)
-        if beside and not all(announced(each) for each in (*sorted(beside), id_)):
+        if beside and not announced((*sorted(beside), id_)):
             names = _join_call_names(path, sorted(beside))
             return f"it was recorded while {names} ran, so nobody knows in which state it was answered"
         before = set(path.changes[: step.state])
@@ -274,7 +279,10 @@ class PartlyLiveSession:
             return f"it was recorded before {_join_call_names(path, extra)}, which this run has called already"
         return ""
 
-    def record_unanswered(self, name: str) -> None:
+    def record_unanswered(self, name: str, chosen: ChosenRecording | None) -> None:
+        """Record a refused call; what was chosen for it has not been done."""
+        if chosen is not None and chosen.recording is not None:
+            self.done.discard(chosen.recording.id)
         if len(self.unknown) < MOST_TOLD:
             self.unknown.append(name)
 

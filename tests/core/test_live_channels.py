@@ -63,9 +63,7 @@ class Walk:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
         self.live = PartlyLiveSession(LiveChannelSettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
-        self.path = track_recorded_tool_state(
-            rows, lambda row: may_change_tool_state(row, {"tools": READING}, lambda _name: False)
-        )
+        self.path = track_recorded_tool_state(rows, {"tools": READING}, lambda _name: False)
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""
@@ -75,7 +73,7 @@ class Walk:
             Key(repr(wish)),
             slots,
             alike=lambda some: len({self.calls[each.id].said for each in some}) <= 1,
-            announced=self.announced.__contains__,
+            announced=self.announced.issuperset,
         )
         assert chosen.recording is not None or bool(chosen.why) == bool(slots)
         return None if chosen.recording is None else self.calls[chosen.recording.id].said
@@ -151,7 +149,7 @@ def test_a_restart_begins_in_the_first_state() -> None:
 def test_a_method_that_nobody_knows_may_change_something(operation: str, dependent: bool, changing: bool) -> None:
     """What sets a connection up depends on no state; all else does."""
     assert may_depend_on_tool_state(Channel.MCP, operation) is dependent
-    assert may_change_tool_state(summarize(1, operation, 0.0), {}, lambda _name: False) is changing
+    assert may_change_tool_state(Channel.MCP, "POST", operation) is changing
 
 
 def test_only_a_hint_that_never_wavers_counts() -> None:

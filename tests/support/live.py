@@ -24,6 +24,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision, Mode, UnknownToolPolicy
 
 Json = dict[str, Any]
+HOST = "api.example.com"
 
 
 class Wish(NamedTuple):
@@ -153,7 +154,7 @@ class Bench:
         )
         self.now = Clock(began)
         dead = {"tools": "http://127.0.0.1:9"}
-        config = EngineConfig(mode=Mode[mode.upper()], store=store, live=channels, upstreams=dead)
+        config = EngineConfig(mode=Mode[mode.upper()], store=store, live=channels, upstreams=dead, record_host=(HOST,))
         redactor, clock = Redactor(), Clock(0.0)
         self.engine = Engine(config, redactor=redactor, journal=self._journal, now=self.now, clock=clock)
         self.model, self._tools = model, tools
@@ -166,11 +167,13 @@ class Bench:
         self.engine.close()
         self._journal.close()
 
-    def ask(self, session: str, target: str, body: bytes, live: Callable[[bytes], bytes]) -> tuple[bytes | None, str]:
+    def ask(
+        self, session: str, target: str, body: bytes, live: Callable[[bytes], bytes], method: str = "POST"
+    ) -> tuple[bytes | None, str]:
         """Send a request as a client would: (answer, ""), or (None, why not)."""
         engine = self.engine
         exchange = engine.begin_exchange(
-            "POST", f"/s/{quote(session, safe='')}{target}", None, (("content-type", "application/json"),)
+            method, f"/s/{quote(session, safe='')}{target}", None, (("content-type", "application/json"),)
         )
         engine.stages.identify_and_decide(exchange, body)
         status, answer, why = 200, None, ""
@@ -196,6 +199,19 @@ class Bench:
         answer, _ = self.ask(session, "/tools/mcp", json.dumps(message).encode(), self._serve)
         return None if answer is None else str(json.loads(answer)["result"]["content"][0]["text"])
 
+    def list_tools(self, session: str) -> None:
+        listed = {"jsonrpc": "2.0", "id": 0, "method": "tools/list"}
+        self.ask(session, "/tools/mcp", json.dumps(listed).encode(), self._serve)
+
+    def look(self, session: str) -> str | None:
+        """Read over HTTP what the tools have set; None where our text came instead."""
+        answer, _ = self.ask(session, f"/{HOST}/look", b"", lambda _: self._read().encode(), method="GET")
+        return None if answer is None else answer.decode()
+
+    def _read(self) -> str:
+        assert self._tools is not None, "a service was really asked"
+        return self._tools.call("look", {})
+
     def _serve(self, body: bytes) -> bytes:
         assert self._tools is not None, "a tool really ran"
         return json.dumps(self._tools.answer(json.loads(body))).encode()
@@ -207,8 +223,7 @@ class Bench:
     def run(self, task: str, session: str = "x", *, model: str = "gpt-4o", close: bool = True) -> Ran:
         """Let an agent do a task: ask its model, call the tools that it names, until it has said its last words."""
         self.engine.sessions.open_session(session)
-        listed = {"jsonrpc": "2.0", "id": 0, "method": "tools/list"}
-        self.ask(session, "/tools/mcp", json.dumps(listed).encode(), self._serve)
+        self.list_tools(session)
         messages: list[Json] = [{"role": "user", "content": task}]
         calls: list[tuple[Wish, str | None]] = []
         for _ in range(50):

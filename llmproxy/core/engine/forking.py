@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.answer_writing import build_provider_answer, can_build_provider_answer
 from llmproxy.core.dialects.conversation import parse_answer_as_message
-from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.messages import as_dict
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.engine.request_stages import assign_call_occurrence
@@ -26,11 +26,14 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, remove_headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
 
 _FAILED = 400
+_HISTORIES = ("previous_response_id", "previous_interaction_id", "conversation")
+"""Members of a request that name a history at the provider."""
 _NAMED = 20
 """Maximum tools that are named in a report."""
 
@@ -75,9 +78,10 @@ class ForkState:
     _causes: dict[str, None] = field(default_factory=dict)
     _last: tuple[str | None, bool] = (None, False)
     calls: dict[str, NthCallOfTool] = field(default_factory=dict)
-    _counts: Counter[str] = field(default_factory=Counter)
+    _counts: dict[str, Counter[str]] = field(default_factory=dict)
+    """Calls of each tool up to an answer, by its id or its conversation's."""
     scanned: int = 0
-    """Number of the session's calls whose answers were searched for ids of tool calls."""
+    """Number of the session's first calls whose answers were searched for ids of tool calls."""
 
     @property
     def is_forked(self) -> bool:
@@ -89,6 +93,7 @@ class ForkState:
         if not self.is_forked:
             self.fork = None
             self.shared.clear()
+            self.made.clear()
 
     def override_results(self, call: Exchange, body: bytes, known: Known) -> bytes:
         if not self.overrides.tools:
@@ -142,11 +147,17 @@ class ForkState:
             stream=call.identity.stream, call=number,
         )  # fmt: skip
 
-    def learn_tool_calls(self, said: Message | None) -> None:
+    def learn_tool_calls(self, answered: Interaction) -> None:
+        """Number the calls of an answer within its conversation, whose history the provider may keep."""
+        said, asked = parse_answer_as_message(answered), as_dict(parse_json(answered.request.body))
+        before = next((str(asked[name]) for name in _HISTORIES if asked.get(name)), "")
+        counts = Counter(self._counts.get(before))
         for each in said.tool_calls if said is not None else ():
-            self._counts[each.name] += 1
+            counts[each.name] += 1
             if each.id:
-                self.calls.setdefault(each.id, NthCallOfTool(each.name, self._counts[each.name], each.arguments))
+                self.calls.setdefault(each.id, NthCallOfTool(each.name, counts[each.name], each.arguments))
+        named = [before] if asked.get("conversation") else []
+        self._counts |= dict.fromkeys((*named, *answered.made_ids), counts)
 
     def record_stop(self, call: Exchange, miss: ExplainedMiss) -> str:
         """Record that the run stopped at its fork, if first; returns the text. An override is no explained miss."""
@@ -163,7 +174,8 @@ class ForkState:
         )
 
     def should_fork_at(self, numbered: _NumberedRequest, *, hit: bool) -> bool:
-        return self.live and not self.is_forked and (not hit or numbered.number == self.at)
+        is_wanted = self.at is not None and numbered.number >= self.at  # that request itself may be overridden
+        return self.live and not self.is_forked and (not hit or is_wanted)
 
     def build_fork(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
         near = miss.nearest if miss is not None else None
@@ -171,7 +183,7 @@ class ForkState:
         return Fork(
             cassette=child, parent=self.parent[0], parent_sample=self.parent[1],
             step=_get_numbered_request(call).number, shared=len(self.shared) + len(self.made),
-            why=f"--from {_get_numbered_request(call).number}" if miss is None else differs,
+            why=f"--from {self.at}" if miss is None else differs,
             path=near.differences[0].path if near is not None and near.differences else None, overrides=self.overrides,
             created_at=now,
         )  # fmt: skip
@@ -242,12 +254,11 @@ class ForkInterceptor(Interceptor[Exchange]):
                 return body
 
         def find_place(call_id: str) -> NthCallOfTool | None:
-            calls = call.session.calls.list_calls_after(forking.scanned)
-            forking.scanned = call.session.calls.arrived
-            for each in calls:
+            for each in call.session.calls.list_calls_after(forking.scanned):
+                forking.scanned += each.seq == forking.scanned + 1  # not past one that has not ended
                 found = self._parts.builder.load_call_interaction(call.session, each) if each.party == AGENT else None
                 if found is not None:
-                    forking.learn_tool_calls(parse_answer_as_message(found))
+                    forking.learn_tool_calls(found)
             return forking.calls.get(call_id)
 
         changed = forking.override_results(call, plain, find_place)
@@ -339,6 +350,12 @@ class ForkFeature(Feature):
             raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
         if forking.live:
             self.parts.state.sessions.require_live_sessions_allowed("that forks")
+            text, given = self.parts.state.redactor.text, forking.given
+            if (hidden := given.redact_texts(text)) != given:
+                pairs = zip(given.tools, hidden.tools, strict=True)
+                name = next((f"the result of {a.tool}" for a, b in pairs if a != b), "an overridden answer")
+                msg = f"llmproxy: {name} looks like a secret. No fork stores one, so it could not be replayed."
+                raise RefusedError(msg, hint="Override it with another value.")
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
         forking: ForkState | None = asked.get("forking")

@@ -84,6 +84,12 @@ class McpAnswerPlayback:
         turns = self._split_answer_into_parts()
         self.turns = None if turns is None else deque(turns)
         """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
+        self._is_refused = False
+
+    @property
+    def was_followed(self) -> bool:
+        """Whether its client got all of the answer, having done what the recorded one did."""
+        return not self._is_refused and (not self.turns or self.turns[0].wait is AnswerPartCondition.FOR_EVER)
 
     def _split_answer_into_parts(self) -> list[McpAnswerPartWithWait] | None:
         exchange, response = self._exchange, self.response
@@ -117,6 +123,7 @@ class McpAnswerPlayback:
             if len(self.turns) == 1 and (wait := wait_for_last()):
                 return taken, wait
             if isinstance(ready, str):
+                self._is_refused = self.turns[0].wait is not AnswerPartCondition.BROKEN
                 self.turns.clear()
                 taken.append(self._build_refusal(ready))
                 break

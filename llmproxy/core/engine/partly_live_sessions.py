@@ -9,15 +9,17 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.dialects.dialect_table import build_dialect_error_response, get_miss_status
+from llmproxy.core.dialects.dialect_table import ERROR_HEADER, build_dialect_error_response, get_miss_status
 from llmproxy.core.dialects.stream_events import list_json_body_parts
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.mcp_playback import McpAnswerPlayback
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork_row
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
+    ChosenRecording,
     LiveChannelSettings,
     PartlyLiveSession,
     RecordedToolSequence,
@@ -31,13 +33,12 @@ from llmproxy.core.live_or_recorded import (
 )
 from llmproxy.core.mcp_answer_replay import build_refusal
 from llmproxy.core.misses.explain import MissContext
-from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_sample_name
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import InteractionToStore, Store
-from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage
+from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownToolPolicy
 
@@ -47,11 +48,14 @@ class NoRecordingsToServe(RefusedError):
     status = 404
 
 
-class _NoMatch(NamedTuple):
-    state: str = ""
-    """Reason why none matches the state of the tools, if there are recordings."""
-    is_error: bool = False
+class _Refused(NamedTuple):
+    is_error: bool
     """Whether the model gets a failure of its tool instead; this is no miss of the run."""
+
+
+class _AnswerInParts(NamedTuple):
+    made: Interaction
+    """Stored in the child if its client does what the recorded one did."""
 
 
 class LiveChannelInterceptor(Interceptor[Exchange]):
@@ -124,32 +128,43 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
         provider, asked = call.route.provider.name, call.request.data
         if call.channel is Channel.LLM and not is_model_request(provider, call.operation, asked):
             return found
-        self._send_live(call)
+        if may_depend_on_tool_state(call.channel, call.operation):
+            self._follow_live_call(call, found)
+        self._send_live(call, len(found.recordings))
         return found
 
+    def _follow_live_call(self, call: Exchange, found: Lookup) -> None:
+        """Note a live call of a tool: the state is the recorded one as long as its changes are the recorded ones."""
+        live_session, chosen = self.live_session, self._choose_recording(call, found, loose=False)
+        if chosen.recording is None and self._may_change_state(call):
+            live_session.parted = live_session.parted or _name_call(call)
+
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        channel, operation, store = call.channel, call.operation, self._parts.state.stores.current
-        lists = channel is Channel.MCP and operation in LISTS
-        if store is None or channel is Channel.LLM or not (lists or may_depend_on_tool_state(channel, operation)):
+        channel, lists = call.channel, call.channel is Channel.MCP and call.operation in LISTS
+        if channel is Channel.LLM or not (lists or may_depend_on_tool_state(channel, call.operation)):
             return decided
-        live_session, slots = self.live_session, found.recordings
-        path = live_session.path
-        if path is None:
-            path = live_session.path = _build_recorded_tool_sequence(live_session, store)
-        chosen = live_session.choose_recording(
-            path, found.key, slots,
-            alike=lambda some: len({_dump_mcp_answer_without_id(store, slot.id) for slot in some}) <= 1,
-            announced=lambda id_: _is_requested_by_model(live_session, store, id_), loose=lists,
-        )  # fmt: skip
+        chosen = self._choose_recording(call, found, loose=lists)
         if chosen.recording is not None:
             return Decided(Decision.REPLAY, chosen.recording)
-        if slots:
-            call.state.put(_NoMatch(chosen.why or "it was not recorded as a call of a tool"))
-        return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
+        return Decided(Decision.REFUSE, reason=MissReason.STATE if chosen.why else MissReason.NEVER)
 
-    def _send_live(self, call: Exchange) -> None:
+    def _choose_recording(self, call: Exchange, found: Lookup, *, loose: bool) -> ChosenRecording:
+        live_session, store = self.live_session, self._parts.state.stores.current
+        if store is None:
+            return ChosenRecording()
+        if live_session.path is None:
+            live_session.path = _build_recorded_tool_sequence(live_session, store)
+        chosen = live_session.choose_recording(
+            live_session.path, found.key, [each for each in found.recordings if not _is_refusal(store, each.id)],
+            alike=lambda some: len({_dump_mcp_answer_without_id(store, slot.id) for slot in some}) <= 1,
+            announced=lambda ids: _are_requested_by_model(live_session, store, ids), loose=loose,
+        )  # fmt: skip
+        call.state.put(chosen)
+        return chosen
+
+    def _send_live(self, call: Exchange, recordings: int) -> None:
         session = call.session
-        call.nth = session.count_arrival(call.party_and_key, 1)
+        call.nth = session.count_arrival(call.party_and_key, recordings)
         self._record_in_child_cassette(call)
         session.keep_recording_key(call.party_and_key)
         call.decision = Decision.RECORD
@@ -169,15 +184,14 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
         if call.channel is Channel.LLM:
             return False
         live_session = self.live_session
-        live_session.record_unanswered(name := _name_call(call))
+        live_session.record_unanswered(name := _name_call(call), call.state.get(ChosenRecording))
         if live_session.asked.unknown is UnknownToolPolicy.LIVE:
             live_session.parted = live_session.parted or (name if self._may_change_state(call) else "")
-            self._send_live(call)
+            self._send_live(call, recordings)
             return True
         is_error = live_session.asked.unknown is UnknownToolPolicy.ERROR
-        refused = (call.state.get(_NoMatch) or _NoMatch())._replace(is_error=is_error)
-        call.state.put(refused)
-        call.error = self._parts.misses.record_miss(call, why, recordings, to_model=refused.is_error)
+        call.state.put(_Refused(is_error))
+        call.error = self._parts.misses.record_miss(call, why, recordings, to_model=is_error)
         call.note = call.note or f"no recording of {name} holds here"
         self._record_in_child_cassette(call)
         response = build_tool_miss_response(call, str(call.error), self._parts.state.config.miss_status)
@@ -187,14 +201,16 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
         return True
 
     def _may_change_state(self, call: Exchange) -> bool:
-        if call.channel is Channel.HTTP and call.method in SAFE:
-            return False
-        declared = self.live_session.asked.is_user_declared_read_only(_name_call(call))
-        return may_depend_on_tool_state(call.channel, call.operation) and not declared
+        live_session, name = self.live_session, _name_call(call)
+        path = live_session.path or RecordedToolSequence()
+        known = name in path.reading.get(call.route.provider.name, ())
+        known = known or live_session.asked.is_user_declared_read_only(name)
+        return may_change_tool_state(call.channel, call.method, call.operation) and not known
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        refused, named = call.state.get(_NoMatch) or _NoMatch(), "" if call.channel is Channel.LLM else _name_call(call)
-        return replace(context, elsewhere=(), beside_live=named, state=refused.state)
+        chosen = call.state.get(ChosenRecording) or ChosenRecording()
+        named = "" if call.channel is Channel.LLM else _name_call(call)
+        return replace(context, elsewhere=(), beside_live=named, state=chosen.why)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
         if call.slot is not None and (store := self._parts.state.stores.opened) is not None:
@@ -202,7 +218,11 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
             recorded = store.load(call.slot.id)
             self.live_session.served += 1
             made = self._parts.builder.build(call, response, recorded.usage, redacted=recorded.redacted)
-            self.live_session.waiting.append(made)
+            playback = call.state.get(McpAnswerPlayback)
+            if playback is None or playback.turns is None:
+                self.live_session.waiting.append(made)
+            else:
+                call.state.put(_AnswerInParts(made))
             self._record_requested_tools(call, response)
         return response
 
@@ -213,7 +233,16 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        refused = call.state.get(_NoMatch)
+        parts, playback = call.state.get(_AnswerInParts), call.state.get(McpAnswerPlayback)
+        if parts is not None and playback is not None:
+            made = parts.made
+            if not playback.was_followed:  # its server has done nothing of what was recorded
+                self.live_session.served -= 1
+                self.live_session.record_unanswered(_name_call(call), call.state.get(ChosenRecording))
+                text = "llmproxy: the client of the live run did not go on as the recorded one did."
+                made = replace(made, response=build_tool_miss_response(call, text, None))
+            self.live_session.waiting.append(made)
+        refused = call.state.get(_Refused)
         return record._replace(miss=False) if refused is not None and refused.is_error else record
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
@@ -252,6 +281,13 @@ class PartlyLiveSessionsFeature(Feature):
         chosen = self._choose_channels(session.settings.mode, asked)
         return None if chosen is None else LiveChannelInterceptor(self.parts, session, chosen)
 
+    @override
+    def on_replay_begin(self, session: Session, store: Store) -> None:
+        """Let only the first question to a model begin another run: a list of tools may be asked for in the middle."""
+        if session.find_interceptor(LiveChannelInterceptor) is not None:
+            asked = store.list_summaries(session.cassette, session.sample, channel=Channel.LLM)
+            session.first = next(((row.party, row.key) for row in asked), None)
+
     def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannelSettings | None:
         given: LiveChannelSettings | None = asked.get("live")
         chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
@@ -261,6 +297,7 @@ class PartlyLiveSessionsFeature(Feature):
 def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | None) -> Response:
     if exchange.channel is Channel.MCP:
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
+        headers = (*headers, (ERROR_HEADER, MissError.code))
     else:
         status = miss_status or get_miss_status(exchange.family, exchange.operation, exchange.request.headers)
         headers, body = build_dialect_error_response(exchange.family, status, MissError.code, text)
@@ -275,12 +312,14 @@ def _name_call(exchange: Exchange) -> str:
 
 def _build_recorded_tool_sequence(live_session: PartlyLiveSession, store: Store) -> RecordedToolSequence:
     rows = [row for row in store.list_summaries(*live_session.parent) if row.channel is not Channel.LLM]
+    rows = [row for row in rows if not _is_refusal(store, row.id)]
     reading = _list_read_only_tools(store, rows)
+    return track_recorded_tool_state(rows, reading, live_session.asked.is_user_declared_read_only)
 
-    def changes(row: StoredCallSummary) -> bool:
-        return may_change_tool_state(row, reading, live_session.asked.is_user_declared_read_only)
 
-    return track_recorded_tool_state((row for row in rows if not live_session.is_channel_live(row.channel)), changes)
+def _is_refusal(store: Store, id_: int) -> bool:
+    """Return whether a proxy of ours answered it, as in a live run: it is no result of a tool."""
+    return header(store.response(id_).headers, ERROR_HEADER) is not None
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[StoredCallSummary]) -> dict[str, frozenset[str]]:
@@ -306,8 +345,12 @@ def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
     return json.dumps([response.status, bare], sort_keys=True)
 
 
-def _is_requested_by_model(live_session: PartlyLiveSession, store: Store, id_: int) -> bool:
-    if not live_session.announced:
-        return False
-    request = store.load(id_).request.body
-    return any(is_same_call_as_mcp_request(request, call.name, call.arguments) for call in live_session.announced)
+def _are_requested_by_model(live_session: PartlyLiveSession, store: Store, ids: Sequence[int]) -> bool:
+    left = list(live_session.announced)
+    for id_ in ids:
+        request = store.load(id_).request.body
+        call = next((each for each in left if is_same_call_as_mcp_request(request, each.name, each.arguments)), None)
+        if call is None:
+            return False
+        left.remove(call)  # of two equal calls each is requested once
+    return True

@@ -167,6 +167,67 @@ def test_a_fork_at_a_request_that_is_equal(engine: Make) -> None:
     assert texts(one, "a@fork-1") == ["", "Anew."]
 
 
+def test_a_fork_at_an_overridden_request_begins_after_it(engine: Make) -> None:
+    """Its answer is given; what is asked next goes to the provider, even if it is what the parent was asked."""
+    one = engine(allow_live=True)
+    forking = opened(one, parse_overrides([], ["1=Warm."]), live=True, at=2)
+    assert [ask(one, each).decision for each in (FIRST, SECOND)] == [Decision.REPLAY] * 2
+    assert ask(one, THIRD, upstream={"content": "Anew."}).decision is Decision.RECORD
+    assert (known(forking.fork).why, known(forking.fork).step) == ("--from 2", 3)
+    assert texts(one, "a@fork-1") == ["", "Warm.", "Anew."]
+
+
+def test_a_child_has_one_run(engine: Make) -> None:
+    """What was overridden before the session began again is not of the run that forks."""
+    one = engine(allow_live=True)
+    opened(one, parse_overrides([], ["1=Cold."]), live=True)
+    for each in (FIRST, SECOND):
+        ask(one, each)
+    one.sessions.reset_session("a")
+    for each in (FIRST, SECOND):
+        ask(one, each)
+    ask(one, SURE, upstream={"content": "Sure."})
+    assert texts(one, "a@fork-1") == ["", "Cold.", "Sure."]
+
+
+def test_a_secret_is_no_override_of_a_fork(engine: Make) -> None:
+    """It would not be stored, and its child would ask for something else than was recorded; a replay stores nothing."""
+    one, secret = engine(allow_live=True), parse_overrides(["get_weather=ghp_" + "aB3dE5fG7h" * 4], [])
+    with pytest.raises(RefusedError, match="get_weather looks like a secret"):
+        opened(one, secret, live=True)
+    assert one.sessions.open_sessions == {}
+    opened(one, secret)
+
+
+def test_calls_are_counted_in_their_conversation(tmp_path: Path) -> None:
+    """The provider keeps the histories of two: the second call of a tool is that of one of them, not of the session."""
+    headers = (("content-type", "application/json"),)
+
+    def talk(one: Engine) -> list[bool]:
+        changed = []
+        for city, calls in (("Oslo", 1), ("Rome", 2)):
+            body: Json = {"model": "gpt-4o", "input": city}
+            for n in range(calls + 1):
+                exchange = send(one, json.dumps(body).encode(), "/s/a/v1/responses", headers)
+                called = {"type": "function_call", "call_id": f"{city}-{n}", "name": "get_weather", "arguments": "{}"}
+                made = {"id": f"resp_{city}-{n}", "object": "response", "status": "completed", "output": [called]}
+                if exchange.decision is Decision.RECORD:
+                    answered(one, exchange, json.dumps(made).encode())
+                elif exchange.decision is Decision.REPLAY:
+                    one.answering.serve_recorded(exchange)
+                one.accounting.record_end(exchange, 200)
+                changed.append(exchange.request.rewritten)
+                output = {"type": "function_call_output", "call_id": f"{city}-{n}", "output": "21"}
+                body = {"model": "gpt-4o", "previous_response_id": f"resp_{city}-{n}", "input": [output]}
+        return changed
+
+    with run_engine(tmp_path / "y.db") as one:
+        talk(one)
+    with run_engine(tmp_path / "y.db", Mode.REPLAY) as one:
+        opened(one, parse_overrides(["get_weather#2=5"], []))
+        assert talk(one) == [False, False, False, False, True]
+
+
 def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
     """An SDK that asks again after a 429 has not asked twice: answer 1 is the next one."""
     forking = ForkState(overrides=parse_overrides([], ["1=Cold."]))

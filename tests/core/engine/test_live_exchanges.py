@@ -6,11 +6,15 @@ import itertools
 import json
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmproxy.core.live_or_recorded import LiveChannelSettings
 from llmproxy.core.traffic.interaction import Chunk, Response
+from llmproxy.protocol import Channel
 from tests.support.in_process import STEP, InProcess
 from tests.support.live import Bench, Turn, Wish, World, scripted
 
@@ -84,33 +88,89 @@ def test_what_ran_at_once_is_served_when_it_is_asked_for_at_once(tmp_path: Path)
     assert replayed(store, [Turn((COUNT,)), Turn((TOGGLE,)), Turn(text="x")]) == [None, None]
 
 
+def test_of_two_equal_calls_at_once_each_is_asked_for(tmp_path: Path) -> None:
+    """Nobody knows which came first: who asks for one of them is told neither."""
+    store, turns = tmp_path / "x.db", [Turn((COUNT, COUNT)), Turn(text="x")]
+    with Bench(store, "record", model=scripted(turns), tools=World(), lasting=60_000_000) as bench:
+        bench.run("do it")
+    assert replayed(store, turns) == ["1", "2"]
+    assert replayed(store, [Turn((COUNT,)), Turn(text="x")]) == [None]
+
+
 SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 64))]
+WISHES = [
+    SET, Wish("set", {"name": "a", "to": 2}), Wish("set", {"name": "b", "to": 1}), GET, Wish("get", {"name": "b"}),
+    TOGGLE, COUNT, Wish("look", {}),
+]  # fmt: skip
+
+
+def turned(calls: list[Wish], chance: random.Random) -> list[Wish]:
+    """Return some of these calls and some others, mostly in another order."""
+    new = [each for each in calls if chance.random() < 0.8]
+    if chance.random() < 0.7:
+        chance.shuffle(new)
+    return [chance.choice(WISHES) if chance.random() < 0.2 else each for each in new]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_walk_is_ever_told_a_wrong_state(store: Path, seed: int) -> None:
-    """Whatever a model calls, in whatever order: each result that is served is what a real server says after the calls that were served."""
+    """Whatever a model calls, in whatever order: each result that is served is what a real server says after the calls that were served.
+
+    That holds for the tools of a live run's own cassette too, in which some calls were refused.
+    """
     chance = random.Random(seed)
-    wishes = [SET, Wish("set", {"name": "a", "to": 2}), Wish("set", {"name": "b", "to": 1}), GET, Wish("get", {"name": "b"}), TOGGLE, COUNT, Wish("look", {})]  # fmt: skip
-    old = [chance.choice(wishes) for _ in range(chance.randint(2, 10))]
-    new = [each for each in old if chance.random() < 0.8]
-    if chance.random() < 0.7:
-        chance.shuffle(new)
-    new = [chance.choice(wishes) if chance.random() < 0.2 else each for each in new]
+    old = [chance.choice(WISHES) for _ in range(chance.randint(2, 10))]
     record(store, [*(Turn((each,)) for each in old), Turn(text="x")])
-    with Bench(store, live=["llm"], model=scripted([*(Turn((each,)) for each in new), Turn(text="x")])) as bench:
-        ran = bench.run("do it")
-    truth = World()
-    assert [got for _, got in ran.calls] == [None if got is None else truth.call(*wish) for wish, got in ran.calls]
-    assert len(ran.report["live"]["unknown"]) == sum(got is None for _, got in ran.calls)
-    if new == old:
-        assert None not in [got for _, got in ran.calls]
+    for session in ("x", "x@live-1"):
+        new = turned(old, chance)
+        with Bench(store, live=["llm"], model=scripted([*(Turn((each,)) for each in new), Turn(text="x")])) as bench:
+            ran = bench.run("do it", session=session)
+        truth = World()
+        assert [got for _, got in ran.calls] == [None if got is None else truth.call(*wish) for wish, got in ran.calls]
+        assert len(ran.report["live"]["unknown"]) == sum(got is None for _, got in ran.calls)
+        if new == old and session == "x":
+            assert None not in [got for _, got in ran.calls]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_guess_makes_the_tools_forget(store: Path, seed: int) -> None:
+    """Who opens no session and lists the tools again in the middle, as at the begin of a run, goes on in the same state."""
+    chance, truth = random.Random(seed), World()
+    old = [chance.choice(WISHES) for _ in range(chance.randint(2, 10))]
+    record(store, [*(Turn((each,)) for each in old), Turn(text="x")])
+    with Bench(store, live=["llm"]) as bench:
+        for wish in old if seed % 2 else turned(old, chance):
+            if chance.random() < 0.4:
+                bench.list_tools("x")
+            got = bench.tool("x", wish)
+            assert got is None or got == truth.call(*wish)
+        assert truth.asked or seed % 2 == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_recorded_beside_live_tools_has_their_state(store: Path, seed: int) -> None:
+    """Tools are live, a service that reads what they set is recorded: it is told what it says of these tools, or nothing."""
+    chance, tools, told = random.Random(seed), World(), 0
+    old = [chance.choice([*WISHES, None]) for _ in range(chance.randint(2, 10))]
+    with Bench(store, "record", tools=World()) as bench:
+        bench.list_tools("x")
+        for wish in old:
+            bench.look("x") if wish is None else bench.tool("x", wish)
+    with Bench(store, live=["mcp"], tools=tools) as bench:
+        new: list[Wish | None] = [*old] if seed % 2 else [*turned([each for each in old if each], chance)]
+        for wish in new:
+            if wish is not None:
+                bench.tool("x", wish)
+            if (got := bench.look("x") if wish is None or chance.random() < 0.5 else None) is not None:
+                assert got == World.call(tools, "look", {})
+                told += 1
+        assert told or None not in new
 
 
 JUMPS = (0, 0, -7200, 86_400, -30, 300, 3)
 
 
-def _call(proxy: InProcess, name: str, number: int, says: str, jumps: tuple[int, int]) -> str:
+def _call(proxy: InProcess, name: str, number: int, says: str, jumps: tuple[int, int], session: str = "m") -> str:
     """Call a tool whose server asks under the id 0, as each new server does, and return its result."""
     call = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": {}}}
     question = {"jsonrpc": "2.0", "id": 0, "method": "elicitation/create", "params": {"message": "really?"}}
@@ -122,10 +182,10 @@ def _call(proxy: InProcess, name: str, number: int, says: str, jumps: tuple[int,
     def reply(_heard: bytes) -> None:
         proxy.jump += jumps[0]
         said = json.dumps({"jsonrpc": "2.0", "id": 0, "result": {"action": says}}).encode()
-        proxy.ask("q", "/s/m/tools/mcp", said, lambda _: Response(202, "Accepted", (), ()), JSON)
+        proxy.ask("q", f"/s/{session}/tools/mcp", said, lambda _: Response(202, "Accepted", (), ()), JSON)
         proxy.jump += jumps[1]
 
-    got = proxy.ask("t", "/s/m/tools/mcp", json.dumps(call).encode(), lambda _: answer, JSON, reply)
+    got = proxy.ask("t", f"/s/{session}/tools/mcp", json.dumps(call).encode(), lambda _: answer, JSON, reply)
     return got.body.decode().partition(f"{name} after ")[2].partition('"')[0]
 
 
@@ -149,3 +209,37 @@ def test_a_call_goes_on_after_the_recorded_answer_only(seed: int, tmp_path: Path
                 assert heard in ({""} if other else {"", said}), jumps
                 covered[bool(heard)] += not other
     assert covered[True] > 0
+
+
+def _look(proxy: InProcess, session: str, number: int, says: str) -> str:
+    call = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "look", "arguments": {}}}
+    said = {"jsonrpc": "2.0", "id": number, "result": {"content": [{"type": "text", "text": f"after {says}"}]}}
+    answer = Response(200, "OK", JSON, (Chunk(0, json.dumps(said).encode()),))
+    got = proxy.ask("t", f"/s/{session}/tools/mcp", json.dumps(call).encode(), lambda _: answer, JSON)
+    return got.body.decode().partition('"after ')[2].partition('"')[0]
+
+
+@pytest.mark.parametrize("turned_ones", [*itertools.product((False, True), repeat=3)])
+def test_a_change_that_was_declined_is_none(turned_ones: tuple[bool, ...], tmp_path: Path) -> None:
+    """A client answers a server's question otherwise than recorded: that call changed nothing, and the child tells so again."""
+    settings: dict[str, Any] = {"upstreams": {"tools": "http://127.0.0.1:9"}}
+    live = LiveChannelSettings(frozenset({Channel.LLM}), read_only=("look",))
+    says = ["decline" if other else "accept" for other in turned_ones]
+
+    def run(proxy: InProcess, session: str, answers: Sequence[str]) -> list[str]:
+        heard = [_look(proxy, session, 1, "0")]
+        for n, each in enumerate(answers):
+            heard.append(_call(proxy, f"tool-{n}", n + 5, each, (0, 0), session))
+            heard.append(_look(proxy, session, n + 50, str(n + 1)))
+        return heard
+
+    with InProcess(tmp_path / "x.db", "record", **settings) as proxy:
+        run(proxy, "m", ["accept"] * 3)
+    with InProcess(tmp_path / "x.db", "replay", live=live, **settings) as proxy:
+        heard = run(proxy, "m", says)
+        proxy.engine.sessions.close_session("m")
+    good = next((n for n, other in enumerate(turned_ones) if other), 3)
+    told = [each for n in range(good) for each in ("accept", str(n + 1))]
+    assert heard == ["0", *told, *["", str(good)] * (3 - good)]
+    with InProcess(tmp_path / "x.db", "replay", **settings) as proxy:
+        assert run(proxy, "m@live-1", says) == heard

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,15 @@ def is_process_alive(pid: int) -> bool:
     return True
 
 
+@lru_cache(1)
+def name_machine() -> str:
+    """Return this machine's name and, on Linux, a mark of its set of process ids: containers may share a name."""
+    with suppress(OSError):
+        mark = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())
+        return f"{platform.node()}/{hashlib.sha256(mark.encode()).hexdigest()[:8]}"
+    return platform.node()
+
+
 def ensure_cassette_row(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
     conn.execute(_ENSURE, (name, sample, now))
 
@@ -47,7 +59,7 @@ def replace_volatile_field_rows(conn: sqlite3.Connection, name: str | bytes, tex
 
 def is_lease_live(pid: int, host: str, age: float | None) -> bool:
     """Return whether a lease counts: it was renewed `age` seconds ago, and its process is not known to be dead."""
-    return age is not None and age < LEASE_SECONDS and (host != platform.node() or is_process_alive(pid))
+    return age is not None and age < LEASE_SECONDS and (host != name_machine() or is_process_alive(pid))
 
 
 def refuse_if_leased_by_other(
@@ -55,7 +67,7 @@ def refuse_if_leased_by_other(
 ) -> None:
     """Raise CassetteBusy if another process (`row`: holder, process, host) renewed its lease `age` seconds ago."""
     other, pid, host = row
-    ours = other == holder and pid == os.getpid() and host == platform.node()
+    ours = other == holder and pid == os.getpid() and host == name_machine()
     if other is not None and not ours and is_lease_live(pid, host, age):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
@@ -63,6 +75,13 @@ def refuse_if_leased_by_other(
             f"{host}, last seen {max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )
+
+
+def refuse_if_lease_lost(ours: str | None, row: Sequence[Any], cassette: str) -> None:
+    """Raise CassetteBusy if the lease that `ours` held is not ours any more; `row` as above."""
+    if ours is not None and tuple(row) != (ours, os.getpid(), name_machine()):
+        by = row[0] or "another session"
+        raise CassetteBusy(f"Cassette {cassette} was taken over by {by}: our lease ran out while nothing was written.")
 
 
 def take_lease(
@@ -74,14 +93,14 @@ def take_lease(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
     ).fetchone()
     refuse_if_leased_by_other(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
-    conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), platform.node(), now, name, sample))
+    conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), name_machine(), now, name, sample))
 
 
 def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, *, clean: bool) -> None:
     conn.execute(
         "UPDATE cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL"
         " WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?",
-        (name, sample, holder, os.getpid(), platform.node()),
+        (name, sample, holder, os.getpid(), name_machine()),
     )
     if clean:
         # While another session records it anew, only the end of that one makes it complete.

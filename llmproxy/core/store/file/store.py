@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -47,7 +46,8 @@ _INSERT = (
     f" VALUES ({', '.join('?' * (len(row_conversion.COLUMNS) + 4))})"
 )
 _COUNT = """
-UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
+UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ?
+RETURNING recorded, holder, pid, host
 """
 _NAMED = (("interactions", "cassette"), ("cassettes", "name"), ("made_ids", "cassette"), ("forks", "cassette"),
           ("forks", "parent"), ("volatile_fields", "cassette"))  # fmt: skip
@@ -71,6 +71,7 @@ class SqliteCassetteStore(Store):
         self._bodies = DeltaBodyWriter()
         self._last = 0  # the greatest id that this store object stored
         self._stored = 0
+        self._held: dict[tuple[Sql, int], str] = {}  # holder of each lease of ours, by cassette and sample
         self._gone = False  # whether another program replaced the file by one that lacks our recordings
 
     @override
@@ -185,6 +186,8 @@ class SqliteCassetteStore(Store):
         if not counted:
             statements.ensure_cassette_row(conn, name, sample, now)
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
+        else:
+            statements.refuse_if_lease_lost(self._held.get((name, sample)), counted[0][1:], one.cassette)
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
         gone, nth = find_superseded_and_occurrence(
@@ -192,7 +195,7 @@ class SqliteCassetteStore(Store):
         )
         if gone:
             conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
-        new = int(conn.execute(_INSERT, (*counted[0], nth, request[0], response, *row)).lastrowid or 0)
+        new = int(conn.execute(_INSERT, (counted[0][0], nth, request[0], response, *row)).lastrowid or 0)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
         row_conversion.insert_id_and_variable_rows(conn, new, name, sample, one.made_ids, to_sql(one.run_variables))
@@ -203,11 +206,12 @@ class SqliteCassetteStore(Store):
         if exclusive:
             with self._lock_writing_connection() as conn, write_transaction(conn):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
+            self._held[to_sql(cassette), sample] = holder
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         sql = "UPDATE cassettes SET heartbeat = ? WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?"
         with self._lock_writing_connection() as conn, write_transaction(conn):
-            ours = (to_sql(cassette), sample, holder, os.getpid(), platform.node())
+            ours = (to_sql(cassette), sample, holder, os.getpid(), statements.name_machine())
             return conn.execute(sql, (self._now(), *ours)).rowcount > 0
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
@@ -218,6 +222,7 @@ class SqliteCassetteStore(Store):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
             statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
+            self._held.pop((to_sql(cassette), sample), None)
 
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
         old, new, now = (to_sql(staged[0]), staged[1]), (to_sql(place[0]), place[1]), self._now()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, compress_body
 from llmproxy.core.store.file import connect
-from llmproxy.core.store.file.statements import check_new_cassette_name
+from llmproxy.core.store.file.statements import check_new_cassette_name, refuse_if_lease_lost
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
 from llmproxy.core.store.postgres.connection import PostgresStoreConnection, ServerLost, to_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import BodyRow
@@ -35,7 +35,7 @@ from llmproxy.core.store.store import (
     get_delta_compression_group,
 )
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.errors import RecordingError, StoreReadOnly
 from llmproxy.server_store_copies import ServerStoreAddress, ensure_copy_folder
 from llmproxy.sqlite_file import OverwriteAwareConnection
 
@@ -48,7 +48,7 @@ _COUNT = f"""
 INSERT INTO llmproxy.cassettes AS c (name, sample, created_at, recorded, version, epoch)
 VALUES (%s, %s, %s, %s, 1, {schema_and_leases.RANDOM_EPOCH}) ON CONFLICT (name, sample) DO UPDATE
     SET recorded = c.recorded + excluded.recorded, version = c.version + 1, closed_cleanly = 0
-RETURNING recorded, version, holder
+RETURNING recorded, version, holder, pid, host
 """
 _STORED = "SELECT token, id FROM llmproxy.interactions WHERE token = ANY(%s)"
 _BODY = """
@@ -321,11 +321,8 @@ class PostgresCassetteStore(Store):
 
     def _read_count_and_version(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
         """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
-        recorded, version, holder = answer.fetchall()[0]
-        if (ours := self._held.get(place)) is not None and holder != ours:
-            by = holder or "another session"
-            msg = f"Cassette {place[0]} was taken over by {by}: our lease ran out while nothing was written."
-            raise CassetteBusy(msg)
+        recorded, version, *lease = answer.fetchall()[0]
+        refuse_if_lease_lost(self._held.get(place), lease, place[0])
         return int(recorded), int(version)
 
     def _insert_on_server(
