@@ -103,7 +103,7 @@ def _split_words(value: object) -> list[str]:
 read_mode = create_enum_converter(Mode, **VCR_MODES)
 read_exhausted = create_enum_converter(Exhausted)
 read_scope = create_enum_converter(BindableValues)
-read_unknown_tool = create_enum_converter(UnknownToolPolicy)
+read_tool_policy = create_enum_converter(UnknownToolPolicy)
 read_update = create_enum_converter(Update)
 _dollars = create_pattern_converter(
     r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1])
@@ -117,9 +117,7 @@ read_seed = create_optional_converter(
     create_pattern_converter(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0]))
 )
 read_port = create_pattern_converter(
-    r"\d{1,5}",
-    "a port: 1 to 65535, or 0 for any free one",
-    lambda found: int(found[0]) if int(found[0]) <= _LAST_PORT else None,
+    r"\d{1,5}", "a port: 1 to 65535, or 0 for any free one", lambda n: int(n[0]) if int(n[0]) <= _LAST_PORT else None
 )
 read_size = create_pattern_converter(
     r"(\d{1,18})\s*([a-z]*)",

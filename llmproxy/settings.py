@@ -265,12 +265,7 @@ class Settings:
         "CASSETTE@live-N."
     )
     unknown_tool: UnknownToolPolicy = Option(
-        parsers.read_unknown_tool,
-        UnknownToolPolicy.ERROR,
-        "error|fail|live",
-        again=False,
-        of_session=True,
-        of_live=True,
+        parsers.read_tool_policy, UnknownToolPolicy.ERROR, "error|fail|live", again=False, of_session=True, of_live=True
     ).explain(
         "With --live, for a tool call without a recording, or with other state-changing calls before it "
         "than recorded: the model reads an error, the run fails, or the real tool is called."

@@ -31,8 +31,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
-"""Bytes, https://www.sqlite.org/fileformat.html#the_database_header: 18 and 19 the mode, 24 to 27 the change
-counter."""
+"""Bytes, https://www.sqlite.org/fileformat.html#the_database_header: 18, 19 the mode, 24 to 27 the change counter."""
 _WAL_MODE = b"\2\2"
 _COMMIT_SECONDS = 5.0
 """Seconds to wait for another process's commit before a file counts as damaged."""

@@ -422,12 +422,10 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
         told = [each for each in calls if len(each.successful_answers) > 1]
         least = stats.compute_least_p_value([(len(each.baseline), len(each.successful_answers)) for each in told])
         distance = stats.measure_answer_distance
-        statistics = [stats.compute_statistic(each.baseline, each.successful_answers, distance) for each in told]
+        data = [stats.compute_statistic(each.baseline, each.successful_answers, distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(
-            stats.compute_permutation_p_value(statistics, both=both)
-            if told and least * len(models) <= stats.ALPHA
-            else None
+            stats.compute_permutation_p_value(data, both=both) if told and least * len(models) <= stats.ALPHA else None
         )
     corrected = iter(stats.correct_p_values([p for p in ps if p is not None]))
     return [

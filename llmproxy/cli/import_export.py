@@ -74,10 +74,7 @@ def import_(
     ),
     upstream: list[str] | None = _UPSTREAM,
     model: list[str] = typer.Option(
-        [],
-        "--model",
-        metavar="NAME",
-        help="Model that your agent asks, for fixtures that name none (aimock); may be repeated.",
+        [], "--model", metavar="NAME", help="The agent's model, for fixtures that name none (aimock); may be repeated."
     ),
 ) -> None:
     """Import recordings of llmproxy, vcrpy, HAR, mitmproxy, aimock, ddapm-test-agent, nock or cassetter.

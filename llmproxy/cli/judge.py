@@ -39,11 +39,7 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     labels: Path = typer.Argument(..., metavar="LABELS", help="JSON lines: id, messages, criteria with human labels."),
     model: str = typer.Option(
-        ...,
-        "--model",
-        "-m",
-        autocompletion=complete_model_names,
-        help="The judge's model, as litellm names it: openai/gpt-4.1-mini.",
+        ..., "--model", "-m", autocompletion=complete_model_names, help="Model, as in litellm: openai/gpt-4.1-mini."
     ),
     repeats: int = typer.Option(3, "--repeats", "-r", min=1, help="Verdicts per conversation."),
     order: bool = typer.Option(True, "--order/--no-order", help="Judge once more with the criteria in reverse order."),
@@ -126,9 +122,7 @@ QUIT = "q"
 
 def label(
     report: Path = typer.Argument(
-        ...,
-        metavar="RUN",
-        help="A report of tests (--report json=FILE), or the id of a run of the last `llmproxy test`.",
+        ..., metavar="RUN", help="A test report (--report json=FILE), or the id of a run of the last `llmproxy test`."
     ),
     run: str = typer.Option("", "--run", help="Only the run whose id is or begins with this text."),
     criterion: list[str] = typer.Option(

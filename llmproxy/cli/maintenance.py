@@ -318,10 +318,7 @@ def rm(
 
 def rename(
     old: str = typer.Argument(
-        ...,
-        metavar="CASSETTE",
-        autocompletion=complete_cassette_names,
-        help="The current name; all samples are renamed.",
+        ..., metavar="CASSETTE", autocompletion=complete_cassette_names, help="Current name; all samples are renamed."
     ),
     new: str = typer.Argument(..., metavar="NAME", help="The new name."),
     store: Path | None = STORE,

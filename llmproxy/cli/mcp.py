@@ -87,9 +87,7 @@ def serve(
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Also offer tools that change recordings."),
 ) -> None:
-    """Serve recordings to a coding agent, as an MCP server over stdio. The tool `replay` may run the agent's command
-    after --.
-    """
+    """Serve recordings to a coding agent, as an MCP server on stdio. Its tool `replay` may run the command after --."""
     from llmproxy.client.tools.mcp_server import McpServeOptions, serve_mcp_on_stdio as serve_tools
 
     is_store = is_postgres_url(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()

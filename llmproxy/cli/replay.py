@@ -71,10 +71,7 @@ def replay(
         help="Result of this tool, instead of the recorded one; NAME#2 for its second call. Repeatable.",
     ),
     override_llm: list[str] = typer.Option(
-        [],
-        "--override-llm",
-        metavar="N=ANSWER",
-        help="Answer to the agent's call N, from 0, instead of the recorded one. Repeatable.",
+        [], "--override-llm", metavar="N=ANSWER", help="Answer to call N, from 0, for the recorded one. Repeatable."
     ),
     live: bool = typer.Option(
         False, "--live", help="Send requests to the provider once the run differs, and record them as a fork."
@@ -173,10 +170,7 @@ def _open_session(
 
 def fork(
     parent: str = typer.Argument(
-        ...,
-        metavar="CASSETTE",
-        autocompletion=complete_cassette_names,
-        help="The cassette to copy from; NAME~2 for its second sample.",
+        ..., metavar="CASSETTE", autocompletion=complete_cassette_names, help="The source; NAME~2: its second sample."
     ),
     at: int | None = typer.Option(
         None, "--at", metavar="N", min=1, help="Copy the first N interactions; default: all."

@@ -76,9 +76,7 @@ def show(
         None, "--descriptor", metavar="FILE", help="Decode gRPC messages with this file (protoc --descriptor_set_out)."
     ),
 ) -> None:
-    """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a
-    conversation.
-    """
+    """Show an interaction (conversation, answer, tool calls, tokens, timing), or a whole cassette as a conversation."""
     if cassette or not is_id(what):
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return

@@ -73,11 +73,7 @@ def run_suites(
     step: str = typer.Option("", "--step", metavar="LABEL", help="Scenarios with this step, run up to it."),
     runs: int = typer.Option(None, "--runs", min=1, metavar="N", help="Number of runs of each scenario."),
     parallel: int = typer.Option(
-        None,
-        "--parallel",
-        min=1,
-        metavar="N",
-        help="Number of parallel runs, if they are independent; default: 1, on a cluster all.",
+        None, "--parallel", min=1, metavar="N", help="Number of parallel runs, if independent; default: 1, on Ray all."
     ),
     on: str = typer.Option(
         "", "--on", metavar="ray|ray://HOST:PORT", help="Run on a Ray cluster; `ray` alone starts one here."
@@ -101,26 +97,17 @@ def run_suites(
         [], "--report", metavar="KIND=FILE", help=f"Write a report: {CHOICES}; may be repeated."
     ),
     shard: str = typer.Option(
-        "",
-        "--shard",
-        metavar="N/OF",
-        help="Run only this part of the scenarios, such as 3/10; `llmproxy merge` merges the parts.",
+        "", "--shard", metavar="N/OF", help="Run only this part of the scenarios, such as 3/10; for `llmproxy merge`."
     ),
     shard_times: Path = typer.Option(
         None, "--shard-times", metavar="REPORT", help="Balance parts by the times in this JSON report."
     ),
     baseline: Path = typer.Option(
-        None,
-        "--baseline",
-        metavar="REPORT",
-        help="Compare with this JSON report of an earlier test. Worse results come first.",
+        None, "--baseline", metavar="REPORT", help="Compare with this earlier JSON report. Worse results come first."
     ),
     trend: bool = typer.Option(False, "--trend", help="Run nothing: show the last test runs, worse results first."),
     rejudge: Path = typer.Option(
-        None,
-        "--rejudge",
-        metavar="REPORT",
-        help="Judge the runs of a report again (`last`: the last test run); the agent is not run.",
+        None, "--rejudge", metavar="REPORT", help="Judge a report's runs again (`last`: the last); no agent is run."
     ),
     agent: str = typer.Option(
         "", "--agent", metavar="AGENT", help="Replaces the suites' agent: URL, command, module:function, YAML."
@@ -409,16 +396,9 @@ class TestCommandOptions:
         run_context = replace(self, parallel=self.parallel or max(len(order), 1)).make_run_context(
             None, [shown, RunEventReorderer(handlers, order)], mode, part
         )
-        flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
+        started = build_start_flags({**self.flags, "store": None, "cassette_dir": None, "mode": mode})
         parcel = pack_suites(
-            run_context,
-            cases,
-            self.paths,
-            settings,
-            build_start_flags(flags),
-            files=self.send,
-            variables=self.send_env,
-            env=env,
+            run_context, cases, self.paths, settings, started, files=self.send, variables=self.send_env, env=env
         )
         notes = check_estimated_cost_limit(find_tests_store(settings), cases, run_context.options)
         typer.echo(

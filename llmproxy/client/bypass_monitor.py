@@ -59,7 +59,7 @@ CLIENTS = (
         package="mistralai",
     ),
     KnownBypassingClient(
-        "Ollama's JavaScript client",
+        "Ollama for JavaScript",
         "it reads no variable: new Ollama({ host: process.env.OLLAMA_HOST })",
         package="ollama",
     ),

@@ -37,9 +37,7 @@ REALTIME = Shape(
     {
         **_EVENT_ID,
         "item": Rule(
-            Action.WALK,
-            "clients name items at random",
-            Shape({"id": Rule(Action.DECLARE, "random, yet it says which")}),
+            Action.WALK, "clients name items randomly", Shape({"id": Rule(Action.DECLARE, "random, yet it says which")})
         ),
         "item_id": _ID,
         "previous_item_id": _ID,

@@ -13,8 +13,7 @@ from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 
 MAX_HEAD = 64 << 10
-"""Maximum bytes of request line and headers; node allows 16 KiB, Apache and nginx 8 KiB a line, agents send long
-tokens."""
+"""Maximum bytes of request line and headers; node allows 16 KiB, Apache, nginx 8 KiB a line; tokens are long."""
 
 SHORT_HEAD = 4096
 """Maximum bytes of a cached head; with 512 of them at most 2 MiB."""

@@ -118,8 +118,7 @@ CLIENT_LEFT = "Client disconnected"
 NOT_FORWARDED = frozenset(
     {b"proxy-authorization", b"proxy-connection", b"http2-settings", b"upgrade", b"expect", b"te"}
 )
-"""Fields not forwarded: those for us (`Expect` is answered), and unsupported offers (Java's `Upgrade: h2c`,
-trailers)."""
+"""Fields not forwarded: those for us (`Expect` is answered), unsupported offers (Java's `Upgrade: h2c`, trailers)."""
 
 _ERRNO = re.compile(r"\[Errno (\d+|-\d+)\] ([^(,]+?) *(?=[(,]|$)")
 

@@ -33,7 +33,7 @@ from llmproxy.client.control import Control, ControlConnectionPool, ControlError
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import MachineError
-from llmproxy.parsers import parse_channel_list, read_mode, read_name_patterns, read_unknown_tool
+from llmproxy.parsers import parse_channel_list, read_mode, read_name_patterns, read_tool_policy
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, Update
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
 from llmproxy.pytest.run_proxies import (
@@ -218,7 +218,7 @@ def choose_test_live_channels(marker: Mapping[str, Any], option: str, *, ci: boo
         return None
     told: dict[str, Any] = {"live": [str(each) for each in parse_channel_list(live)]}
     if marker.get("unknown_tool") is not None:
-        told["unknown_tool"] = str(read_unknown_tool(marker["unknown_tool"]))
+        told["unknown_tool"] = str(read_tool_policy(marker["unknown_tool"]))
     if marker.get("read_only") is not None:
         told["read_only"] = list(read_name_patterns(marker["read_only"]))
     return told
@@ -328,9 +328,7 @@ class SharedProxy:
         return plan_env(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
 
     def _set_placeholder_keys(self, wanted: Sequence[str] | None) -> None:
-        """Set placeholders for keys that a recorded test had; None: all. Keep variables that the test itself set or
-        deleted.
-        """
+        """Set placeholders for a recorded test's keys; None: all. Keep variables that the test set or deleted."""
         made = self._plan_environment(wanted)
         for name in made.dropped:
             del self.env[name]

@@ -279,5 +279,4 @@ of messages, or a :class:`ScenarioResult`, which ends the run. (Any, because mes
 meant.)"""
 
 type ScriptStep = Callable[[Any], ScenarioResult | Awaitable[Any] | Any]
-"""A step of a script: takes the :class:`ScenarioState`, sync or async; a :class:`ScenarioResult` that it returns ends
-the run."""
+"""A script's step: takes the :class:`ScenarioState`, sync or async; a returned :class:`ScenarioResult` ends the run."""

@@ -99,19 +99,13 @@ class RunCommandOptions:
         mcp_serve=f"{_SERVERS}: `replay` starts none of its servers.",
     )
     json: Path | None = _run_option_field(  # noqa: RUF009 (as above)
-        "--json",
-        metavar="FILE",
-        run="Write a JSON summary: counts, costs, misses, exit code.",
-        changes="Write the changes as JSON.",
+        "--json", metavar="FILE", run="Write counts, cost, misses, exit code as JSON.", changes="Write changes as JSON."
     )
     jobs: int | None = _run_option_field(
         "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="With --faults sweep: number of parallel runs."
     )
     runs: int | None = _run_option_field(
-        "--runs",
-        metavar="N",
-        limits={"min": 1, "max": 1000},
-        run="With --live: number of runs, each with its own recording.",
+        "--runs", metavar="N", limits={"min": 1, "max": 1000}, run="With --live: number of runs, each recorded apart."
     )
     patience: float | None = _run_option_field(
         "--patience",

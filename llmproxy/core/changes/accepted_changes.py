@@ -122,13 +122,7 @@ class AcceptedChange(NamedTuple):
             raise UnreadableAcceptedChange(f"change {texts[0]}: it has no day on which it was accepted")
         name, segment, difference = map(str, texts)
         return cls(
-            name,
-            segment,
-            difference,
-            exactly,
-            day,
-            _parse_day(value.get("until")),
-            _parse_client_version_condition(value),
+            name, segment, difference, exactly, day, _parse_day(value.get("until")), _parse_version_condition(value)
         )
 
 
@@ -141,7 +135,7 @@ def _parse_day(value: object) -> date | None:
         raise UnreadableAcceptedChange(f"{value!r:.40} is no day: 2026-11-26 is one") from error
 
 
-def _parse_client_version_condition(value: Mapping[str, Any]) -> ClientVersionCondition | None:
+def _parse_version_condition(value: Mapping[str, Any]) -> ClientVersionCondition | None:
     if (said := value.get("when")) is None:
         return None
     if not isinstance(said, Mapping) or not {"client"} <= said.keys() <= {"client", "since"}:

@@ -28,11 +28,9 @@ class Health(TypedDict):
     version: str
     mode: Mode
     ca: str | None
-    """Path of the certificate authority (PEM) if https is served; else null, and for clients without permission for
-    this API."""
+    """Path of the certificate authority (PEM) if https is served; else, and for clients without permission, null."""
     ca_bundle: str | None
-    """Path of that authority together with all usually trusted ones (PEM), for variables that replace the trusted
-    ones."""
+    """Path of that authority with all usually trusted ones (PEM), for variables that replace the trusted ones."""
 
 
 Fork = TypedDict(
@@ -169,8 +167,7 @@ class Report(TypedDict):
     unpriced_live: int
     """Live calls whose price or usage is unknown."""
     unused: list[UnusedRecording] | None
-    """Recordings of the cassette that this session neither played nor made, the first 100; null if recordings are not
-    used."""
+    """Recordings of the cassette that this session neither played nor made, first 100; null if none are used."""
     unused_total: int | None
     overrides: OverrideUsageReport | None
     """The overrides and the fork point; null without any."""
@@ -353,14 +350,11 @@ class Faults(TypedDict):
 
 
 class FaultRule(TypedDict):
-    """A rule of injected faults. Without conditions a rule matches every call of the agent. Further members are
-    those of the kind.
-    """
+    """A rule of injected faults. Without conditions it matches each call of the agent. Other members are the kind's."""
 
     kind: str
     call: NotRequired[Annotated[int, {"minimum": 1}] | list[Annotated[int, {"minimum": 1}]]]
-    """Number of the call among those that the other members match, from 1; a retry counts as the call that it
-    retries."""
+    """Number of the call among those that the other members match, from 1; a retry counts as what it retries."""
     recording: NotRequired[Annotated[int, {"minimum": 1}] | list[Annotated[int, {"minimum": 1}]]]
     """Row of the recording that would answer."""
     provider: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
@@ -372,8 +366,7 @@ class FaultRule(TypedDict):
     party: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
     """As provider; `agent` by default."""
     channel: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
-    """As provider: `llm`, `mcp`, `http`; without it `mcp` for kinds named `mcp-...`, `llm` and `http` for all others.
-    """
+    """As provider: `llm`, `mcp`, `http`; without it `mcp` for kinds named `mcp-...`, `llm` and `http` for others."""
     transport: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
     """As provider: `http`, `websocket`, `stdio`, `tls`."""
     tool: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
@@ -431,8 +424,7 @@ class Close(TypedDict, total=False):
     interrupted; mode `once` then replays complete recordings and records the rest. By default it is complete unless an
     answer in it is cut, or failed without a later good one."""
     after: Annotated[int, {"minimum": 0}]
-    """Number of a call of the session: the answer then has `calls` with the calls that arrived after it, in the
-    session's form."""
+    """Number of a session's call: the answer has `calls` with those that arrived after it, in the session's form."""
     interrupted: bool
     """The run in it was ended from outside: its recordings do not replace older ones."""
 
@@ -485,7 +477,7 @@ SHAPES: Mapping[str, OpenApiModelSource] = {
 Parameters = dict[str, tuple[Any, str]]
 """Type and description of each parameter of a query; a name that ends in `!` is required."""
 _LIMIT: Parameters = {
-    "limit": (Annotated[int, {"minimum": 1, "maximum": 10000, "default": 100}], "Maximum number; the last ones."),
+    "limit": (Annotated[int, {"minimum": 1, "maximum": 10000, "default": 100}], "Maximum number; the last ones.")
 }
 _SESSION: Parameters = {"session!": (Annotated[str, {"minLength": 1}], "An open session.")}
 _AFTER = Annotated[int, {"minimum": 0, "default": 0}]

@@ -15,7 +15,7 @@ from llmproxy.core.forks.overrides import Overrides, parse_json_overrides, parse
 from llmproxy.core.live_or_recorded import LiveChannelSettings
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import RefusedError
-from llmproxy.parsers import parse_channel_list, read_name_patterns, read_unknown_tool, read_upstreams
+from llmproxy.parsers import parse_channel_list, read_name_patterns, read_tool_policy, read_upstreams
 from llmproxy.protocol import VCR_MODES, BindableValues, Exhausted, Mode
 
 Json = Any
@@ -176,7 +176,7 @@ def parse_live_channels(body: Mapping[str, Json], default: LiveChannelSettings |
     try:
         return LiveChannelSettings(
             default.channels if body.get("live") is None else frozenset(parse_channel_list(body["live"])),
-            default.unknown if body.get("unknown_tool") is None else read_unknown_tool(body["unknown_tool"]),
+            default.unknown if body.get("unknown_tool") is None else read_tool_policy(body["unknown_tool"]),
             default.read_only if body.get("read_only") is None else read_name_patterns(body["read_only"]),
         )
     except ValueError as error:

@@ -243,8 +243,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, requests: RecordedRequestCache, bound: SessionBindings) -> None:
         self._parts, self._requests, self.bound = parts, requests, bound
         self._said: tuple[str, int, str] = ("", 0, "")
-        """Run variables, the number of credentials known when they were redacted, and their redacted form, constant in
-        a run."""
+        """Run variables, number of credentials known at their redaction, and their redacted form, constant in a run."""
 
     def on_restart(self) -> None:
         self.bound.forget_id_pairs()

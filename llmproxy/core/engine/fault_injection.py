@@ -236,10 +236,7 @@ class FaultFeature(Feature):
         known.set_faults(before[-1] if again and before else self._start_injector(faults))
 
     def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return the record of a connection that gets no TLS. `user`: session in the proxy URL.
-
-        Raises RefusedError, CassetteBusy.
-        """
+        """Return the record of a connection without TLS, `user` its session. Raises RefusedError, CassetteBusy."""
         state = self.parts.state
         name = user or state.config.cassette
         session = state.sessions.find_open(name)

@@ -87,7 +87,7 @@ class RecordingStoreWriter:
     def _build_interaction(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
         """Return the interaction to store for an exchange, None if nothing is stored. Raises RecordingError."""
         if self._state.stores.opened is None or exchange.key is None or exchange.request.body is None:
-            raise RecordingError("the request's body never came to its end")
+            raise RecordingError("the answer ended before the request's body did")
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
         response = exchange.build_recorded_response(proper=proper)

@@ -92,8 +92,7 @@ class FaultKind:
     do: Break
     takes: tuple[FaultParameter, ...] = ()
     needs_answer: bool = False
-    """Whether it changes the answer, the recorded one or the provider's; False: it replaces it, and none is sent for.
-    """
+    """Whether it changes the answer, recorded or the provider's; False: it replaces it, and none is sent for."""
     channels: tuple[str, ...] = (Channel.LLM, Channel.HTTP)
     """Channels to which it applies; MCP only if a rule names it, unless there is no other."""
     transports: tuple[str, ...] = ("http",)

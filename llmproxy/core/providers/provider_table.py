@@ -85,8 +85,7 @@ class Provider:
     """Operations by path, without version prefix."""
     versions: tuple[str, ...] = field(default=("/v1",), compare=False)
     env: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Variables that hold its base URL, in order of precedence, with the path after the provider's prefix in the
-    proxy's URL."""
+    """Variables for its base URL, by precedence, with the path after the provider's prefix in the proxy's URL."""
     credentials: frozenset[str] = field(default=frozenset(), compare=False)
     """Query members, in lower case, that identify the caller and do not affect the answer."""
     alike: frozenset[str] = field(default=frozenset(), compare=False)

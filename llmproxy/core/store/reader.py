@@ -398,10 +398,7 @@ class StoreReader:
         response = self.response(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
             loaded = row_conversion.build_interaction_from_row(
-                named,
-                self.read_body(named["request_body"]),
-                response,
-                tuple(decode_sql_text(made_id) for (made_id,) in made),
+                named, self.read_body(named["request_body"]), response, tuple(decode_sql_text(each) for (each,) in made)
             )
         said = self.read_run_variables(interaction_id)
         return replace(loaded, run_variables=said) if said else loaded

@@ -29,10 +29,7 @@ OPENAI_LIKE = frozenset(
 )
 """Self-hosted servers with OpenAI's dialect, whose address is always `api_base`."""
 _OWN_DIALECT = frozenset(
-    name
-    for provider in PROVIDERS.values()
-    for name in provider.litellm
-    if provider.family != "openai" or not provider.upstream
+    name for each in PROVIDERS.values() for name in each.litellm if each.family != "openai" or not each.upstream
 )
 """Providers whose upstream keeps their name, because the proxy needs to know the dialect."""
 AZURE_VERSION = "2024-10-21"

@@ -52,9 +52,7 @@ def is_reference(value: object) -> bool:
 
 
 @register_matcher(
-    "eq",
-    schema=_JSON,
-    help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
+    "eq", schema=_JSON, help="equal to this value, whatever it is: a list, an object, what would be read as a matcher"
 )
 def match_literal_value(operand: object, seen: ValueToCheck) -> Match:
     actual = seen.actual
@@ -169,10 +167,7 @@ _need_a_value, _need_a_matcher = map(_make_nonempty_list_check, ("value", "match
 
 
 @register_matcher(
-    "in",
-    schema={"type": "array", "minItems": 1, "items": _JSON},
-    help="equal to one of these values",
-    objection=_need_a_value,
+    "in", schema={"type": "array", "minItems": 1, "items": _JSON}, help="one of these values", objection=_need_a_value
 )
 def match_in(operand: list[object], seen: ValueToCheck) -> Match:
     if any(are_equal(seen.actual, each) for each in operand):

@@ -254,7 +254,7 @@ def test_an_answer_whose_request_never_ended_is_not_stored(tmp_path: Path) -> No
     with engine(tmp_path / "x.db") as made:
         exchange = made.begin_exchange("POST", CHAT, None, ())
         exchange.recording.on_head(1, 413, "", ())
-        with pytest.raises(RecordingError, match="never came"):
+        with pytest.raises(RecordingError, match="ended before"):
             made.writer.store_answer(exchange, proper=True)
         exchange = ask(made)
         exchange.recording.damaged = True

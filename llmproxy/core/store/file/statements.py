@@ -48,6 +48,10 @@ def name_machine() -> str:
     return platform.node()
 
 
+def identify_process() -> tuple[int, str]:
+    return os.getpid(), name_machine()
+
+
 def ensure_cassette_row(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
     conn.execute(_ENSURE, (name, sample, now))
 
@@ -67,7 +71,7 @@ def refuse_if_leased_by_other(
 ) -> None:
     """Raise CassetteBusy if another process (`row`: holder, process, host) renewed its lease `age` seconds ago."""
     other, pid, host = row
-    ours = other == holder and pid == os.getpid() and host == name_machine()
+    ours = (other, pid, host) == (holder, *identify_process())
     if other is not None and not ours and is_lease_live(pid, host, age):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
@@ -77,11 +81,9 @@ def refuse_if_leased_by_other(
         )
 
 
-def refuse_if_lease_lost(ours: str | None, row: Sequence[Any], cassette: str) -> None:
-    """Raise CassetteBusy if the lease that `ours` held is not ours any more; `row` as above."""
-    if ours is not None and tuple(row) != (ours, os.getpid(), name_machine()):
-        by = row[0] or "another session"
-        raise CassetteBusy(f"Cassette {cassette} was taken over by {by}: our lease ran out while nothing was written.")
+def build_lease_lost_error(holder: str | None, cassette: str) -> CassetteBusy:
+    by = holder or "another session"
+    return CassetteBusy(f"Cassette {cassette} was taken over by {by}: our lease ran out while nothing was written.")
 
 
 def take_lease(
@@ -93,14 +95,14 @@ def take_lease(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
     ).fetchone()
     refuse_if_leased_by_other(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
-    conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), name_machine(), now, name, sample))
+    conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, *identify_process(), now, name, sample))
 
 
 def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, *, clean: bool) -> None:
     conn.execute(
         "UPDATE cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL"
         " WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?",
-        (name, sample, holder, os.getpid(), name_machine()),
+        (name, sample, holder, *identify_process()),
     )
     if clean:
         # While another session records it anew, only the end of that one makes it complete.

@@ -7,7 +7,6 @@ change.
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -71,7 +70,7 @@ class SqliteCassetteStore(Store):
         self._bodies = DeltaBodyWriter()
         self._last = 0  # the greatest id that this store object stored
         self._stored = 0
-        self._held: dict[tuple[Sql, int], str] = {}  # holder of each lease of ours, by cassette and sample
+        self._held: dict[tuple[Sql, int], tuple[object, ...]] = {}  # holder, process, machine by cassette and sample
         self._gone = False  # whether another program replaced the file by one that lacks our recordings
 
     @override
@@ -186,8 +185,8 @@ class SqliteCassetteStore(Store):
         if not counted:
             statements.ensure_cassette_row(conn, name, sample, now)
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
-        else:
-            statements.refuse_if_lease_lost(self._held.get((name, sample)), counted[0][1:], one.cassette)
+        elif self._held.get((name, sample), lease := counted[0][1:]) != lease:
+            raise statements.build_lease_lost_error(lease[0], one.cassette)
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
         gone, nth = find_superseded_and_occurrence(
@@ -206,12 +205,12 @@ class SqliteCassetteStore(Store):
         if exclusive:
             with self._lock_writing_connection() as conn, write_transaction(conn):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
-            self._held[to_sql(cassette), sample] = holder
+            self._held[to_sql(cassette), sample] = holder, *statements.identify_process()
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         sql = "UPDATE cassettes SET heartbeat = ? WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?"
         with self._lock_writing_connection() as conn, write_transaction(conn):
-            ours = (to_sql(cassette), sample, holder, os.getpid(), statements.name_machine())
+            ours = (to_sql(cassette), sample, holder, *statements.identify_process())
             return conn.execute(sql, (self._now(), *ours)).rowcount > 0
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:

@@ -7,7 +7,6 @@ ones. A released step never changes: add a new one instead. docs/store.md lists 
 from __future__ import annotations
 
 import hashlib
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import describe_llmproxy_upgrade as upgrade_advice
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import DeltaBase, compress_body
-from llmproxy.core.store.file.statements import name_machine, refuse_if_leased_by_other
+from llmproxy.core.store.file.statements import identify_process, refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.server_store_copies import ServerStoreAddress
 
@@ -181,12 +180,12 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
         *row, age = conn.execute(_LOCK, place).fetchall()[0]
         refuse_if_leased_by_other(holder, row, age, *place)
         sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
-        conn.execute(sql.encode(), (holder, os.getpid(), name_machine(), *place))
+        conn.execute(sql.encode(), (holder, *identify_process(), *place))
 
 
 def renew_lease(conn: Conn, place: Place, holder: str) -> bool:
     sql = f"UPDATE llmproxy.cassettes SET heartbeat = clock_timestamp(){_OURS}"
-    return conn.execute(sql.encode(), (*place, holder, os.getpid(), name_machine())).rowcount > 0
+    return conn.execute(sql.encode(), (*place, holder, *identify_process())).rowcount > 0
 
 
 def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None:
@@ -194,7 +193,7 @@ def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None
         f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version "
         f"+ 1{_OURS}"
     )
-    conn.execute(sql.encode(), (*place, holder, os.getpid(), name_machine()))
+    conn.execute(sql.encode(), (*place, holder, *identify_process()))
     if clean:
         conn.execute(
             "UPDATE llmproxy.cassettes SET closed_cleanly = 1, version = version + 1"

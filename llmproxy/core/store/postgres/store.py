@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, compress_body
 from llmproxy.core.store.file import connect
-from llmproxy.core.store.file.statements import check_new_cassette_name, refuse_if_lease_lost
+from llmproxy.core.store.file.statements import build_lease_lost_error, check_new_cassette_name, identify_process
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
 from llmproxy.core.store.postgres.connection import PostgresStoreConnection, ServerLost, to_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import BodyRow
@@ -133,7 +133,7 @@ class PostgresCassetteStore(Store):
         self._bodies = DeltaBodyWriter()
         self._reads, self._writes = link, PostgresStoreConnection(server)
         self._read: set[str] = set()  # cassettes read from the server since this store was opened
-        self._held: dict[tuple[str, int], str] = {}
+        self._held: dict[tuple[str, int], list[object]] = {}
         """Holders of our leases, by the server's name of the cassette and sample."""
         self._wrote: set[tuple[str, int]] = set()  # cassettes and samples, in the server's form, in which we recorded
         self._away = False
@@ -322,7 +322,8 @@ class PostgresCassetteStore(Store):
     def _read_count_and_version(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
         """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
         recorded, version, *lease = answer.fetchall()[0]
-        refuse_if_lease_lost(self._held.get(place), lease, place[0])
+        if self._held.get(place, lease) != lease:
+            raise build_lease_lost_error(lease[0], place[0])
         return int(recorded), int(version)
 
     def _insert_on_server(
@@ -367,7 +368,7 @@ class PostgresCassetteStore(Store):
             return
         with self._writes.borrow_connection(writing=True) as conn:
             schema_and_leases.take_lease(conn, place, holder, self._now(), anew=anew)
-        self._held[place] = holder
+        self._held[place] = [holder, *identify_process()]
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         with self._writes.borrow_connection(writing=True) as conn:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,11 +17,12 @@ import pytest
 
 from llmproxy.core.store.file.connect import check_schema, open_cassette_database
 from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied_migrations, upgrade_schema
+from llmproxy.core.store.file.statements import is_lease_live, name_machine
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy
 from llmproxy.sqlite_file import write_transaction
-from tests.support.recordings import NOW, run
+from tests.support.recordings import NOW, interaction, run
 
 
 def schema(path: Path) -> str:
@@ -168,6 +171,38 @@ def test_a_stale_lease_is_taken_over(path: Path) -> None:
         clock[0] += 2
         store.begin_writing("c", 1, exclusive=True, holder="b")
         assert not store.renew_lease("c", 1, "a")
+
+
+def test_who_lost_the_lease_records_no_more(path: Path) -> None:
+    """A recorder that slept, as on a laptop, would mix its run into that of the one who came after it."""
+    clock = [NOW]
+    with (
+        SqliteCassetteStore.open(path, writable=True, now=lambda: clock[0]) as slept,
+        SqliteCassetteStore.open(path, writable=True, now=lambda: clock[0]) as other,
+    ):
+        slept.begin_writing("default", 1, exclusive=True, holder="a")
+        slept.add_interaction(interaction(1), supersede=False)
+        clock[0] += 20
+        other.begin_writing("default", 1, exclusive=True, holder="b")
+        with pytest.raises(CassetteBusy, match="taken over by b"):
+            slept.add_interaction(interaction(2), supersede=False)
+        other.end_writing("default", 1, "b", clean=True)
+        with pytest.raises(CassetteBusy, match="taken over by another session"):
+            slept.add_interaction(interaction(2), supersede=False)
+        slept.end_writing("default", 1, "a", clean=False)
+        assert other.last_session_ended_cleanly("default", 1)
+        assert len(slept.list_summaries()) == 1
+
+
+def test_a_process_is_looked_for_on_its_own_machine() -> None:
+    """Two containers may have one name, and the process ids of each are its own: there nobody is known to be dead."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert name_machine().partition("/")[0] == platform.node()
+    assert not is_lease_live(ended.pid, name_machine(), 1.0)
+    assert is_lease_live(ended.pid, f"{platform.node()}/of-another", 1.0)
+    if Path("/proc/self/ns/pid").is_symlink():
+        assert is_lease_live(ended.pid, platform.node(), 1.0)
 
 
 def test_a_dead_process_holds_nothing(store: Store, path: Path) -> None:
