@@ -257,7 +257,7 @@ def audit(
         volatile = {name: [each._asdict() for each in some] for name, some in merges.items()}
         print_json({"recordings": total, **found, "services": others, "volatile": volatile})
     else:
-        print_line(f"{format_store_location(path)}: {total} live recordings.")
+        print_line(f"{format_store_location(path)}: {format_count(total, 'live recording')}.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
         _print_ignore_reason_counts(pairs)
         differed = [pair for pair in answers if pair.differences]

@@ -150,7 +150,7 @@ def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
     (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google": "^3"}}'}, ["@ai-sdk/google"]),
     (["npm", "test"], {"package.json": '{"dependencies": {"@ai-sdk/google-vertex": "^3"}}'}, []),
     (["pytest"], {"requirements.txt": "mistralai==3.7.0\n"}, ["Mistral's client"]),
-    (["npm", "test"], {"package.json": '{"dependencies": {"ollama": "1"}}'}, ["Ollama's JavaScript client"]),
+    (["npm", "test"], {"package.json": '{"dependencies": {"ollama": "1"}}'}, ["Ollama for JavaScript"]),
     (["true"], {}, []),
 ])  # fmt: skip
 def test_a_client_is_known_by_its_program_or_its_package(

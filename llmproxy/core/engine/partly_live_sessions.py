@@ -219,10 +219,10 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
             self.live_session.served += 1
             made = self._parts.builder.build(call, response, recorded.usage, redacted=recorded.redacted)
             playback = call.state.get(McpAnswerPlayback)
-            if playback is None or playback.turns is None:
-                self.live_session.waiting.append(made)
-            else:
+            if playback is not None and playback.turns and may_depend_on_tool_state(call.channel, call.operation):
                 call.state.put(_AnswerInParts(made))
+            else:
+                self.live_session.waiting.append(made)
             self._record_requested_tools(call, response)
         return response
 
