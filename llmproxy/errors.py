@@ -135,6 +135,10 @@ class CassetteBusy(CassetteError):
     status = 409
 
 
+class LeaseLost(CassetteBusy):
+    """Another session has taken over the cassette that ours recorded."""
+
+
 class StoreReadOnly(CassetteError):
     code = "llmproxy_store_read_only"
 

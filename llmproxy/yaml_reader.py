@@ -197,14 +197,9 @@ def read_yaml_file(
 
 
 def read_documents(
-    content: bytes | str,
-    name: str,
-    problems: Problems,
-    doubts: Problems | None = None,
-    *,
-    empty_hint: str = "",
+    content: bytes | str, name: str, problems: Problems, doubts: Problems | None = None, *, empty_hint: str = "",
     limits: YamlLimits = SUITE,
-) -> list[tuple[object, YamlPlace]]:
+) -> list[tuple[object, YamlPlace]]:  # fmt: skip
     """Return the documents of a YAML text with their places, without empty documents in between.
 
     Errors go to `problems`, doubtful values to `doubts`. Parsing stops at a syntax error. `empty_hint` describes the

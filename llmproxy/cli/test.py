@@ -270,7 +270,8 @@ class TestCommandOptions:
             for each in last:
                 each.close()
         if self.rejudge is None:
-            save_failed_case_ids(Path.cwd(), tested.runs, tested.failed_ids)
+            failed = [case.full_id for case in cases if not tested.has_passed(case)]
+            save_failed_case_ids(Path.cwd(), [] if self.step else [case.full_id for case in cases], failed)
         return tested.exit_code
 
     def _print_live_diff(self, lines: Sequence[str], told: Mapping[str, object]) -> None:

@@ -199,6 +199,8 @@ class PartlyLiveSession:
     """None until it is first read."""
     done: set[int] = field(default_factory=set)
     """Recorded changes that this run has made."""
+    pending: set[int] = field(default_factory=set)
+    """Those of them whose answers have not ended: their servers wait for their client."""
     parted: str = ""
     """The call that went to a real tool and may have changed something; no recorded state is valid after it."""
     made: dict[int, Interaction] = field(default_factory=dict)
@@ -220,20 +222,15 @@ class PartlyLiveSession:
     def restart(self) -> None:
         self.again = self.again or self.begun
         self.done.clear()
+        self.pending.clear()
         self.parted = ""
         self.announced = ()
         self._read.clear()
 
     def choose_recording(
-        self,
-        path: RecordedToolSequence,
-        key: Key,
-        recordings: Sequence[KeyedRecording],
-        *,
-        alike: Callable[[Sequence[KeyedRecording]], bool],
-        announced: AreRequested,
-        loose: bool = False,
-    ) -> ChosenRecording:
+        self, path: RecordedToolSequence, key: Key, recordings: Sequence[KeyedRecording], *,
+        alike: Callable[[Sequence[KeyedRecording]], bool], announced: AreRequested, loose: bool = False,
+    ) -> ChosenRecording:  # fmt: skip
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
         `alike` returns whether answers are equal, `announced` whether the model requested all these recorded calls,
@@ -272,6 +269,8 @@ class PartlyLiveSession:
         if beside and not announced((*sorted(beside), id_)):
             names = _join_call_names(path, sorted(beside))
             return f"it was recorded while {names} ran, so nobody knows in which state it was answered"
+        if waits := sorted(self.pending - beside):
+            return f"{_join_call_names(path, waits)} has not ended yet"
         before = set(path.changes[: step.state])
         if missing := sorted(before - beside - self.done):
             return f"it was recorded after {_join_call_names(path, missing)}, which this run has not called"

@@ -157,6 +157,8 @@ class Step:
     """The same for any store with the same cassettes; empty texts for unrecorded exchanges."""
     place: str = ""
     """File and line, like a run's."""
+    given: str = ""
+    """Digest of what a chat's answers depend on besides its texts: the simulated user's task, mocks, faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -238,7 +238,10 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
         return "new", f"{name}: {_describe_row_status(new or {})}"
     if new is None:
         return "missing", f"{name}: was {_describe_row_status(old)}"
-    order = compute_scenario_badness(new) - compute_scenario_badness(old)
+    if (old.get("status") == "skipped") is not (new.get("status") == "skipped"):
+        kind = "missing" if new.get("status") == "skipped" else "new"
+        return kind, f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}"
+    order = compare_scenario_rows(old, new)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
@@ -246,12 +249,13 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
     return "worse" if order > 0 else "better", text
 
 
-def compute_scenario_badness(row: Mapping[str, Any]) -> float:
-    """Return the badness of a row: by its rate, else its status; incompletely judged rates do not count."""
-    status = str(row.get("status"))
-    if status == "environment_error" or row.get("rate") is None:
-        return _WORST.index(status) if status in _WORST else len(_WORST)
-    return 1.0 - float(row["rate"])
+def compare_scenario_rows(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
+    """Return how much worse a row is than an older one, 0 if equal: by rates if both were judged, else by statuses."""
+    statuses, rates = [str(row.get("status")) for row in (old, new)], [row.get("rate") for row in (old, new)]
+    if None in rates or "environment_error" in statuses:
+        before, now = (_WORST.index(each) if each in _WORST else len(_WORST) for each in statuses)
+        return now - before
+    return float(rates[0] or 0) - float(rates[1] or 0)
 
 
 def _intervals_overlap(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

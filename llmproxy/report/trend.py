@@ -19,7 +19,7 @@ from llmproxy.core.sessions.journal import open_journal_database
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected, UnbufferedEventHandler
 from llmproxy.report.run_tree import LATEST, value_has_annotated_type
-from llmproxy.report.scenario_rows import compute_scenario_badness, validate_report_row
+from llmproxy.report.scenario_rows import compare_scenario_rows, validate_report_row
 from llmproxy.sqlite_file import (
     DatabaseErrorTexts,
     DatabaseFileState,
@@ -157,7 +157,7 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     """Return a scenario's urgency, its name, and the change between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
-    step = 0 if before is None else compute_scenario_badness(last) - compute_scenario_badness(before)
+    step = 0 if before is None else compare_scenario_rows(before, last)
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
     told = [f"passed {good} of {len(rows)}", word]

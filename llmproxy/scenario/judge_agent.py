@@ -410,21 +410,11 @@ class JudgeAgent(AgentAdapter):
     raises_misses: ClassVar[bool] = True
 
     def __init__(
-        self,
-        *,
-        criteria: Sequence[str] | None = None,
-        model: str | ModelConfig | None = None,
-        api_key: str | None = None,
-        temperature: float = UNSET_ZERO,
-        max_tokens: int | None = None,
-        system_prompt: str | None = None,
-        judges: int | Sequence[str | ModelConfig] = 1,
-        vote: str = VoteRule.MAJORITY,
-        min_turns: int = 0,
-        token_threshold: int = TOKENS,
-        max_discovery_steps: int = STEPS,
-        **more: Any,
-    ) -> None:
+        self, *, criteria: Sequence[str] | None = None, model: str | ModelConfig | None = None,
+        api_key: str | None = None, temperature: float = UNSET_ZERO, max_tokens: int | None = None,
+        system_prompt: str | None = None, judges: int | Sequence[str | ModelConfig] = 1, vote: str = VoteRule.MAJORITY,
+        min_turns: int = 0, token_threshold: int = TOKENS, max_discovery_steps: int = STEPS, **more: Any,
+    ) -> None:  # fmt: skip
         """Prepare a judge.
 
         Besides the usual parameters of a model:

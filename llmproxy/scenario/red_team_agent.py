@@ -230,28 +230,14 @@ class RedTeamAgent(AgentAdapter):
     raises_misses: ClassVar[bool] = True
 
     def __init__(
-        self,
-        *,
-        strategy: RedTeamStrategy,
-        target: str,
-        total_turns: int = 30,
-        model: str | ModelConfig | None = None,
-        metaprompt_model: str | ModelConfig | None = None,
-        metaprompt_template: str | None = None,
-        attack_plan: str | None = None,
-        score_responses: bool = True,
-        fast_refusal_detection: bool = True,
-        success_score: int | None = 9,
-        success_confirm_turns: int = 2,
-        injection_probability: float = 0.0,
-        techniques: Sequence[AttackTechnique] | None = None,
-        max_backtracks: int | None = None,
-        api_key: str | None = None,
-        temperature: float = 0.7,
-        metaprompt_temperature: float | None = None,
-        max_tokens: int | None = None,
-        **more: Any,
-    ) -> None:
+        self, *, strategy: RedTeamStrategy, target: str, total_turns: int = 30, model: str | ModelConfig | None = None,
+        metaprompt_model: str | ModelConfig | None = None, metaprompt_template: str | None = None,
+        attack_plan: str | None = None, score_responses: bool = True, fast_refusal_detection: bool = True,
+        success_score: int | None = 9, success_confirm_turns: int = 2, injection_probability: float = 0.0,
+        techniques: Sequence[AttackTechnique] | None = None, max_backtracks: int | None = None,
+        api_key: str | None = None, temperature: float = 0.7, metaprompt_temperature: float | None = None,
+        max_tokens: int | None = None, **more: Any,
+    ) -> None:  # fmt: skip
         """Create an attacker; it can be used in several runs, also concurrently.
 
         Besides the usual parameters of a model:

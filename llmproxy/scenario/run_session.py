@@ -115,14 +115,9 @@ def build_process_session_name() -> str:
 
 @asynccontextmanager
 async def bind_process_calls_to_session(
-    control: Control,
-    session: str | None,
-    *,
-    replay: bool,
-    key_names: Sequence[str] | None = None,
-    party: str = AGENT,
+    control: Control, session: str | None, *, replay: bool, key_names: Sequence[str] | None = None, party: str = AGENT,
     env: MutableMapping[str, str] = os.environ,
-) -> AsyncIterator[float]:
+) -> AsyncIterator[float]:  # fmt: skip
     """Take the process's turn, with its calls bound to `session` as those of `party`; yields the seconds waited.
 
     Without a session, clients created in the block (by an imported module) point to the proxy, and belong to no run.

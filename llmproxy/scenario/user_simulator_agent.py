@@ -132,19 +132,10 @@ class UserSimulatorAgent(AgentAdapter):
     raises_misses: ClassVar[bool] = True
 
     def __init__(
-        self,
-        *,
-        model: str | ModelConfig | None = None,
-        api_key: str | None = None,
-        temperature: float = UNSET_ZERO,
-        max_tokens: int | None = None,
-        system_prompt: str | None = None,
-        persona: Persona | str | Path | None = None,
-        lines: Sequence[str] = (),
-        show_tools: bool = False,
-        may_end: bool = True,
-        **more: Any,
-    ) -> None:
+        self, *, model: str | ModelConfig | None = None, api_key: str | None = None, temperature: float = UNSET_ZERO,
+        max_tokens: int | None = None, system_prompt: str | None = None, persona: Persona | str | Path | None = None,
+        lines: Sequence[str] = (), show_tools: bool = False, may_end: bool = True, **more: Any,
+    ) -> None:  # fmt: skip
         """Prepare a user.
 
         Besides the usual parameters of a model:
@@ -200,9 +191,10 @@ class UserSimulatorAgent(AgentAdapter):
         tools = [END_TOOL] if free and self._may_end_now(input.messages) else []
         for attempt in range(ATTEMPTS):
             answer = await self._ask_with_optional_tools(self.config, messages, tools, input, attempt)
-            ending = next((call for call in answer.tool_calls if call.name == END), None)
-            if ending is not None and tools:
-                last, reached = _parse_farewell_arguments(ending.arguments)
+            endings = [_parse_farewell_arguments(call.arguments) for call in answer.tool_calls if call.name == END]
+            if endings and tools:
+                last, reached = endings[0]
+                reached = None if any(each != reached for _, each in endings) else reached  # who contradicts himself
                 said: list[Message] = [{"role": "user", "content": last or answer.text}]
                 return ClosingMessages(said if last or answer.text else (), reached=reached)
             if answer.text:

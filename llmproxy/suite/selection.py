@@ -79,14 +79,9 @@ def advise_recording(
 
 
 def add_record_command_to_miss(
-    text: str,
-    rerun: str,
-    *,
-    flag: str = "--mode",
-    starts: Mapping[str, str] | None = None,
-    counted: Sequence[str] = (),
-    who: str = "the agent",
-) -> str:
+    text: str, rerun: str, *, flag: str = "--mode", starts: Mapping[str, str] | None = None,
+    counted: Sequence[str] = (), who: str = "the agent",
+) -> str:  # fmt: skip
     """Return the proxy's text about a miss, preceded by the command that records the request.
 
     `starts` are commands in the text that start a proxy, by mode: the test's own replaces each. `counted` are entities
@@ -154,7 +149,7 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
         and set(wanted.tag) <= set(case.scenario.tags)
         and (not wanted.ids or any(_has_case_id(case, name) for name in wanted.ids))
         and any(wanted.grep.casefold() in text.casefold() for text in (case.id, case.title, case.description))
-        and (wanted.only is None or case.id in wanted.only)
+        and (wanted.only is None or case.full_id in wanted.only)
     ]
     if not wanted.label:
         return found

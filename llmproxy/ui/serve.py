@@ -28,15 +28,9 @@ Put = Callable[[dict[str, str]], Any]
 
 
 def answer_ui_request(
-    method: str,
-    target: str,
-    headers: page.Headers,
-    token: str,
-    ask: page.Ask,
-    start: dict[str, Any],
-    put: Put | None = None,
-    body: bytes = b"",
-) -> page.ViewerResponse:
+    method: str, target: str, headers: page.Headers, token: str, ask: page.Ask, start: dict[str, Any],
+    put: Put | None = None, body: bytes = b"",
+) -> page.ViewerResponse:  # fmt: skip
     # Origin form: nothing else names what is here, and `urlsplit` raises for `http://[`.
     path, _, asked = target.partition("?")
     if path == "/":

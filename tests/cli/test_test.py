@@ -28,7 +28,10 @@ name: t
 agent: {python: "agent.py:answer"}
 scenarios:
   - {id: good, tags: [smoke], observe: none, steps: [{chat: hi, response: {contains: hi}}]}
-  - {id: bad, tags: [slow], observe: none, steps: [{chat: hi, response: {contains: nope}}]}
+  - id: bad
+    tags: [slow]
+    observe: none
+    steps: [{chat: hi, label: first, response: {contains: hi}}, {chat: hi, response: {contains: nope}}]
 """
 
 
@@ -56,9 +59,19 @@ def test_it_runs_what_is_in_the_folder(folder: Path) -> None:
     assert json.loads((folder / "out.json").read_text())
     assert (folder / "out.xml").read_text().startswith("<?xml")
     assert (folder / STORE.parent / ".gitignore").read_text() == "*\n"
+    for ran, code in ((("--step", "first"), 0), (("--id", "good"), 0), (("b.suite.yaml",), 0)):  # none is about `bad`
+        (folder / "b.suite.yaml").write_text(
+            SUITE.replace("name: t", "name: b").replace("contains: nope", "contains: hi")
+        )
+        assert run(folder, *(("t.suite.yaml", *ran) if "b.suite.yaml" not in ran else ran)).returncode == code
+    (folder / "b.suite.yaml").unlink()
     again = run(folder, "t.suite.yaml", "--last-failed")
     assert "good" not in again.stdout
     assert again.returncode == 1
+    failing = SUITE.replace("name: t", "name: t\nhooks: {beforeAll: [{command: ['false']}]}")
+    (folder / "t.suite.yaml").write_text(failing)
+    assert run(folder).returncode == 3
+    assert json.loads((folder / ".llmproxy" / "last-failed.json").read_text())["failed"] == ["t/bad", "t/good"]
 
 
 ASKS = f"""{ASK}

@@ -144,6 +144,18 @@ def test_what_could_not_be_judged_is_worse() -> None:
     )
 
 
+def test_rates_and_statuses_are_two_scales() -> None:
+    """Runs that ended early have no rate; what is skipped is neither better nor worse."""
+    early = {**row_with_rate("a", 1, 10, status="flaky"), "rate": None}
+    (head, line) = format_baseline_changes({"a": early}, [row_with_rate("a", 0, 10, interval=(0.0, 0.3))])
+    assert ("1 worse, 0 better" in head, line.split()[0]) == (True, "worse")
+    for old, new, kind in (("failed", "skipped", "missing"), ("skipped", "failed", "new")):
+        rows = {
+            each: {**row_with_rate("a", status=each), "rate": None if each == "skipped" else 0.0} for each in (old, new)
+        }
+        assert format_baseline_changes({"a": rows[old]}, [rows[new]])[1].split() == [kind, "a:", old, "->", new]
+
+
 def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> None:
     """No file, no report, a report of other suites."""
     path = tmp_path / "last.json"

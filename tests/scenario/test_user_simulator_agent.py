@@ -14,7 +14,7 @@ from llmproxy.errors import MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.types import Message
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.user_simulator_agent import (
     GREETING,
     Persona,
@@ -158,6 +158,24 @@ def test_last_words_are_heard() -> None:
     assert said(alone(step(say="hi"), step(call=[words]))[0])[-1] == "thanks!"
     call = {"id": "1", "type": "function", "function": {"name": "end_conversation", "arguments": "{"}}
     assert said(alone(step(say="hi"), raw({"content": "bye", "tool_calls": [call]}))[0])[-1] == "bye"
+
+
+@pytest.mark.parametrize(
+    ("said_of_it", "reached"), [([True, False], None), ([False, True], None), ([True, True], True)]
+)
+def test_who_contradicts_himself_has_said_nothing(said_of_it: list[bool], reached: bool | None) -> None:
+    """Two calls that end the conversation: whether the goal was reached is unknown unless they agree."""
+    ends = [{"name": "end_conversation", "arguments": {"message": "", "goal_reached": each}} for each in said_of_it]
+    heard: list[Any] = []
+
+    class Watched(UserSimulatorAgent):
+        async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
+            heard.append(await super().call(input))
+            return heard[-1]
+
+    with model(step(say="hi"), step(call=ends)) as (config, _):
+        play(Echo(), Watched(model=config), Judge())
+    assert [each.reached for each in heard if isinstance(each, ClosingMessages)] == [reached]
 
 
 def test_in_a_script_nobody_leaves() -> None:

@@ -60,7 +60,7 @@ def cases(tmp_path: Path) -> Sequence[SuiteCase]:
     (SelectionOptions(grep="MILK"), ["b"]),
     (SelectionOptions(grep="first"), ["a"]),
     (SelectionOptions(grep="first", tag=("slow",)), []),
-    (SelectionOptions(only={"c[1]", "gone"}), ["c[1]"]),
+    (SelectionOptions(only={"t/c[1]", "c[2]", "t/gone"}), ["c[1]"]),
     (SelectionOptions(label="two"), ["a"]),
 ])  # fmt: skip
 def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, ids: list[str]) -> None:

@@ -143,9 +143,10 @@ class Bench:
         read_only: Sequence[str] = (),
         began: float = 1_800_000_000.0,
         lasting: int = 20,
+        thinking: int = 0,
     ) -> None:
-        """`lasting` is how many microseconds a real answer takes; every look at the clock takes a second."""
-        self._lasting = lasting
+        """`lasting`: how many microseconds a real answer takes, after `thinking` seconds; every look at the clock takes one."""
+        self._lasting, self._thinking = lasting, thinking
         self._journal = Journal.open(Path(f"{store}.state.db"), lambda: began)
         channels = (
             LiveChannelSettings(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only))
@@ -214,6 +215,8 @@ class Bench:
 
     def _serve(self, body: bytes) -> bytes:
         assert self._tools is not None, "a tool really ran"
+        for _ in range(self._thinking):
+            self.now()
         return json.dumps(self._tools.answer(json.loads(body))).encode()
 
     def _say(self, body: bytes) -> bytes:

@@ -70,15 +70,10 @@ class Refused(Exception):
 
 
 def diff_requests(
-    placed: RecordingWithParsedRequest,
-    now: ParsedRequest,
-    client: ClientProgram | None,
-    *,
-    recorded: Mapping[str, AbstractSet[str]],
-    present: Mapping[str, AbstractSet[str]],
-    output: int | None = None,
+    placed: RecordingWithParsedRequest, now: ParsedRequest, client: ClientProgram | None, *,
+    recorded: Mapping[str, AbstractSet[str]], present: Mapping[str, AbstractSet[str]], output: int | None = None,
     read_volatile: ReadVolatile | None = None,
-) -> list[Change] | CarriedAnswerRefusal:
+) -> list[Change] | CarriedAnswerRefusal:  # fmt: skip
     """Return the changes between a recording and a request at its place, in the order in which people edit them.
 
     `recorded` and `present` are each tool's results in the recordings and in this run. `output`: tokens of the recorded

@@ -79,15 +79,9 @@ class Engine:
     parts = EngineComponentClasses()
 
     def __init__(
-        self,
-        config: EngineConfig,
-        *,
-        redactor: Redactor,
-        journal: Journal,
-        now: Callable[[], float],
-        clock: Callable[[], float],
-        holder: str = "llmproxy",
-    ) -> None:
+        self, config: EngineConfig, *, redactor: Redactor, journal: Journal, now: Callable[[], float],
+        clock: Callable[[], float], holder: str = "llmproxy",
+    ) -> None:  # fmt: skip
         """Open (to record: create) the store. `now`: Unix time, `clock`: monotonic, `holder`: our name in leases."""
         stores = EngineStoreOpener(config, now, self._clear_caches)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock

@@ -82,6 +82,8 @@ class ForkState:
     """Calls of each tool up to an answer, by its id or its conversation's."""
     scanned: int = 0
     """Number of the session's first calls whose answers were searched for ids of tool calls."""
+    learned: set[int] = field(default_factory=set)
+    """Numbers of all calls that were searched."""
 
     @property
     def is_forked(self) -> bool:
@@ -256,6 +258,9 @@ class ForkInterceptor(Interceptor[Exchange]):
         def find_place(call_id: str) -> NthCallOfTool | None:
             for each in call.session.calls.list_calls_after(forking.scanned):
                 forking.scanned += each.seq == forking.scanned + 1  # not past one that has not ended
+                if each.seq in forking.learned:
+                    continue
+                forking.learned.add(each.seq)
                 found = self._parts.builder.load_call_interaction(call.session, each) if each.party == AGENT else None
                 if found is not None:
                     forking.learn_tool_calls(found)
@@ -299,7 +304,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
-            forking.shared.append(CopiedRecording(recording.id, call.nth, call.progress.started_at))
+            forking.shared.append(CopiedRecording(recording.id, call.nth))
         return decided
 
     def _fork_run(self, call: Exchange, why: MissReason | None, recordings: int) -> None:

@@ -18,6 +18,7 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp_answer_replay import (
+    MICROSECONDS,
     AnswerPartCondition,
     McpAnswerPartWithWait,
     adapt_mcp_answer_ids,
@@ -34,7 +35,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Ending, Key, Response
+from llmproxy.core.traffic.interaction import Chunk, Ending, Key, Response
 from llmproxy.protocol import Channel, Decision
 
 SLACK = 1.0
@@ -71,9 +72,15 @@ def _read_request_id(body: bytes | None) -> str:
 
 class McpAnswerPlayback:
     def __init__(
-        self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, McpClientReply | None]
+        self,
+        store: Store,
+        exchange: Exchange,
+        response: Response,
+        questions: dict[Asked, McpClientReply | None],
+        clock: Callable[[], float],
     ) -> None:
-        self._store, self._exchange, self._questions = store, exchange, questions
+        self._store, self._exchange, self._questions, self._clock = store, exchange, questions, clock
+        self._taken: list[Chunk] = []
         self._replies: dict[Asked, McpClientReply] = {}
         """Replies to its questions, kept because a part may be checked more than once if something else holds it."""
         slot = exchange.slot
@@ -85,6 +92,12 @@ class McpAnswerPlayback:
         self.turns = None if turns is None else deque(turns)
         """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
         self._is_refused = False
+
+    @property
+    def told_response(self) -> Response:
+        """The answer as far as it was told, with the times at which it was."""
+        ending = self.response.ending if self.was_followed or self._is_refused else Ending.LEFT
+        return replace(self.response, chunks=tuple(self._taken), head_offset=0, ending=ending)
 
     @property
     def was_followed(self) -> bool:
@@ -126,8 +139,10 @@ class McpAnswerPlayback:
                 self._is_refused = self.turns[0].wait is not AnswerPartCondition.BROKEN
                 self.turns.clear()
                 taken.append(self._build_refusal(ready))
-                break
-            taken.append(self.turns.popleft().data)
+            else:
+                taken.append(self.turns.popleft().data)
+            offset = round((self._clock() - self._exchange.progress.arrived) * MICROSECONDS)
+            self._taken.append(Chunk(offset, taken[-1]))
             if self.turns and self.turns[0].wait is AnswerPartCondition.ANSWER:  # its question was in the part before
                 self._questions[self._exchange.route.provider.name, json.dumps(self.turns[0].what)] = None
         return taken, 0.0
@@ -197,7 +212,7 @@ class McpPlaybackInterceptor(Interceptor[Exchange]):
     def on_answer(self, call: Exchange, response: Response) -> Response:
         if (store := self._parts.state.stores.opened) is None:
             return response
-        made = McpAnswerPlayback(store, call, response, self._questions)
+        made = McpAnswerPlayback(store, call, response, self._questions, self._parts.state.clock)
         call.state.put(made)
         return made.response
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, override
@@ -16,6 +17,8 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.mcp_playback import McpAnswerPlayback
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork_row
+from llmproxy.core.keys.mcp import STREAM
+from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
@@ -31,7 +34,7 @@ from llmproxy.core.live_or_recorded import (
     split_tools_by_read_only,
     track_recorded_tool_state,
 )
-from llmproxy.core.mcp_answer_replay import build_refusal
+from llmproxy.core.mcp_answer_replay import build_refusal, read_mcp_tool_call
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
@@ -39,8 +42,13 @@ from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header
-from llmproxy.errors import MissError, RefusedError
+from llmproxy.core.traffic.response_plan import scale_time_by_speed
+from llmproxy.errors import LeaseLost, MissError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownToolPolicy
+
+log = logging.getLogger(__name__)
+
+_REFUSED = (ERROR_HEADER, MissError.code)
 
 
 class NoRecordingsToServe(RefusedError):
@@ -54,8 +62,10 @@ class _Refused(NamedTuple):
 
 
 class _AnswerInParts(NamedTuple):
+    """Stored in the child when it has ended: what was told of it, when its client did what the recorded one did."""
+
     made: Interaction
-    """Stored in the child if its client does what the recorded one did."""
+    playback: McpAnswerPlayback
 
 
 class LiveChannelInterceptor(Interceptor[Exchange]):
@@ -64,6 +74,8 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannelSettings) -> None:
         """Begin the child cassette. Raises NoRecordingsToServe."""
         self._parts, self._session = parts, session
+        self._in_parts: dict[int, _AnswerInParts] = {}
+        """Answers that have not ended, by number of the call in the session."""
         cassette, sample = split_sample_name(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
         places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
@@ -98,7 +110,14 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
 
     def on_session_end(self) -> None:
         if (store := self._parts.state.stores.opened) is not None:
-            self._store_waiting(store)
+            streams = (each for each in self._in_parts.values() if each.made.operation == STREAM)
+            self.live_session.waiting.extend(replace(one.made, response=one.playback.told_response) for one in streams)
+            self._in_parts.clear()
+            try:
+                self._store_waiting(store)
+            except LeaseLost as error:  # nobody could close the session
+                log.warning("the last calls of %s are not recorded: %s", self._session.name, error.message)
+                self._session.sealed = False
             if not store.has_recordings(self.live_session.child, 1):
                 delete_fork_row(store, self.live_session.child)
 
@@ -217,10 +236,12 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
             self._record_in_child_cassette(call)
             recorded = store.load(call.slot.id)
             self.live_session.served += 1
-            made = self._parts.builder.build(call, response, recorded.usage, redacted=recorded.redacted)
-            playback = call.state.get(McpAnswerPlayback)
-            if playback is not None and playback.turns and may_depend_on_tool_state(call.channel, call.operation):
-                call.state.put(_AnswerInParts(made))
+            told = _scale_times(response, call.session.settings.speed)
+            made = self._parts.builder.build(call, told, recorded.usage, redacted=recorded.redacted)
+            playback, changing = call.state.get(McpAnswerPlayback), self._get_chosen_change(call)
+            if playback is not None and playback.turns:
+                self._in_parts[call.progress.seq] = _AnswerInParts(made, playback)
+                self.live_session.pending.update(() if changing is None else (changing,))
             else:
                 self.live_session.waiting.append(made)
             self._record_requested_tools(call, response)
@@ -233,20 +254,37 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        parts, playback = call.state.get(_AnswerInParts), call.state.get(McpAnswerPlayback)
-        if parts is not None and playback is not None:
-            made = parts.made
-            if not playback.was_followed:  # its server has done nothing of what was recorded
-                self.live_session.served -= 1
-                self.live_session.record_unanswered(_name_call(call), call.state.get(ChosenRecording))
-                text = "llmproxy: the client of the live run did not go on as the recorded one did."
-                made = replace(made, response=build_tool_miss_response(call, text, None))
-            self.live_session.waiting.append(made)
+        if (parts := self._in_parts.pop(call.progress.seq, None)) is not None:
+            self.live_session.waiting.append(self._end_answer_in_parts(call, *parts))
+        if call.decision is Decision.RECORD and call.kept.interaction is None:
+            self._doubt_state(call)
         refused = call.state.get(_Refused)
         return record._replace(miss=False) if refused is not None and refused.is_error else record
 
+    def _end_answer_in_parts(self, call: Exchange, made: Interaction, playback: McpAnswerPlayback) -> Interaction:
+        told = playback.told_response
+        self.live_session.pending.discard(self._get_chosen_change(call) or 0)
+        if not playback.was_followed and may_depend_on_tool_state(call.channel, call.operation):
+            self.live_session.served -= 1  # its server has done nothing of what was recorded
+            self.live_session.record_unanswered(_name_call(call), call.state.get(ChosenRecording))
+            told = replace(told, headers=(*told.headers, _REFUSED))
+        return replace(made, response=told)
+
+    def _get_chosen_change(self, call: Exchange) -> int | None:
+        """Return the recorded change that a call was taken for; None if it changes nothing."""
+        chosen = (call.state.get(ChosenRecording) or ChosenRecording()).recording
+        return chosen.id if chosen is not None and chosen.id in self.live_session.done else None
+
+    def _doubt_state(self, call: Exchange) -> None:
+        """Note that a live change may have failed, so nobody knows what it did."""
+        if call.channel is not Channel.LLM and self._get_chosen_change(call) is not None:
+            self.live_session.parted = self.live_session.parted or _name_call(call)
+
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         self._record_requested_tools(call, made.response)
+        called = read_mcp_tool_call(made)
+        if not is_success(made.response.status) or (called is not None and called.failed):
+            self._doubt_state(call)
 
     def _record_requested_tools(self, call: Exchange, response: Response) -> None:
         if call.channel is not Channel.LLM or call.party != AGENT:
@@ -297,11 +335,17 @@ class PartlyLiveSessionsFeature(Feature):
 def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | None) -> Response:
     if exchange.channel is Channel.MCP:
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
-        headers = (*headers, (ERROR_HEADER, MissError.code))
+        headers = (*headers, _REFUSED)
     else:
         status = miss_status or get_miss_status(exchange.family, exchange.operation, exchange.request.headers)
         headers, body = build_dialect_error_response(exchange.family, status, MissError.code, text)
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
+
+
+def _scale_times(response: Response, speed: float) -> Response:
+    """Return an answer with the times of its replay: with the recorded ones it would seem to run beside later calls."""
+    chunks = tuple(Chunk(scale_time_by_speed(each.offset, speed), each.data) for each in response.chunks)
+    return replace(response, chunks=chunks, head_offset=scale_time_by_speed(response.head_offset, speed))
 
 
 def _name_call(exchange: Exchange) -> str:

@@ -227,15 +227,9 @@ def _read_stored_usage_and_cost(store: Store, interaction: int) -> CallUsageAndC
 
 
 def build_call_record(
-    exchange: Exchange,
-    status: int,
-    *,
-    target: str,
-    seconds: float,
-    priced: CallUsageAndCost | None,
-    usage: Usage | None,
-    lost: bool,
-) -> Call:
+    exchange: Exchange, status: int, *, target: str, seconds: float, priced: CallUsageAndCost | None,
+    usage: Usage | None, lost: bool,
+) -> Call:  # fmt: skip
     """Return the record of a finished exchange: `target` redacted, `priced` by its recording, `usage` by the answer."""
     decision, kept = exchange.decision or Decision.REFUSE, exchange.kept
     cost: Decimal | None = None

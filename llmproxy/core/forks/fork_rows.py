@@ -8,6 +8,7 @@ replayed: the agent still runs its real tool.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -26,8 +27,9 @@ from llmproxy.protocol import format_sample_name
 _COPIED = ", ".join(name for name in row_conversion.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
 INSERT INTO interactions (cassette, sample, started_at, position, occurrence, request_body, response_body, {_COPIED})
-SELECT ?, ?, coalesce(?, started_at), ?, ?, request_body, response_body, {_COPIED} FROM interactions WHERE id = ?
+SELECT ?, ?, ?, ?, ?, request_body, response_body, {_COPIED} FROM interactions WHERE id = ?
 """  # noqa: S608 - constants only
+_TIME = "SELECT started_at, coalesce(duration_ms, 0) / 1000 FROM interactions WHERE id = ?"
 _COPY_IDS = """
 INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE interaction_id = ?
 """
@@ -90,8 +92,6 @@ class CopiedRecording:
     id: int
     occurrence: int
     """Occurrence of its key in the child."""
-    started_at: float | None = None
-    """Unix time; None: the recorded one."""
 
 
 _MEMBERS: Mapping[str, type | tuple[type, ...]] = {
@@ -184,13 +184,32 @@ def lease_cassette_name(
     raise CassetteNameTaken(f"llmproxy: {parent!r} has {_NUMBERS} forks.", hint="Name this one: --as NAME")
 
 
-def store_fork_with_copies(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
+def _date_copies(served: Sequence[tuple[int, float, float]], until: float | None) -> list[float]:
+    """Return begins (Unix seconds) of copies; `served`: id, begin and seconds of their recordings, in order.
+
+    They lie as recorded, since overlaps count, up to `until` if it is given; one served again follows all before it.
+    """
+    begins, seen, moved, last = list[float](), set[int](), 0.0, -math.inf
+    for id_, began, seconds in served:
+        if id_ in seen:
+            moved, seen = last - began, set()
+        seen.add(id_)
+        begins.append(began + moved)
+        last = max(last, began + moved + seconds)
+    return begins if until is None else [each + until - last for each in begins]
+
+
+def store_fork_with_copies(
+    store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float, *, as_recorded: bool = False
+) -> list[int]:
+    """Store a fork and its copies, which end at `now`, or have their recorded times. Returns the copies' ids."""
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
         statements.ensure_cassette_row(conn, name, fork.sample, now)
-        for copy in shared:
+        served = [(each.id, *conn.execute(_TIME, (each.id,)).fetchall()[0]) for each in shared]
+        for copy, began in zip(shared, _date_copies(served, None if as_recorded else now), strict=True):
             position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]
-            values = (name, fork.sample, copy.started_at, position, copy.occurrence, copy.id)
+            values = (name, fork.sample, began, position, copy.occurrence, copy.id)
             made.append(int(conn.execute(_COPY, values).lastrowid or 0))
             conn.execute(_COPY_IDS, (made[-1], name, fork.sample, copy.id))
             conn.execute(_COPY_DECLARED, (made[-1], copy.id))
@@ -213,6 +232,7 @@ def fork_cassette(store: Store, parent: Place, at: int | None, wanted: str | Non
         cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),
         why="made by hand", overrides=inherited.overrides if inherited else Overrides(), created_at=now,
     )  # fmt: skip
-    store_fork_with_copies(store, fork, [CopiedRecording(row.id, row.occurrence) for row in taken], now)
+    copies = [CopiedRecording(row.id, row.occurrence) for row in taken]
+    store_fork_with_copies(store, fork, copies, now, as_recorded=True)
     store.end_writing(name, 1, holder, clean=True)
     return fork

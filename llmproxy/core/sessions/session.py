@@ -387,16 +387,9 @@ class Sessions:
         return self.open_sessions.get(self.bindings.get(name, name))
 
     def open_session(
-        self,
-        name: str,
-        *,
-        cassette: str | None = None,
-        mode: Mode | None = None,
-        speed: float | None = None,
-        exhausted: Exhausted | None = None,
-        upstreams: Mapping[str, str] | None = None,
-        **asked: Any,
-    ) -> Session:
+        self, name: str, *, cassette: str | None = None, mode: Mode | None = None, speed: float | None = None,
+        exhausted: Exhausted | None = None, upstreams: Mapping[str, str] | None = None, **asked: Any,
+    ) -> Session:  # fmt: skip
         """Open a session with its own settings; those of None are the proxy's.
 
         A session of this name that was not opened explicitly ends; names bound to it stay bound. `cassette`: another

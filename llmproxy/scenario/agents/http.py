@@ -312,16 +312,10 @@ _TEXT = "text/plain"
 
 class HttpAgent(HttpAdapter):
     def __init__(
-        self,
-        url: str,
-        method: str = "POST",
-        body: Any = None,
-        reply: str | None = None,
-        conversation: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 120.0,
+        self, url: str, method: str = "POST", body: Any = None, reply: str | None = None,
+        conversation: str | None = None, headers: Mapping[str, str] | None = None, timeout: float = 120.0,
         processing: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Use the endpoint at `url`; `url`, `body`, `headers` are `AgentRequestTemplate`s, without `body` `BODY`.
 
         Paths (see `parse_value_path`): `reply` of the answer, None takes an object with `text`, `message`, `messages`;

@@ -67,16 +67,10 @@ def _format_with_interval(value: float, interval: ConfidenceInterval | None) -> 
 
 
 async def rejudge(
-    transcripts: Sequence[Transcript],
-    judge: Any,
-    *,
-    repeats: int = 5,
-    rng: random.Random,
-    proxy: str | bool | None = None,
-    mode: str | None = None,
-    max_concurrency: int = CONCURRENCY,
+    transcripts: Sequence[Transcript], judge: Any, *, repeats: int = 5, rng: random.Random,
+    proxy: str | bool | None = None, mode: str | None = None, max_concurrency: int = CONCURRENCY,
     resamples: int = RESAMPLES,
-) -> RejudgeVarianceResult:
+) -> RejudgeVarianceResult:  # fmt: skip
     """Judge each transcript `repeats` times, and split the variance of the verdicts.
 
     The judge's part is the mean of p(1-p)R/(R-1), the rest the sample variance of p less that part/R, at least 0;
@@ -149,14 +143,9 @@ class OpenLoopRunResult:
 
 
 async def open_loop(
-    transcript: Transcript,
-    agents: Sequence[Any],
-    *,
-    name: str = "",
-    sample: int = 1,
-    options: RunOptions | None = None,
-    **plan: Any,
-) -> OpenLoopRunResult:
+    transcript: Transcript, agents: Sequence[Any], *, name: str = "", sample: int = 1,
+    options: RunOptions | None = None, **plan: Any,
+) -> OpenLoopRunResult:  # fmt: skip
     """Run the recorded user's lines with the agent and let the judge decide, both live.
 
     From the first differing turn on, the user's lines answer messages that were never sent: the run is marked

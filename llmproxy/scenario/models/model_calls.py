@@ -88,16 +88,10 @@ def require_model(who: str, found: ModelConfig | None, written: str = "") -> Mod
 
 
 async def complete(
-    *,
-    model: ModelConfig,
-    messages: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    tool_choice: str | Mapping[str, Any] | None = None,
-    response_format: Mapping[str, Any] | None = None,
-    party: str,
-    session: RunSession | None,
-    attempt: int = 0,
-) -> ModelAnswer:
+    *, model: ModelConfig, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] | None = None, response_format: Mapping[str, Any] | None = None, party: str,
+    session: RunSession | None, attempt: int = 0,
+) -> ModelAnswer:  # fmt: skip
     """Call a model; `attempt` separates otherwise equal requests of one party.
 
     Raises MissError: in replay, never recorded; ToolChoiceRefused: the model refuses tools, choice or format;

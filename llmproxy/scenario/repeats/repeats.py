@@ -90,14 +90,9 @@ class RepeatResult(ScenarioResult):
 
 
 async def run_repeatedly(
-    once: Callable[[int, int], Awaitable[RunOutcome]],
-    runs: int,
-    *,
-    max_concurrency: int | None = None,
-    early_stop: bool = False,
-    allow_environment_errors: bool = False,
-    threshold: float = 1.0,
-) -> RepeatResult:
+    once: Callable[[int, int], Awaitable[RunOutcome]], runs: int, *, max_concurrency: int | None = None,
+    early_stop: bool = False, allow_environment_errors: bool = False, threshold: float = 1.0,
+) -> RepeatResult:  # fmt: skip
     """Run a scenario several times, run i with sample i of its recording, and combine the results.
 
     `early_stop` ends once no further run can change on which side of `threshold` the rate ends; never while recording.

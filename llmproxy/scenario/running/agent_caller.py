@@ -362,14 +362,9 @@ class Caller:
 
 
 async def call_async_adapter_in_time(
-    agent: AgentAdapter,
-    given: AgentInput,
-    limit: float | None,
-    too_long: Callable[[float], LLMProxyError],
-    *,
-    name: str,
-    hint: str = "",
-) -> object:
+    agent: AgentAdapter, given: AgentInput, limit: float | None, too_long: Callable[[float], LLMProxyError], *,
+    name: str, hint: str = "",
+) -> object:  # fmt: skip
     """Call an adapter once, at most `limit` seconds, and contain its failures.
 
     Raises the error of `too_long`; AgentError for an agent that exits the process (`hint`: an alternative),

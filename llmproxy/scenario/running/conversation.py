@@ -123,15 +123,9 @@ class ConversationCallbacks(Protocol):
 
 class Conversation:
     def __init__(
-        self,
-        state: ScenarioState,
-        agents: list[AgentAdapter],
-        *,
-        caller: Caller,
-        emitter: ConversationEmitter,
-        setting: ConversationCallbacks,
-        name: str = "",
-    ) -> None:
+        self, state: ScenarioState, agents: list[AgentAdapter], *, caller: Caller, emitter: ConversationEmitter,
+        setting: ConversationCallbacks, name: str = "",
+    ) -> None:  # fmt: skip
         self.state, self.agents, self.name = state, agents, name
         self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = SpeakingOrder(agents, state)

@@ -61,15 +61,9 @@ _NAMING = threading.Lock()
 
 
 def choose_cassette_name(
-    name: str,
-    set_id: str | None,
-    description: str,
-    script: Sequence[ScriptStep] | None,
-    options: RunOptions,
-    *,
-    host: RunSettingsFromPytest = HOST,
-    namesakes: dict[str, dict[str, int]] = _NAMESAKES,
-) -> str:
+    name: str, set_id: str | None, description: str, script: Sequence[ScriptStep] | None, options: RunOptions, *,
+    host: RunSettingsFromPytest = HOST, namesakes: dict[str, dict[str, int]] = _NAMESAKES,
+) -> str:  # fmt: skip
     if options.cassette:
         return options.cassette
     own = name_cassette(name, set_id)

@@ -213,14 +213,9 @@ class PlayableScenario[S, R](Protocol):
 
 class RunLifecycle[S, R]:
     def __init__(
-        self,
-        played: PlayableScenario[S, R],
-        *,
-        limit: float | None,
-        call_limit: float | None,
-        clock: Callable[[], float],
-        thorough: bool = False,
-    ) -> None:
+        self, played: PlayableScenario[S, R], *, limit: float | None, call_limit: float | None,
+        clock: Callable[[], float], thorough: bool = False,
+    ) -> None:  # fmt: skip
         """Run this once, in at most `limit` seconds, `call_limit` for each call of an adapter.
 
         `thorough`: a run with effects outside. Its opening counts for the limit, a canceller waits until all is

@@ -38,7 +38,7 @@ from llmproxy.suite.matchers.apply import (
     make_error_assertion,
 )
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.match import Unknown, ValueMatchStatus, explain_inconclusive_match, quote
+from llmproxy.suite.matchers.match import Unknown, ValueMatchStatus, are_equal, explain_inconclusive_match, quote
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.assertions import HistoryEditAssertions, MessageProcessing, Response, Usage
@@ -108,10 +108,10 @@ class StoredAnswerSnapshots:
         """Store the value of a scenario's run; returns False, and stores nothing, if other runs have another value."""
         runs = self.by_sample.setdefault((scenario, step, what), {})
         runs[sample] = value
-        if any(each != value for each in runs.values()):
+        if not all(are_equal(each, value) for each in runs.values()):
             return False
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
-        self.changed = self.changed or of_step.get(what) != value
+        self.changed = self.changed or not are_equal(of_step.get(what), value)
         of_step[what] = value
         return True
 
@@ -144,16 +144,18 @@ class StepCheckContext(Protocol):
         """Observed traffic of the agent with models and servers."""
 
 
-def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: AgentActivity) -> Assertion:
+def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: AgentActivity, index: int) -> Assertion:
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
     seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
-    return _compare_with_snapshot(context, step, "tools", "toolsSnapshot", seen)
+    return _compare_with_snapshot(context, step, "tools", "toolsSnapshot", seen, index)
 
 
-def _compare_with_snapshot(context: StepCheckContext, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+def _compare_with_snapshot(
+    context: StepCheckContext, step: StepBase, what: str, name: str, seen: object, index: int
+) -> Assertion:
     snapshots, scenario = context.snapshots, context.case.id
-    key = step.label or str(context.index + 1)
+    key = f"label {step.label}" if step.label and step.label.isdigit() else step.label or str(index + 1)
     known = snapshots.values.get(scenario, {}).get(key, {}).get(what)
     stored = not snapshots.update or snapshots.store_value(scenario, key, what, seen, context.emitter.about.sample)
     known = seen if snapshots.update else known
@@ -165,14 +167,14 @@ def _compare_with_snapshot(context: StepCheckContext, step: StepBase, what: str,
         message = f"no snapshot is stored; `{snapshots.command} --update` stores what is seen now: {quote(seen, 200)}"
         return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)
     message = f"it differs from the snapshot: expected {quote(known, 300)}, saw {quote(seen, 300)}; --update accepts it"
-    return made if known == seen else replace(made, status=Status.FAILED, message=message)
+    return made if are_equal(known, seen) else replace(made, status=Status.FAILED, message=message)
 
 
 def check_answer_assertions(context: StepCheckContext, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
     made = check_text(wanted, answer, context.scope)
     if wanted.snapshot:
         seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
-        made.append(_compare_with_snapshot(context, step, "response", "response.snapshot", seen))
+        made.append(_compare_with_snapshot(context, step, "response", "response.snapshot", seen, context.index))
     return made
 
 
@@ -437,7 +439,7 @@ def evaluate_step_traffic_assertions(
         if step.total_tool_calls is not None:
             made += check_total_tool_calls(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
         if step.tools_snapshot:
-            made.append(check_tool_calls_snapshot(context, step, measured))
+            made.append(check_tool_calls_snapshot(context, step, measured, window.index))
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_tool_server_calls(window.after)
         wanted = step.server_tools or {}

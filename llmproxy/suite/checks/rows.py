@@ -228,14 +228,9 @@ def require_known_columns(
 
 
 def select_rows(
-    store: StoreAdapter,
-    info: EntityInfo,
-    filters: Mapping[str, object],
-    scope: CaseVariables,
-    user: str | None,
-    *,
+    store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: CaseVariables, user: str | None, *,
     negated: bool = False,
-) -> list[Row]:
+) -> list[Row]:  # fmt: skip
     """Return the rows selected by filters, of this user unless they name one. Raises StoreError, StepError."""
     info.check(filters, "filters")
     exact = {

@@ -353,14 +353,14 @@ class _CallCheck:
             made += [each for use in self.calls for each in self._check_call_arguments(use, "every", wanted.every)]
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._build_never_called(), name=f"tools.{self.name}.every"))
-        if wanted.output is not None and (self.calls or wanted.count is not None):
+        if "output" in wanted.given and (self.calls or wanted.count is not None):
             made.append(self._combine_call_findings("output"))
         for key, other in (("before", wanted.before), ("after", wanted.after)):
             if other is not None and self.calls:
                 made.append(_check_order(key, self.name, other, self.calls, self.step.tools))
             elif other is not None and wanted.count is not None and not self.none:
                 made.append(replace(self._build_never_called(), name=f"tools.{self.name}.{key}"))
-        if wanted.error is not None and (self.calls or wanted.count is not None):
+        if "error" in wanted.given and (self.calls or wanted.count is not None):
             made.append(self._combine_call_findings("error"))
         return made
 

@@ -138,6 +138,8 @@ def _match_contained_values(name: str, operand: object, seen: ValueToCheck) -> M
         is_now = f"{get_type_name(actual)}: {quote(actual)}"
         said = f"`{name}` looks into a text, a list or an object, and the value is {is_now}"
         return Match(ValueMatchStatus.UNFIT, said)
+    if operand == []:
+        return Match(ValueMatchStatus.UNCLEAR, f"`{name}`: an empty list asserts nothing")
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):

@@ -258,6 +258,10 @@ class SuiteCase:
     title: str = ""
     description: str = ""
 
+    @property
+    def full_id(self) -> str:
+        return f"{self.suite.name}/{self.id}"
+
     def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> CaseVariables:
         """Return a run's variables: `run` counts from 1, `user` is its own. Raises StepError: one has no value."""
         built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}

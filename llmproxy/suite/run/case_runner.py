@@ -8,6 +8,8 @@ step that could not be executed raises (an agent that crashed, a name without a 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +58,7 @@ from llmproxy.suite.schema.assertions import PauseFor, SetupItem, WaitFor
 from llmproxy.suite.schema.suite import (
     ChatStep,
     JudgeStep,
+    Scenario,
     SetupStep,
     SimulateStep,
     StepBase,
@@ -83,6 +86,15 @@ _ANSWER_TIMEOUT = 120_000.0
 _FAST = 20.0
 """Milliseconds between two checks of a fast wait."""
 _TOLD = 3  # differences in a label
+
+
+def digest_circumstances(scenario: Scenario, step: StepBase) -> str:
+    """Return a digest of what a step's answers depend on besides the texts in a report; empty if it is no talk."""
+    if not isinstance(step, Talk):
+        return ""
+    said = step.simulate.model_dump(exclude={"model", "criteria"}) if isinstance(step, SimulateStep) else None
+    told = [said, scenario.mock, scenario.faults, step.faults]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
 async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
@@ -124,7 +136,7 @@ async def _run_talk_step(
     context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
 ) -> StepResult:
     if context.recorded is not None:
-        context.recorded.begin_step(context.index, step.kind)
+        context.recorded.begin_step(context.index, step.kind, digest_circumstances(context.case.scenario, step))
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(take_row_snapshot_before_step, context.rows, entities) if entities else None
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
@@ -155,6 +167,9 @@ async def _run_talk_step(
         if step.response.judge is not None:
             done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
+        if step.message_processing is not None:
+            why = "what the agent itself said of it is not in the report"
+            done.rest.append(build_unjudged_assertion("messageProcessing", why))
         done.rest += [build_unjudged_assertion(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
         done.rest += await asyncio.to_thread(check_created_rows, context.rows, before, step.created or ())
@@ -331,7 +346,7 @@ class _CaseRun:
             if self.run_context.options.keep_going and isinstance(error, StepError):
                 return False
             raise
-        if self._pending or (done.again is not None and done.wire):
+        if self._pending or done.again is not None:
             self._pending.append((describe_step(), done))
         else:
             self._emit_step(describe_step(), done)
@@ -339,12 +354,14 @@ class _CaseRun:
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
         about, place = self.emitter.about, _format_place(step.place)
-        return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place)
+        given = digest_circumstances(self.case.scenario, step)
+        return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place, given=given)
 
     async def _recheck_late_calls(self, context: StepContext) -> None:
         """Recheck the last chat step, and those after it, with calls that came after its answer."""
         try:
-            if self._pending and await context.read_new_calls():
+            if self._pending:
+                await context.read_new_calls()  # a judge's step may have read them before
                 self._pending[0][1].recheck_traffic()
         finally:
             self._emit_pending()

@@ -41,7 +41,8 @@ from llmproxy.yaml_reader import YamlPlace
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
 """Statuses of runs that say something about the agent."""
-_UNKEPT = Call.from_json({"party": AGENT, "decision": Decision.PASS.value, "status": 200, "operation": "?"})
+_PASSED = {"party": AGENT, "decision": Decision.PASS.value, "status": 200}
+_UNKEPT = Call.from_json({**_PASSED, "operation": "chat.completions"})
 """An unrecorded call: its content is unknown."""
 
 
@@ -70,6 +71,8 @@ class _TalkStep:
     turns: Sequence[_TurnToRejudge]
     late: Sequence[str] = ()
     """Recordings of calls after its last answer."""
+    given: str = ""
+    """Digest of its circumstances (`case_runner.digest_circumstances`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +180,8 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
                 turns[-1].recordings += part["recordings"]
         elif part["event"] == "step" and part["kind"] in _TALKS and turns:
             known = {name for turn in turns for name in turn.recordings if name}
-            late = [name for name in part["recordings"] if name not in known]
-            found[int(part["index"])] = _TalkStep(part["kind"], turns, late)
+            late = [name for name in part["recordings"] if name and name not in known]
+            found[int(part["index"])] = _TalkStep(part["kind"], turns, late, part.get("given", ""))
             turns = []
     return found
 
@@ -234,8 +237,11 @@ class ReplayingAgentAdapter(AgentAdapter):
         self._turns: list[_TurnToRejudge] = []
         self._late: Sequence[str] = ()
 
-    def begin_step(self, index: int, kind: str) -> Sequence[str]:
-        """Start a chat step; returns its recorded user message. Raises RunNotRejudgeable: not recorded."""
+    def list_user_texts(self) -> Sequence[str]:
+        return [turn.said for turn in self._turns]
+
+    def begin_step(self, index: int, kind: str, given: str) -> None:
+        """Start a chat step. Raises RunNotRejudgeable: not recorded, or in other circumstances (`given`)."""
         talk = self.run.talks.get(index)
         if talk is None and self.run.status == Status.AGENT_ERROR:
             raise AgentError(f"in the recorded run: {self.run.why}")
@@ -244,8 +250,12 @@ class ReplayingAgentAdapter(AgentAdapter):
             raise RunNotRejudgeable(
                 f"step {index + 1} {was} in the recorded run {self.run.run_id}: it has to be run, not judged again."
             )
+        if talk.given != given:
+            raise RunNotRejudgeable(
+                f"step {index + 1}: the simulated user's task, the mocks or the faults are others than in the recorded"
+                f" run {self.run.run_id}: it has to be run, not judged again."
+            )
         self._turns, self._late = list(talk.turns), talk.late
-        return [turn.said for turn in self._turns]
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
         """Return the recorded answer, after its traffic. Raises RunNotRejudgeable: another user message."""

@@ -458,7 +458,7 @@ async def replay_simulation(
 ) -> tuple[str, list[Assertion]]:
     assert context.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
-    for text in context.recorded.begin_step(context.index, step.kind):
+    for text in context.recorded.list_user_texts():
         answer = await conversation.send_user_message(text)
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)

@@ -271,10 +271,10 @@ class Verify(RowSelection):
 
 
 class WaitFor(RowSelection):
-    """Polls the store until a row matches."""
+    """Polls the store until the rows match."""
 
     until: Fields
-    """Column -> matcher; one selected row must match all of them."""
+    """Column -> matcher; each selected row must match all of them."""
     timeout: Milliseconds = 30_000
     """Time limit."""
     poll_interval: Milliseconds = 1_000

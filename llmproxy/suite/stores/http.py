@@ -225,15 +225,9 @@ def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
 
 class HttpEntityStore(StoreBase):
     def __init__(
-        self,
-        base: str,
-        entities: Mapping[str, EntityHttpEndpoints],
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 10,
-        reset: StoreRequestTemplate | None = None,
-        client: httpx.Client | None = None,
-    ) -> None:
+        self, base: str, entities: Mapping[str, EntityHttpEndpoints], *, headers: Mapping[str, str] | None = None,
+        timeout: float = 10, reset: StoreRequestTemplate | None = None, client: httpx.Client | None = None,
+    ) -> None:  # fmt: skip
         """Prepare, unconnected. `timeout`: seconds; `reset`: the reset request; `client` replaces the default one."""
         self._base = base.rstrip("/")
         self._entities = dict(entities)

@@ -371,14 +371,9 @@ type Conditions = list[sa.ColumnElement[bool]]
 
 class SqlEntityStore(StoreBase):
     def __init__(
-        self,
-        url: str,
-        folder: Path,
-        entities: Mapping[str, EntityTableMapping] | None = None,
-        *,
-        user: str | None = None,
-        reset: str = "",
-    ) -> None:
+        self, url: str, folder: Path, entities: Mapping[str, EntityTableMapping] | None = None, *,
+        user: str | None = None, reset: str = "",
+    ) -> None:  # fmt: skip
         """Prepare, unconnected. `user`: of unmapped entities; `reset`: `truncate`, `copy` from `mark`, or nothing."""
         self.url = parse_database_url(url, folder)
         self._maps = dict(entities or {})

@@ -83,7 +83,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor) ->
     """Copies, answers made by hand, the row with its overrides redacted; the session records the child, and keeps what it shares."""
     state, sent, secret = forks.forking, exchange(forks), "sk-proj-" + "a1B2c3D4e5" * 4
     state.overrides = parse_overrides([f"t={secret}"], [])
-    state.shared.append(CopiedRecording(1, 1, NOW))
+    state.shared.append(CopiedRecording(1, 1))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
     sent.session.count_arrival(("agent", chat("one").key), 1)
     hit = Decided(Decision.RECORD)

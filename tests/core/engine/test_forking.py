@@ -199,14 +199,19 @@ def test_a_secret_is_no_override_of_a_fork(engine: Make) -> None:
     opened(one, secret)
 
 
-def test_calls_are_counted_in_their_conversation(tmp_path: Path) -> None:
-    """The provider keeps the histories of two: the second call of a tool is that of one of them, not of the session."""
+@pytest.mark.parametrize("named", [False, True])
+def test_calls_are_counted_in_their_conversation(*, named: bool, tmp_path: Path) -> None:
+    """The provider keeps the histories of two, named by their last answer or once: the second call of a tool is that of one of them.
+
+    That holds while another call of the session is open.
+    """
     headers = (("content-type", "application/json"),)
 
     def talk(one: Engine) -> list[bool]:
         changed = []
         for city, calls in (("Oslo", 1), ("Rome", 2)):
-            body: Json = {"model": "gpt-4o", "input": city}
+            kept: Json = {"conversation": f"conv_{city}"} if named else {}
+            body: Json = {"model": "gpt-4o", "input": city, **kept}
             for n in range(calls + 1):
                 exchange = send(one, json.dumps(body).encode(), "/s/a/v1/responses", headers)
                 called = {"type": "function_call", "call_id": f"{city}-{n}", "name": "get_weather", "arguments": "{}"}
@@ -218,13 +223,15 @@ def test_calls_are_counted_in_their_conversation(tmp_path: Path) -> None:
                 one.accounting.record_end(exchange, 200)
                 changed.append(exchange.request.rewritten)
                 output = {"type": "function_call_output", "call_id": f"{city}-{n}", "output": "21"}
-                body = {"model": "gpt-4o", "previous_response_id": f"resp_{city}-{n}", "input": [output]}
+                body |= kept or {"previous_response_id": f"resp_{city}-{n}"}
+                body["input"] = [output]
         return changed
 
     with run_engine(tmp_path / "y.db") as one:
         talk(one)
     with run_engine(tmp_path / "y.db", Mode.REPLAY) as one:
         opened(one, parse_overrides(["get_weather#2=5"], []))
+        one.begin_exchange("POST", "/s/a/v1/chat/completions", None, ())
         assert talk(one) == [False, False, False, False, True]
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmproxy.core.keys.mcp import STREAM
 from llmproxy.core.live_or_recorded import LiveChannelSettings
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Chunk, Response
+from llmproxy.core.traffic.response_plan import ClientTraits
 from llmproxy.protocol import Channel
 from tests.support.in_process import STEP, InProcess
 from tests.support.live import Bench, Turn, Wish, World, scripted
+from tests.support.narrowing import known
 
 SET, GET, TOGGLE, COUNT = (
     Wish("set", {"name": "a", "to": 1}), Wish("get", {"name": "a"}), Wish("toggle", {}), Wish("count", {}),
@@ -24,8 +29,8 @@ SET, GET, TOGGLE, COUNT = (
 TALE = [Turn((GET,)), Turn((SET,)), Turn((GET,)), Turn((TOGGLE,)), Turn((TOGGLE,)), Turn(text="done")]
 
 
-def record(store: Path, turns: list[Turn]) -> list[str | None]:
-    with Bench(store, "record", model=scripted(turns), tools=World()) as bench:
+def record(store: Path, turns: list[Turn], **how: Any) -> list[str | None]:
+    with Bench(store, "record", model=scripted(turns), tools=World(), **how) as bench:
         return [got for _, got in bench.run("do it").calls]
 
 
@@ -116,14 +121,16 @@ def turned(calls: list[Wish], chance: random.Random) -> list[Wish]:
 def test_no_walk_is_ever_told_a_wrong_state(store: Path, seed: int) -> None:
     """Whatever a model calls, in whatever order: each result that is served is what a real server says after the calls that were served.
 
-    That holds for the tools of a live run's own cassette too, in which some calls were refused.
+    That holds for the tools of a live run's own cassette too, in which some calls were refused, and all took no time.
     """
     chance = random.Random(seed)
     old = [chance.choice(WISHES) for _ in range(chance.randint(2, 10))]
-    record(store, [*(Turn((each,)) for each in old), Turn(text="x")])
+    slow = {"lasting": 8_000_000, "thinking": 10} if seed % 2 else {}
+    record(store, [*(Turn((each,)) for each in old), Turn(text="x")], **slow)
     for session in ("x", "x@live-1"):
         new = turned(old, chance)
-        with Bench(store, live=["llm"], model=scripted([*(Turn((each,)) for each in new), Turn(text="x")])) as bench:
+        turns = [Turn(tuple(each)) for each in itertools.batched(new, chance.choice((1, 1, 2, 3)))]
+        with Bench(store, live=["llm"], model=scripted([*turns, Turn(text="x")])) as bench:
             ran = bench.run("do it", session=session)
         truth = World()
         assert [got for _, got in ran.calls] == [None if got is None else truth.call(*wish) for wish, got in ran.calls]
@@ -167,10 +174,48 @@ def test_what_is_recorded_beside_live_tools_has_their_state(store: Path, seed: i
         assert told or None not in new
 
 
+@pytest.mark.parametrize("said", [
+    None, {"error": {"code": -32001, "message": "log in first"}}, {"result": {"isError": True, "content": []}},
+])  # fmt: skip
+def test_a_live_change_that_failed_leaves_no_known_state(store: Path, said: dict[str, object] | None) -> None:
+    """The tool's server was not reached, or says that it failed: nobody knows what it did, so nothing recorded holds after it."""
+    with Bench(store, "record", tools=World()) as bench:
+        recorded = [bench.look("x"), bench.tool("x", SET), bench.look("x")]
+    assert recorded[0] != recorded[2]
+    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "set", "arguments": SET.arguments}}
+    with Bench(store, live=["mcp"]) as bench:
+        assert bench.look("x") == recorded[0]
+        body = json.dumps(message).encode()
+        if said is None:
+            sent = bench.engine.begin_exchange("POST", "/s/x/tools/mcp", None, JSON)
+            bench.engine.stages.identify_and_decide(sent, body)
+            bench.engine.accounting.record_end(sent, 502)
+        else:
+            answer = json.dumps({"jsonrpc": "2.0", "id": 7, **said}).encode()
+            assert bench.ask("x", "/tools/mcp", body, lambda _: answer)[0] == answer
+        assert [bench.look("x"), bench.look("x")] == [None, None]
+
+
+def test_a_session_that_lost_its_child_can_be_closed(store: Path) -> None:
+    """Another one has its cassette by now, as after a sleep: it is not complete, and the next session is open to all."""
+    record(store, TALE)
+    with Bench(store, live=["llm"]) as bench:
+        bench.engine.sessions.open_session("x")
+        assert bench.tool("x", SET) == "set"
+        with sqlite3.connect(store) as other:
+            other.execute("UPDATE cassettes SET holder = 'other', pid = 1, host = 'elsewhere' WHERE name = 'x@live-1'")
+        other.close()
+        assert bench.engine.sessions.close_session("x").is_clean is False
+        assert bench.engine.sessions.open_session("x").leased_cassette == ("x@live-2", 1)
+
+
 JUMPS = (0, 0, -7200, 86_400, -30, 300, 3)
 
 
-def _call(proxy: InProcess, name: str, number: int, says: str, jumps: tuple[int, int], session: str = "m") -> str:
+def _call(
+    proxy: InProcess, name: str, number: int, says: str, jumps: tuple[int, int], session: str = "m",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> str:  # fmt: skip
     """Call a tool whose server asks under the id 0, as each new server does, and return its result."""
     call = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": {}}}
     question = {"jsonrpc": "2.0", "id": 0, "method": "elicitation/create", "params": {"message": "really?"}}
@@ -181,6 +226,7 @@ def _call(proxy: InProcess, name: str, number: int, says: str, jumps: tuple[int,
 
     def reply(_heard: bytes) -> None:
         proxy.jump += jumps[0]
+        meanwhile()
         said = json.dumps({"jsonrpc": "2.0", "id": 0, "result": {"action": says}}).encode()
         proxy.ask("q", f"/s/{session}/tools/mcp", said, lambda _: Response(202, "Accepted", (), ()), JSON)
         proxy.jump += jumps[1]
@@ -226,15 +272,20 @@ def test_a_change_that_was_declined_is_none(turned_ones: tuple[bool, ...], tmp_p
     live = LiveChannelSettings(frozenset({Channel.LLM}), read_only=("look",))
     says = ["decline" if other else "accept" for other in turned_ones]
 
-    def run(proxy: InProcess, session: str, answers: Sequence[str]) -> list[str]:
-        heard = [_look(proxy, session, 1, "0")]
+    def run(proxy: InProcess, session: str, answers: Sequence[str], *, impatient: bool = True) -> list[str]:
+        heard, early = [_look(proxy, session, 1, "0")], list[str]()
+
+        def look_early() -> None:
+            early.extend([_look(proxy, session, 9, "unknown")] if impatient else [])
+
         for n, each in enumerate(answers):
-            heard.append(_call(proxy, f"tool-{n}", n + 5, each, (0, 0), session))
+            heard.append(_call(proxy, f"tool-{n}", n + 5, each, (0, 0), session, look_early))
             heard.append(_look(proxy, session, n + 50, str(n + 1)))
+        assert not any(early), "what waits for an answer has changed nothing yet"
         return heard
 
     with InProcess(tmp_path / "x.db", "record", **settings) as proxy:
-        run(proxy, "m", ["accept"] * 3)
+        run(proxy, "m", ["accept"] * 3, impatient=False)
     with InProcess(tmp_path / "x.db", "replay", live=live, **settings) as proxy:
         heard = run(proxy, "m", says)
         proxy.engine.sessions.close_session("m")
@@ -243,3 +294,49 @@ def test_a_change_that_was_declined_is_none(turned_ones: tuple[bool, ...], tmp_p
     assert heard == ["0", *told, *["", str(good)] * (3 - good)]
     with InProcess(tmp_path / "x.db", "replay", **settings) as proxy:
         assert run(proxy, "m@live-1", says) == heard
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_stream_is_kept_as_far_as_it_was_told(*, early: bool, tmp_path: Path) -> None:
+    """A server's own stream says something after each of two calls, of which the live run makes one; its session may end before it."""
+    settings: dict[str, Any] = {"upstreams": {"tools": "http://127.0.0.1:9"}}
+    accepts = (("accept", "text/event-stream"), ("mcp-session-id", "s1"))
+
+    def open_stream(proxy: InProcess, session: str) -> Exchange:
+        place = proxy.engine.dispatcher.place_request("GET", f"/s/{session}/tools/mcp", None, accepts)
+        stream = proxy.engine.stages.begin_exchange(place)
+        proxy.engine.stages.identify_and_decide(stream, b"")
+        return stream
+
+    def replay(proxy: InProcess, session: str) -> list[int]:
+        proxy.engine.sessions.open_session(session)
+        stream, client = open_stream(proxy, session), ClientTraits("GET")
+        proxy.engine.answering.plan_recorded(stream, client)
+        playback, _ = known(proxy.engine.answering.plan_playback_head(stream, client))
+        told = [len(playback.take_ready_parts(lambda: 0.0)[0])]
+        _look(proxy, session, 1, "0")
+        told.append(len(playback.take_ready_parts(lambda: 0.0)[0]))
+        for close in (True, False) if early else (False, True):
+            if close:
+                proxy.engine.sessions.close_session(session)
+            else:
+                proxy.engine.accounting.record_end(stream, 200)
+        return told
+
+    with InProcess(tmp_path / "x.db", "record", **settings) as proxy:
+        stream, begun = open_stream(proxy, "m"), proxy.time
+        stream.recording.on_head(10, 200, "OK", (("content-type", "text/event-stream"),))
+        for n in (1, 2):
+            _look(proxy, "m", n, str(n))
+            proxy.time += 1
+            stream.recording.on_data(int((proxy.time - begun) * 1e6), b'data: {"jsonrpc": "2.0", "method": "said"}\n\n')
+        proxy.time += 1
+        proxy.engine.writer.store_answer(stream, proper=True)
+        proxy.engine.accounting.record_end(stream, 200)
+    live = LiveChannelSettings(frozenset({Channel.LLM}), read_only=("look",))
+    with InProcess(tmp_path / "x.db", "replay", live=live, **settings) as proxy:
+        assert replay(proxy, "m") == [0, 1]
+    with InProcess(tmp_path / "x.db", "replay", **settings) as proxy:
+        assert replay(proxy, "m@live-1") == [0, 1]
+        (kept,) = [one for one in known(proxy.engine.store).iter_interactions("m@live-1") if one.operation == STREAM]
+        assert len(kept.response.chunks) == 1

@@ -54,17 +54,23 @@ def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
     with opened(path) as store:
         before = list(store.iter_interactions("a"))
         bodies = store.conn.execute("SELECT count(*) FROM bodies").fetchone()
-        store_fork_with_copies(store, fork, [CopiedRecording(1, 1, NOW + 5), CopiedRecording(2, 1)], NOW + 9)
-        first, second = store.iter_interactions("b")
-        # In their order of arrival in the run that made them.
-        assert (first.response, second.response) == (before[1].response, before[0].response)
-        assert (first.key, first.request, first.made_ids) == (before[1].key, before[1].request, ("resp_2",))
+        copies = [CopiedRecording(1, 1), CopiedRecording(2, 1), CopiedRecording(1, 2)]
+        store_fork_with_copies(store, fork, copies, NOW + 9)
+        first, second, again = store.iter_interactions("b")
+        assert (first.response, second.response, again.response) == (
+            *(one.response for one in before[:2]),
+            first.response,
+        )
+        assert (second.key, second.request, second.made_ids) == (before[1].key, before[1].request, ("resp_2",))
+        # As they lay to each other, the last one's end now; what was served again follows.
+        assert second.started_at - first.started_at == 1
+        assert first.started_at < second.started_at < again.started_at < NOW + 9
         assert store.find_id_origin("b", 1, "resp_2") is not None
         assert list(store.iter_interactions("a")) == before
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == bodies
     with opened(path, writable=False) as store:
         found = known(find_fork(store, "b", 1))
-        assert (found.parent, found.step, found.shared, found.path, found.overrides) == ("a", 3, 2, "$.x", overrides)
+        assert (found.parent, found.step, found.shared, found.path, found.overrides) == ("a", 3, 3, "$.x", overrides)
         assert found.describe_origin() == "fork of a at request 3: because (first at $.x)"
         assert list_forks(store) == [found]
         assert found.to_json()["overrides"]["tools"][0]["tool"] == "get_weather"

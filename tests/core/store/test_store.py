@@ -264,6 +264,7 @@ def test_a_store_that_is_cut_under_its_recorder_is_said(
 def test_a_store_that_is_replaced_under_its_recorder_is_said(copied: bool, path: Path) -> None:
     """Also where more is recorded in the new file than was in the old one, unless what was recorded is in it."""
     store = SqliteCassetteStore.open(path, writable=True, now=lambda: NOW)
+    store.begin_writing("default", 1, exclusive=True, holder="a")
     for n in range(3):
         store.add_interaction(interaction(n), supersede=False)
     both = [path, path.with_name(f"{path.name}-wal")]

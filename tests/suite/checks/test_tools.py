@@ -155,6 +155,10 @@ FAIL, OK, NO = '{"error": "no"}', '{"id": 7}', None
     ({"error": {"contains": "no"}}, [FAIL, FAIL], PASSED),
     ({"error": {"contains": "no"}}, [FAIL, OK], FAILED),
     ({"error": {"contains": "no"}}, [NO], ERROR),
+    # null is a value as any other
+    ({"output": None}, [OK], FAILED),
+    ({"error": None}, [FAIL], FAILED),
+    ({"error": None, "count": 1}, [OK], FAILED),
     # with which input
     ({"input": {"n": 0}}, [OK, OK], PASSED),
     ({"input": {"n": 0}, "every": True}, [OK, OK], FAILED),

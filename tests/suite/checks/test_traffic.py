@@ -56,6 +56,9 @@ def answer(message):
 """
 )
 HELLO = step(user="hi", say="hello", times=None)
+_FOUND = {"c1": {"status": "passed", "evidence": "", "reason": "so"}}
+_RULING = [{"name": "finish_test", "arguments": {"criteria": _FOUND, "reasoning": "so"}}]
+JUDGE = step(model="gpt-4.1-mini", call=_RULING, times=None)
 STAGE = cast("StepContext", SimpleNamespace(session=object(), scope=None))
 TOOL = step(user="do it", call=[{"name": "createTask", "arguments": {"title": "milk"}}], times=None)
 
@@ -65,7 +68,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Share a proxy that records from a scripted provider, and refuses what it does not know."""
     folder = tmp_path_factory.mktemp("traffic")
     with (
-        Provider([HELLO, TOOL], ordered=False, check=False) as p,
+        Provider([JUDGE, HELLO, TOOL], ordered=False, check=False) as p,
         proxy("record", folder / "x.db", upstreams={"openai": p.url}, options=("--allow-live",)) as px,
     ):
         yield px.url
@@ -191,9 +194,13 @@ def test_snapshots_of_calls(tmp_path: Path, recording: str) -> None:
     assert run(tmp_path, recording, *steps, name="snap", update=True).statuses == ["passed"]
     assert run(tmp_path, recording, *steps, name="snap").statuses == ["passed"]
     path = tmp_path / "t.suite.snapshots.json"
-    path.write_text(path.read_text().replace("milk", "bread"))
+    stored = path.read_text()
+    path.write_text(stored.replace("milk", "bread"))
     changed = run(tmp_path, recording, *steps, name="snap", keep_going=True)
     assert [step.status for step in changed.told.steps] == [Status.FAILED, Status.PASSED]
+    labelled = "{chat: do it, toolsSnapshot: names}", "{chat: hi}", "{chat: do it, label: '1', toolsSnapshot: true}"
+    assert run(tmp_path, recording, *labelled, name="label", update=True).statuses == ["passed"]
+    assert run(tmp_path, recording, *labelled, name="label").statuses == ["passed"]
 
 
 def test_spending_stops_at_the_limit(tmp_path: Path, recording: str) -> None:
@@ -275,11 +282,19 @@ def later():
 """
 
 
-@pytest.mark.parametrize("more", [(), ("{chat: hi}",)])
+JUDGED = "{judge: {criteria: [it greets], model: openai/gpt-4.1-mini}}"
+
+
+@pytest.mark.parametrize("asserted", [", tools: {createTask: 0}", ""])
+@pytest.mark.parametrize("more", [(), ("{chat: hi}",), (JUDGED,)])
 def test_what_comes_before_the_next_message_belongs_to_the_step(
-    tmp_path: Path, recording: str, more: tuple[str, ...]
+    tmp_path: Path, recording: str, more: tuple[str, ...], asserted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many quiet steps are between: the call came after the answer of the first step, and was made by it."""
+    """However many steps are between, a judge's too: the call came after the answer of the first step, and was made by it.
+
+    The report names it whatever was asserted, since other assertions may be judged later.
+    """
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
     path = tmp_path / "rows.db"
     with closing(sqlite3.connect(path)) as rows:
         rows.execute("create table tasks (id integer primary key, title text)")
@@ -288,19 +303,20 @@ def test_what_comes_before_the_next_message_belongs_to_the_step(
     once = loop.replace(started, f"{started}; later = ask_hi")
     (tmp_path / "late.py").write_text(f"{head}{LATER}\nask_hi = lambda: None\n{once}")
     steps = [
-        "{chat: x, tools: {createTask: 0}}",
+        f"{{chat: x{asserted}}}",
         "{wait: {entity: tasks, filters: {title: late}, until: {title: late}, timeout: 60000}}",
         *more,
     ]
     text = (
-        f"name: late{len(more)}\nagent: {{command: [{sys.executable}, late.py, {path}]}}\n"
+        f"name: late{len(more)}{len(asserted)}{JUDGED in more}\nagent: {{command: [{sys.executable}, late.py, {path}]}}\n"
         f"store: {{sqlalchemy: 'sqlite:///{path}', entities: {{tasks: {{user: null}}}}}}\n"
         "scenarios:\n  - id: one\n    steps:\n" + "".join(f"      - {each}\n" for each in steps)
     )
-    found = rig.run(rig.cases_of(tmp_path, text), proxy=recording)
-    assert found.statuses == ["failed"], found.why
-    assert [each.name for each in found.told.wrong] == ["tools.createTask"]
+    found = rig.run(rig.cases_of(tmp_path, text), proxy=recording, keep_going=True)
+    assert found.statuses == ["failed" if asserted else "passed"], found.why
+    assert [each.name for each in found.told.wrong] == (["tools.createTask"] if asserted else [])
     assert [each.index for each in found.told.steps] == list(range(len(steps)))
+    assert len(found.told.steps[0].recordings) == 2
 
 
 def test_a_call_after_the_end_of_the_scenario_is_an_error_that_names_it(tmp_path: Path, recording: str) -> None:

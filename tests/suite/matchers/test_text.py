@@ -55,6 +55,13 @@ def test_case_is_folded_for_every_language() -> None:
     assert found.status is Status.PASSED
 
 
+@pytest.mark.parametrize("name", ["contains", "containsAny", "notContains"])
+def test_no_words_assert_nothing(name: str) -> None:
+    """Written out that is refused where the suite is read; a variable has it later."""
+    (found,) = check_value("x", "text", {name: "$none"}, CaseVariables({"none": []}))
+    assert (found.status, "an empty list asserts nothing" in found.message) == (Status.ENVIRONMENT_ERROR, True)
+
+
 @pytest.mark.parametrize("matcher", [{"contains": "Gr\u00f6\u00dfe"}, {"containsAny": ["x", "Gro\u0308\u00dfe"]}])
 def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, object]) -> None:
     """So what must not be there is found, too, in a text, a list and an object."""

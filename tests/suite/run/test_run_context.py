@@ -90,6 +90,7 @@ for line in sys.stdin:
     print(json.dumps({"text": said["content"]}), flush=True)
 """
 )
+ENDS = [{"name": "end_conversation", "arguments": {"message": "thanks", "goal_reached": True}}]
 STEP = "{chat: 'weather?', response: {contains: cold}, tools: {get_weather: 1}}"
 
 
@@ -114,6 +115,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
         step(user="weather?", model="gpt-4o", call=call, times=None),
         Step(Reply("It is cold."), tool_result="4 degrees", times=None),
         verdict("failed"),
+        step(model="gpt-4o-mini", call=ENDS, times=None),
     )
     with Provider(Script(steps, ordered=False)) as upstream:
         env = {"OPENAI_BASE_URL": upstream.url + "/v1", "OPENAI_API_KEY": "k"}
@@ -178,6 +180,8 @@ def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, st
     ([STEP, "{verify: {entity: tasks, count: 1}}"], "verify: cannot be judged again: rows were looked at"),
     (["{chat: 'weather?', created: [{entity: tasks}]}"], "created[0]: cannot be judged again"),
     (["{simulate: {goal: know the weather}}"], "step 1 was a `chat` in the recorded run"),
+    (["{chat: 'weather?', faults: http-500}"], "the mocks or the faults are others than in the recorded run"),
+    (["{chat: 'weather?', messageProcessing: {condenser: {activated: false}}}"], "what the agent itself said of it"),
 ])  # fmt: skip
 def test_what_cannot_be_judged_again_is_an_error(
     tape: tuple[Path, dict[str, str], Provider], steps: list[str], why: str
@@ -234,6 +238,35 @@ def test_recorded_verdicts_are_used_again(tape: tuple[Path, dict[str, str], Prov
     asked = len(upstream.requests)
     ran = test(folder, env, "--rejudge", "judged.json")
     assert (ran.returncode, "it is failed" in ran.stdout, len(upstream.requests)) == (1, True, asked), ran.stdout
+
+
+def test_calls_that_nobody_recorded_are_not_none(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """They passed through, so nothing is known of them: neither their number nor their tools."""
+    folder, env, _ = tape
+    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', response: {contains: cold}}"))
+    ran = test(folder, env, "--mode", "passthrough", "--report", "json=passed.json")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (folder / "agent-ran").unlink()
+    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', tools: {get_weather: 0}, usage: {callCount: 0}}"))
+    ran = test(folder, env, "--rejudge", "passed.json")
+    assert (ran.returncode, "seen were call 1 of the session" in ran.stdout, "call 3" in ran.stdout) == (
+        3, True, False,
+    ), ran.stdout  # fmt: skip
+
+
+def test_another_conversation_is_not_judged(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """A simulated user with another task would have said something else."""
+    folder, env, _ = tape
+    simulated = suite("{simulate: {goal: know it, firstMessage: 'weather?', model: openai/gpt-4o-mini}}").replace(
+        "one", "who"
+    )
+    (folder / "t.suite.yaml").write_text(simulated)
+    ran = test(folder, env, "--mode", "record", "--report", "json=simulated.json")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (folder / "agent-ran").unlink()
+    (folder / "t.suite.yaml").write_text(simulated.replace("know it", "book it"))
+    ran = test(folder, env, "--rejudge", "simulated.json")
+    assert (ran.returncode, "the simulated user's task" in ran.stdout) == (3, True), ran.stdout + ran.stderr
 
 
 def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:

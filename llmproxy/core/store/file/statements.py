@@ -15,7 +15,7 @@ from typing import Any
 from llmproxy.advice import format_command, quote_word
 from llmproxy.core.store.bodies import DeltaBase, compress_body, read_body
 from llmproxy.core.store.row_conversion import Sql
-from llmproxy.errors import CassetteBusy, SettingsError
+from llmproxy.errors import CassetteBusy, LeaseLost, SettingsError
 from llmproxy.protocol import format_sample_name
 
 LEASE_SECONDS = 15.0
@@ -81,9 +81,9 @@ def refuse_if_leased_by_other(
         )
 
 
-def build_lease_lost_error(holder: str | None, cassette: str) -> CassetteBusy:
+def build_lease_lost_error(holder: str | None, cassette: str) -> LeaseLost:
     by = holder or "another session"
-    return CassetteBusy(f"Cassette {cassette} was taken over by {by}: our lease ran out while nothing was written.")
+    return LeaseLost(f"Cassette {cassette} was taken over by {by}: our lease ran out while nothing was written.")
 
 
 def take_lease(

@@ -293,6 +293,7 @@ class SqliteCassetteStore(Store):
                 self._writer = None
                 self._bodies.forget_bases()
                 self._moved = True
+                self._held.clear()  # a new file knows nothing of leases
             if self._writer is None:
                 self._writer = connect.open_store_writer(self.path)
                 self._gone = self._gone or (self._last > 0 and not self._holds_last_stored())
