@@ -239,7 +239,7 @@ def review(
         _write_accepted_changes(loaded, kept, _parse_date(until), _parse_client_condition(when))
     if anew:
         which = "".join(f" --change {name}" for name in anew)
-        print_line(f"next: {format_command(f'rerecord --changed{which} -- COMMAND', loaded.settings.store)}")
+        print_line(f"next: {format_command(f'rerecord --changed{which}', loaded.settings.store)} -- COMMAND")
 
 
 def accept(
@@ -282,7 +282,7 @@ def _load_pending_changes(
         or any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
     if not pending:
-        typed = format_command("changes -- COMMAND", loaded.settings.store)
+        typed = f"{format_command('changes', loaded.settings.store)} -- COMMAND"
         raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
     require_dir_for_filed_cassettes(loaded, (name for group in pending for name in group.cassettes))
     return loaded, pending

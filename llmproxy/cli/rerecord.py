@@ -168,7 +168,7 @@ def _store_good_answer(question: RerecordRequest, made: Interaction, store: Path
     same = extract_texts_and_cost(made)[:2] == extract_texts_and_cost(found)[:2]
     print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
-        follows = format_command(f"rerecord {new} -- COMMAND", database.path)
+        follows = f"{format_command(f'rerecord {new}', database.path)} -- COMMAND"
         print_line(f"What is different: {format_command(f'diff {found.id} {new}', database.path)}")
         print_line(f"Turns after it hold the old answer, and miss if your agent says the new one. With them: {follows}")
     cost = compute_cost(made.provider, made.model, made.usage)

@@ -376,14 +376,9 @@ class TestCommandOptions:
             raise SettingsError(msg, hint="Start that one with --live, or unset LLMPROXY_URL.")
 
     def run_on_ray(
-        self,
-        cases: Sequence[SuiteCase],
-        settings: LoadedSettings,
-        shown: Handler,
-        handlers: Sequence[Handler],
-        env: Mapping[str, str],
-        part: ShardCases | None = None,
-    ) -> SuiteResult:
+        self, cases: Sequence[SuiteCase], settings: LoadedSettings, shown: Handler, handlers: Sequence[Handler],
+        env: Mapping[str, str], part: ShardCases | None = None,
+    ) -> SuiteResult:  # fmt: skip
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster import transfer_files
         from llmproxy.scenario.cluster.remote_runner import open_ray_connection

@@ -226,14 +226,9 @@ class Proxy:
 
 
 def begin_proxy_start(
-    command: ProxyCommand,
-    options: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    log: Path | None = None,
-    cwd: Path | None = None,
-    started_by: str = "",
-) -> Proxy:
+    command: ProxyCommand, options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None,
+    cwd: Path | None = None, started_by: str = "",
+) -> Proxy:  # fmt: skip
     """Start ``llmproxy start``, on a free port unless `options` name one, without waiting. Raises MachineError.
 
     `env` is the environment before base URLs were set to the proxy: its base URLs become upstreams. `log` takes the

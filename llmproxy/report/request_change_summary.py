@@ -203,7 +203,7 @@ def group_request_changes(trials: Iterable[ChangeTrialResult], recordings: Recor
         changed = [call for call in open_ if call.refusal is None or call.refusal.why not in _MISSING]
         for call in open_:
             seen = [change for change in call.changes if change.name in call.pending and call.refusal is None]
-            rows = [groups.setdefault(each.name, ChangeGroup(each.name, str(each), each)) for each in seen]
+            rows = [groups.setdefault(each.edit_digest, ChangeGroup(each.name, str(each), each)) for each in seen]
             if call.refusal is not None:
                 text = f"{call.operation} without a recorded counterpart" if call.has_no_place else call.refusal.text
                 rows = [refused.setdefault(f"{call.refusal.why} {text}", ChangeGroup(call.refusal.why, text))]
@@ -211,14 +211,14 @@ def group_request_changes(trials: Iterable[ChangeTrialResult], recordings: Recor
                 row.calls += 1
                 row.cassettes.setdefault(trial.cassette, set())
             for each in seen:
-                groups[each.name].cassettes[trial.cassette].add(each.digests)
+                groups[each.edit_digest].cassettes[trial.cassette].add(each.digests)
         ended = "failed" if trial.passed is False else "carried" if trial.seen else "as_before"
         found = (trial.calls, len(changed), len(trial.seen) - len(open_), 1, bool(changed))
         for name, number in zip(_COUNTS, found, strict=False):
             counts[name] += number
         counts[ended] += trial.passed is not None
         for change in _find_removed_calls(trial, recordings):
-            group = groups.setdefault(change.name, ChangeGroup(change.name, str(change), change))
+            group = groups.setdefault(change.edit_digest, ChangeGroup(change.name, str(change), change))
             group.calls += 1
             group.cassettes.setdefault(trial.cassette, set()).add(change.digests)
         bills.append(_estimate_rerecord_cost(changed, recordings(trial) if changed else {}))

@@ -286,13 +286,9 @@ class RedTeamAgent(AgentAdapter):
 
     @classmethod
     def goat(
-        cls,
-        *,
-        target: str,
-        goat_techniques: Sequence[Technique] | None = None,
-        encoding_techniques: Sequence[AttackTechnique] | None = None,
-        **more: Any,
-    ) -> Self:
+        cls, *, target: str, goat_techniques: Sequence[Technique] | None = None,
+        encoding_techniques: Sequence[AttackTechnique] | None = None, **more: Any,
+    ) -> Self:  # fmt: skip
         if encoding_techniques is not None:
             more["techniques"] = encoding_techniques
         return cls(strategy=GoatStrategy(goat_techniques), target=target, **more)

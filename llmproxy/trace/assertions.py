@@ -218,13 +218,9 @@ def matches_partially(wanted: Any, given: Any) -> bool:
 
 
 def tool_called(
-    run: Subject,
-    tool_name: str,
-    times: int | None = None,
-    with_args: dict[str, Any] | None = None,
-    before: str | None = None,
-    after: str | None = None,
-) -> AssertionResult:
+    run: Subject, tool_name: str, times: int | None = None, with_args: dict[str, Any] | None = None,
+    before: str | None = None, after: str | None = None,
+) -> AssertionResult:  # fmt: skip
     """The tool was called: `times` times, with these arguments among others, first called `before`/`after` another.
 
     `times` counts the calls with these arguments. (Evalcraft's counts all calls of the tool.)

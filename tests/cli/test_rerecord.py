@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.support.asking import ASK
 from tests.support.chats import NOW, chat, fill
 from tests.support.process import llmproxy, python
 
+Json = Any
 KEYED = Request("POST", "/v1/chat/completions", (
     ("content-type", "application/json"), ("authorization", "Bearer [REDACTED]")), chat().request.body)  # fmt: skip
 
@@ -97,6 +99,42 @@ def test_what_follows_from_a_new_answer_is_asked_by_the_command(tmp_path: Path) 
     done = rerecord(store, "1", *command, key="k")
     assert (done.returncode, "was replaced by a newer one" in done.stderr) == (2, True)
     assert rerecord(store, "--changed", "5", *command, key="k").returncode == 2
+
+
+PROGRAMS = (
+    f"{ASK}\n"
+    """
+for system, *texts in json.loads(sys.argv[1]):
+    messages = [{"role": "system", "content": system}]
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        messages.append(ask(messages, max_tokens=50))
+        print(messages[-1]["content"])
+"""
+)
+PLANNER, CODER = ["You plan.", "plan", "more"], ["You code.", "code", "second", "third"]
+
+
+@pytest.mark.parametrize(("before", "now", "after"), [
+    ([PLANNER, CODER], [["You plan well.", *PLANNER[1:]]], [CODER]),  # both answer OK at first
+    ([["A", "plan"], ["A", "code"]], [["B", "plan"], ["A", "plan"], ["A", "code"]], [["B", "plan"], ["A", "plan"], ["A", "code"]]),
+])  # fmt: skip
+def test_only_what_changed_is_replaced(tmp_path: Path, before: Json, now: Json, after: Json) -> None:
+    """Neither turns of another program that heard the same short answer, nor what the same run asks as before."""
+
+    def run(programs: Json, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command = ["--", python(), "-c", PROGRAMS, json.dumps(programs)]
+        return llmproxy(*words, f"--store={tmp_path / 'x.db'}", *command, env={"OPENAI_API_KEY": "k", **env})
+
+    short = [step(user=text, say="OK", times=None) for text in ("plan", "code")]
+    others = [step(user=text, say=f"{text}!", times=None) for text in ("more", "second", "third")]
+    with Provider([*short, *others], ordered=False, check=False) as provider:
+        assert run(before, "run", "--mode=record", OPENAI_BASE_URL=f"{provider.url}/v1").returncode == 0
+    with Provider([step(user="plan", say="Done", times=None), *others], ordered=False, check=False) as provider:
+        done = run(now, "rerecord", "--changed", "--max-cost=1", OPENAI_BASE_URL=f"{provider.url}/v1")
+        assert (done.returncode, "Done" in done.stdout) == (0, True), done.stdout + done.stderr
+    done = run(after, "run", "--fail-on-miss")
+    assert (done.returncode, "HTTP" in done.stdout) == (0, False), done.stdout + done.stderr
 
 
 def test_a_recording_that_was_asked_again_is_young(tmp_path: Path) -> None:

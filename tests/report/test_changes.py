@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
     assert "question" in told
     assert "with recorded answers: 1 test passes as before, 2 with carried answers, 1 fail" in told
     assert found.has_changes
+
+
+def test_two_edits_of_one_name_are_two_changes() -> None:
+    """A name has four digits: who accepts one edit has seen it."""
+    edit = change()
+    others = (change(after=f"Delete files freely. {n}") for n in itertools.count())
+    other = next(each for each in others if each.name == edit.name)
+    found = total(trial("a", call(1, edit), call(2, other)))
+    assert sorted(str(each.text) for each in found.groups) == sorted(map(str, (edit, other)))
+    assert all(len(digests) == 1 for each in found.groups for digests in each.cassettes.values())
 
 
 def test_a_call_that_is_no_longer_made_is_a_change() -> None:

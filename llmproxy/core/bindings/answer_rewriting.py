@@ -29,7 +29,7 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.leaf_places import Bindings
-from llmproxy.core.bindings.run_variables import RunVariableKind, RunVariablePair
+from llmproxy.core.bindings.run_variables import PATHS, RunVariableKind, RunVariablePair
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import ValueFormOccurrence
 from llmproxy.core.bindings.volatile_field_definitions import matches_field_kind
@@ -307,7 +307,10 @@ def rewrite_exact_hit_answer(
     held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
     others = IdPairs(each for each in left if each not in held_ids)
-    return AnswerRewriter(paths, fit, others, named=named).rewrite_response(response)
+    rewriter = AnswerRewriter(paths, fit, others, named=named)
+    for text in texts:
+        rewriter.note_present_folders(text)
+    return rewriter.rewrite_response(response)
 
 
 def _iterate_tree_texts(tree: object) -> Iterator[str]:
@@ -335,14 +338,9 @@ def _list_declared_ids(pairs: Iterable[RunVariablePair], unchanged: Collection[s
 
 class AnswerRewriter:
     def __init__(
-        self,
-        bindings: Bindings,
-        fit: Fit,
-        known: IdPairs | None,
-        *,
-        strict: bool = True,
+        self, bindings: Bindings, fit: Fit, known: IdPairs | None, *, strict: bool = True,
         named: frozenset[str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Not `strict`: short values in prose may stay. `named`: paths replaced outside of arguments; None: all."""
         self._strict = strict
         self._named = named
@@ -355,6 +353,14 @@ class AnswerRewriter:
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
         """Names of members in this run, by value and path of the object."""
         self.names: set[str] = set()
+        self._stood: dict[str, str] = {}
+        """This run's value of path variables, where it stood as another folder when the answer was recorded."""
+
+    def note_present_folders(self, text: str, replaced: Sequence[TextEdit] = ()) -> None:
+        for spot in self._bindings.forms_of_present_values.find_matches(text):
+            name = spot.forms[0].name
+            if name in PATHS and not any(each.start < spot.end and spot.start < each.end for each in replaced):
+                self._stood.setdefault(name, text[spot.start : spot.end])
 
     def rewrite_response(self, response: Response) -> Response | Mismatch:
         if not (body := response.body):
@@ -370,6 +376,9 @@ class AnswerRewriter:
                 found = found or any(value in text for value in self._changed)
                 return Mismatch(MismatchKind.UNREADABLE, "$") if found else response
             edited = self._rewrite_values_in_place([part.value for part in parts])
+            if name := next((each for each in self._stood if each in self.names), ""):
+                values = self._bindings.values[name]  # two folders would become one
+                return Mismatch(MismatchKind.MERGED, "$", " and ".join(values), values[1], name)
         except _Refused as refused:
             return refused.mismatch
         edits = [
@@ -531,6 +540,7 @@ class AnswerRewriter:
                     self._check_quoting(text, change, place, piece)
                     found.append(change)
         self._refuse_short_in_prose(text, place, piece)
+        self.note_present_folders(text, found)
         for change in sorted(found):
             if change.new != text[change.start : change.end]:
                 self.names.add(change.name)

@@ -561,6 +561,16 @@ class ValueConsistency:
                 return Mismatch(MismatchKind.MERGED, place.path, text, text, name)
         if not self.moved and not self.id_prefilter_texts:
             return None
+        days = {name for name in self.moved if self._natures.get(name) is RunVariableKind.DATE}
+        for recorded, _, place in leaves if days else ():
+            text = format_leaf_text(recorded) if place.zone is Zone.USER else ""
+            for spot in self._bindings.forms_in_system_text.find_matches(text):
+                name = next((each.name for each in spot.forms if each.name in days), "")
+                gaps = find_gaps(text, place) if name else ()
+                if name and not any(gap.start < spot.end and spot.start < gap.end for gap in gaps):
+                    return Mismatch(
+                        MismatchKind.UNEVEN, place.path, text[spot.start : spot.end], self.moved[name], name
+                    )
         return next(self.find_newly_equal_values(leaves, find_gaps, self.moved), None)
 
     def find_newly_equal_values(

@@ -35,12 +35,9 @@ from llmproxy.protocol import BindableValues
 
 class Bindings:
     def __init__(
-        self,
-        recorded: Iterable[RunVariable],
-        present: Iterable[RunVariable],
-        fields: Iterable[VolatileField] = (),
+        self, recorded: Iterable[RunVariable], present: Iterable[RunVariable], fields: Iterable[VolatileField] = (),
         scope: BindableValues = BindableValues.ALL,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Pair the run variables; `scope` PATHS keeps only cwd, home and tmp and no volatile fields, NONE nothing."""
         self.present = tuple(present)
         pairs = pair_run_variables(recorded, self.present) if scope is not BindableValues.NONE else ()

@@ -403,7 +403,7 @@ def extract_text_only_content(value: object) -> tuple[str, dict[str, Any]] | Non
     said = tree.pop(holder)
     texts: list[Any] = [said] if isinstance(said, str) else [as_dict(part).get("text") for part in as_list(said)]
     if holder == "response" and len(as_dict(said)) == 1:
-        texts = list(said.values())
+        tree[holder], texts = [*said], list(said.values())  # an output is no error
     plain = all(as_dict(part).keys() <= {"type", "text"} for part in as_list(said))
     if not texts or not plain or not all(isinstance(text, str) for text in texts):
         return None

@@ -52,9 +52,9 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     canonicalize_stored,
     list_request_keys_of_party,
+    list_run_variables,
     read_accepted_changes,
     read_interaction_summary,
-    read_newest_run_variables,
 )
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
@@ -64,6 +64,8 @@ from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, De
 
 _KEPT = 10_000
 """Maximum calls of a trial that are reported."""
+_MOST_RUNS = 20
+Thread = tuple[str, ...]
 
 
 class CarriedAnswerOutcome(NamedTuple):
@@ -74,6 +76,10 @@ class CarriedAnswerOutcome(NamedTuple):
     refusal: CarriedAnswerRefusal | None = None
     bindings: Bindings | None = None
     """Bindings with which the request was rewritten to the recorded run's values."""
+
+    @property
+    def has_no_place(self) -> bool:
+        return self.refusal is not None and self.refusal.why is RefusalReason.NO_PLACE
 
 
 @dataclass(slots=True)
@@ -176,8 +182,29 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
             return _refuse(RefusalReason.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
             return _refuse(RefusalReason.REQUEST, "another feature of the session has changed the request")
-        if (restated := self._restate_with_recorded_values(call, store, found.canonical())) is None:
-            return _refuse(RefusalReason.REQUEST, "it names a folder or a day of the recorded run")
+        tried = list[tuple[CarriedAnswerOutcome, Thread]]()
+        for said in self._list_runs(call, store):  # each recording is compared in the values of its own run
+            looked, thread = self._find_in_run(call, store, found.canonical(), said)
+            if looked.refusal is None:
+                return looked
+            tried.append((looked, thread))
+        looked, thread = min(tried, key=lambda each: each[0].has_no_place)
+        if thread and call.key is not None:
+            self._run.refused.setdefault(thread, call.key)
+        return looked
+
+    @staticmethod
+    def _list_runs(call: Exchange, store: Store) -> Sequence[str]:
+        """Return the run variables of recordings, newest first; an empty one if nothing has to be restated."""
+        if call.session.find_interceptor(BindingInterceptor) is None:
+            return [""]
+        return list_run_variables(store, call.session.cassette, call.session.sample)[:_MOST_RUNS] or [""]
+
+    def _find_in_run(
+        self, call: Exchange, store: Store, wanted: Canonical, said: str
+    ) -> tuple[CarriedAnswerOutcome, Thread]:
+        if (restated := self._restate_with_recorded_values(call, wanted, said)) is None:
+            return _refuse(RefusalReason.REQUEST, "it names a folder or a day of the recorded run"), ()
         wanted, bindings = restated
         places = self._load_model_call_positions(call, store)
         ids = _read_history_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body)
@@ -187,21 +214,18 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         named = header(call.request.headers, THREAD_FIELD) or ""
         thread = (call.party, named, *request.first_user_texts, request.first_system_text)
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _refuse(RefusalReason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
-        looked = self._choose_by_place(call, store, places, request, bindings)
-        if looked.refusal is not None and call.key is not None:
-            self._run.refused.setdefault(thread, call.key)
-        return looked
+            return _refuse(RefusalReason.NOT_LOOKED_AT, "it follows a call of its thread that was refused"), ()
+        return self._choose_by_place(call, store, places, request, bindings, said), thread
 
     @staticmethod
     def _restate_with_recorded_values(
-        call: Exchange, store: Store, wanted: Canonical
+        call: Exchange, wanted: Canonical, said: str
     ) -> tuple[Canonical, Bindings | None] | None:
         """Return a request with the recorded run's values, and bindings; None if it has a recorded value already."""
         binding = call.session.find_interceptor(BindingInterceptor)
-        if binding is None or not (newest := read_newest_run_variables(store, call.session.cassette)):
+        if binding is None or not said:
             return wanted, None
-        then, now, scope = deserialize_run_variables(newest), binding.bound.declared.values(), binding.bound.scope
+        then, now, scope = deserialize_run_variables(said), binding.bound.declared.values(), binding.bound.scope
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
@@ -211,19 +235,17 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
     def _choose_by_place(
-        self,
-        call: Exchange,
-        store: Store,
-        places: RecordingsByPosition,
-        request: ParsedRequest,
-        bindings: Bindings | None,
-    ) -> CarriedAnswerOutcome:
+        self, call: Exchange, store: Store, places: RecordingsByPosition, request: ParsedRequest,
+        bindings: Bindings | None, said: str,
+    ) -> CarriedAnswerOutcome:  # fmt: skip
         placed = places.find_recordings(request)
         if isinstance(placed, CarriedAnswerRefusal):
             return CarriedAnswerOutcome(None, refusal=placed)
         session, client, looked = call.session, parse_user_agent_client(call.request.headers), None
         for each in placed:
             key = each.recorded.key
+            if said and (own := store.read_run_variables(each.recorded.id)) and own != said:
+                continue
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
                 looked = looked or _refuse(RefusalReason.NO_PLACE, "another request had the recording at its place")
                 continue

@@ -334,9 +334,10 @@ class RecordingReplacementInterceptor(Interceptor[Exchange]):
         return {"replacement": {"cassette": self.staged[0], "why_not": why}} | replaced
 
 
-class _AnswerBeforeReask(NamedTuple):
-    before: Message | None
-    """Recorded answer at the call's place."""
+class _AnswerInConversation(NamedTuple):
+    answer: Message
+    history: tuple[Message, ...] | None = None
+    """All messages before it; None: any."""
 
 
 def _compute_maximum_prompt_tokens(
@@ -362,11 +363,11 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
         self._chosen = {int(name.removeprefix(CHOSEN_RECORDING)) for name in names if name.startswith(CHOSEN_RECORDING)}
         self._asked: set[Key] = set()
         self._gone: set[int] = set()
-        self._lost: list[Message] = []
+        self._lost: list[_AnswerInConversation] = []
         """Recorded answers that got a different replacement."""
         self._stopped = False
         """Whether a call was not sent, since --max-cost might not be enough."""
-        self._new: list[Message] = []
+        self._new: list[_AnswerInConversation] = []
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
@@ -389,7 +390,8 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
             slots = store.find_keyed(*self.old_cassette_place, call.party, key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
-        call.state.put(_AnswerBeforeReask(None if recorded is None else parse_answer_as_message(recorded)))
+        if recorded is not None and (before := parse_answer_as_message(recorded)) is not None:
+            call.state.put(_AnswerInConversation(before, tuple(read_request_messages(recorded.request.body))))
         call.nth = call.session.count_arrival(call.party_and_key, 1)
         call.session.keep_recording_key(call.party_and_key)
         call.decision = Decision.RECORD
@@ -411,12 +413,12 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
         return not self._state.config.change or change.name in self._state.config.change
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        asked, answer = call.state.get(_AnswerBeforeReask), parse_answer_as_message(made)
-        if asked is None or answer is None:
+        asked, answer = call.state.get(_AnswerInConversation), parse_answer_as_message(made)
+        if answer is None or call.key not in self._asked:
             return
-        self._new.append(answer)
-        if asked.before is not None and _get_answer_content(asked.before) != _get_answer_content(answer):
-            self._lost.append(asked.before)
+        self._new.append(_AnswerInConversation(answer))
+        if asked is not None and _get_answer_content(asked.answer) != _get_answer_content(answer):
+            self._lost.append(asked)
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
@@ -440,7 +442,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
 
     @override
     def replaces_recording(self, recording: int) -> bool:
-        return recording in self._gone
+        return recording in self._gone and recording not in self._session.served
 
     @override
     def will_be_complete(self, store: Store) -> bool:
@@ -469,16 +471,19 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
         return {"replacement": replacement, "unused": rows, "unused_total": len(rows)}
 
 
-def _has_answer_in_history(body: bytes, answers: Sequence[Message]) -> bool:
-    return any(_is_message_this_answer(answer, sent) for sent in read_request_messages(body) for answer in answers)
+def _has_answer_in_history(body: bytes, answers: Sequence[_AnswerInConversation]) -> bool:
+    sent = tuple(read_request_messages(body))
+    return any(_is_message_this_answer(one, each, sent[:n]) for n, each in enumerate(sent) for one in answers)
 
 
-def _is_message_this_answer(answer: Message, message: Message) -> bool:
-    """Return whether a message of a history is this answer: by the ids of its tool calls, else by its text."""
+def _is_message_this_answer(asked: _AnswerInConversation, message: Message, before: Sequence[Message]) -> bool:
+    """Return whether a message is this answer: by the ids of its tool calls, else by its text and all before it."""
+    answer = asked.answer
     ids = {call.id for call in answer.tool_calls if call.id}
     if ids:
         return bool(ids & {call.id for call in message.tool_calls})
-    return message.role in ("assistant", "model") and bool(answer.text) and message.text == answer.text
+    is_equal = message.role in ("assistant", "model") and bool(answer.text) and message.text == answer.text
+    return is_equal and asked.history in (None, before)
 
 
 def _get_answer_content(answer: Message) -> object:

@@ -162,14 +162,9 @@ class RequestRouteResolver:
         return (*kept, (CALLER_HEADER, fingerprint_credential(headers, where.target, self._secret, known=where.known)))
 
     def _route_request(
-        self,
-        method: str,
-        target: str,
-        headers: Headers,
-        host: tuple[str, str, int] | None,
-        upstreams: Mapping[str, str],
-        mode: Mode,
-    ) -> tuple[Route, bool]:
+        self, method: str, target: str, headers: Headers, host: tuple[str, str, int] | None,
+        upstreams: Mapping[str, str], mode: Mode,
+    ) -> tuple[Route, bool]:  # fmt: skip
         """Return the route of a request, and whether it is in scope: others are at most forwarded."""
         recorded = self._config.record_host
         if host is None:

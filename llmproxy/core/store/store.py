@@ -157,7 +157,9 @@ def find_superseded_and_occurrence(
     """Return the ids that an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
     gone = _find_replaced(given, live, before)
     gone |= set() if given.instead is None else {given.instead}  # may have another key: another run's request
-    taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
+    taken = [each.occurrence for each in live if each.id not in gone]
+    # What takes the place of another answer to this request takes its turn too.
+    nth = next((each.occurrence for each in live if each.id == given.instead), given.interaction.occurrence)
     return gone, nth if nth not in taken else taken[-1] + 1
 
 

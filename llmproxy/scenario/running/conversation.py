@@ -198,13 +198,9 @@ class Conversation:
         return result
 
     async def let_next_agent_speak(
-        self,
-        *,
-        may_go_on: Callable[[], bool] = lambda: True,
-        would_go_on: Callable[[], bool] = lambda: True,
-        on_turn: Callback | None = None,
-        on_turn_end: Callback | None = None,
-    ) -> list[Message] | ScenarioResult | None:
+        self, *, may_go_on: Callable[[], bool] = lambda: True, would_go_on: Callable[[], bool] = lambda: True,
+        on_turn: Callback | None = None, on_turn_end: Callback | None = None,
+    ) -> list[Message] | ScenarioResult | None:  # fmt: skip
         """Execute a step; None when the turn is over and another one is not wanted.
 
         `may_go_on` is checked before a new turn begins, `would_go_on` by a judge in the last turn: if the script stops
@@ -393,13 +389,9 @@ class ScriptActions:
         return self.conversation.fill_result(ScenarioResult(success=False, messages=[], reasoning=said))
 
     async def proceed(
-        self,
-        turns: int | None = None,
-        on_turn: Callback | None = None,
-        on_step: Callback | None = None,
-        *,
+        self, turns: int | None = None, on_turn: Callback | None = None, on_step: Callback | None = None, *,
         on_turn_end: Callback | None = None,
-    ) -> ScenarioResult | None:
+    ) -> ScenarioResult | None:  # fmt: skip
         """Execute steps for this many turns, or until the end. The turn of the first step counts as the first."""
         self.conversation.farewell = None
         initial: int | None = None

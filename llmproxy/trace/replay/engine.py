@@ -115,13 +115,9 @@ class OverrideNotUsed(LLMProxyError, LookupError):
 
 class ReplayEngine:
     def __init__(
-        self,
-        cassette: Cassette | str | Path,
-        *,
-        block_network: bool = True,
-        network_allowlist: Collection[str] | None = None,
-        strict: bool = False,
-    ) -> None:
+        self, cassette: Cassette | str | Path, *, block_network: bool = True,
+        network_allowlist: Collection[str] | None = None, strict: bool = False,
+    ) -> None:  # fmt: skip
         """Load a file, or take a deep copy of a cassette.
 
         `block_network` refuses connections during `run` except to `network_allowlist`; `strict` makes an override that
@@ -234,13 +230,9 @@ class ReplayEngine:
 
 
 def replay(
-    cassette_path: str | Path | Cassette,
-    tool_overrides: dict[str, Any] | None = None,
-    *,
-    block_network: bool = True,
-    network_allowlist: Collection[str] | None = None,
-    strict: bool = False,
-) -> AgentRun:
+    cassette_path: str | Path | Cassette, tool_overrides: dict[str, Any] | None = None, *, block_network: bool = True,
+    network_allowlist: Collection[str] | None = None, strict: bool = False,
+) -> AgentRun:  # fmt: skip
     """Replay a recording, results of tools replaced by name. Raises as :class:`ReplayEngine` and `run`."""
     engine = ReplayEngine(
         cassette_path, block_network=block_network, network_allowlist=network_allowlist, strict=strict

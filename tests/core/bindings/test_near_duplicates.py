@@ -35,7 +35,7 @@ SLOTS = (
 
 def _body(cwd: str, home: str, day: str, branch: str, chunk: str, commit: str, task: int, pid: int) -> Json:
     question = (
-        "Cancel the invoices due 2026-11-22 of kim and the app, seats 7, amount 12.50, commit 98e1ef2 before 10:30, "
+        "Cancel the invoices due 2026-11-30 of kim and the app, seats 7, amount 12.50, commit 98e1ef2 before 10:30, "
         "2 days, order 7, from /etc/hosts and ./src, branch main."
     )
     listed = f"Chunk ID: {chunk}\nWall time: 0.51 seconds\nPID: {pid}\ntotal 24\nOct  3 10:00 {cwd}"
@@ -73,8 +73,20 @@ def test_the_same_run_elsewhere_fits() -> None:
     assert set(fit.names) == {"chunk", "commit", "cwd", "date", "git_branch", "home", "pid", "task"}
 
 
+def test_a_day_that_was_today_is_another_question() -> None:
+    """The user spoke of the day that was today when it was recorded; in a tool's result it is data."""
+    bodies = [_recorded(), _present()]
+    for body in bodies:
+        body["messages"][1]["content"] = "This invoice was due on 2026-11-22. Is it overdue?"
+    found = match_request_values(Bindings(RECORDED, PRESENT, SLOTS), *bodies)
+    assert (narrow(Mismatch, found).why, narrow(Mismatch, found).name) == ("uneven", "date")
+    for body in bodies:
+        body["messages"][1]["content"] += " <system-reminder>Nothing.</system-reminder>"
+    assert isinstance(match_request_values(Bindings(RECORDED, PRESENT, SLOTS), *bodies), Mismatch)
+
+
 DUPLICATES = {
-    "another due day": ((1,), "2026-11-22", "2026-11-23"),
+    "another due day": ((1,), "2026-11-30", "2026-12-01"),
     "another user": ((1,), "kim", "ann"),
     "another app": ((1,), "the app", "the ann"),
     "seats 12 for 7": ((1,), "seats 7", "seats 12"),

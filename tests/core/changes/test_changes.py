@@ -31,6 +31,7 @@ from llmproxy.core.changes.request_parsing import (
     ClientBoilerplate,
     RecordedAnswersByToolCalls,
     digest_stripped_line,
+    extract_text_only_content,
     get_client_boilerplate,
     parse_request_into_segments,
 )
@@ -71,6 +72,14 @@ def test_what_a_tool_answered_is_no_wording(before: str, after: str) -> None:
     """Values, outcomes, lists, signs and lines stay; where they do not, the reason is said."""
     found = find_tool_result_rewording(before, after, "tool", [before, f"{before}\nBye"], [after])
     assert isinstance(found, str), found
+
+
+def test_an_output_is_no_error() -> None:
+    """Gemini's SDKs wrap a result's text in a member that says which of the two it is."""
+    output, error = (extract_text_only_content({"name": "f", "response": {name: "no"}}) for name in ("output", "error"))
+    assert output is not None
+    assert error is not None
+    assert (output[0] == error[0], output == error) == (True, False)
 
 
 def test_a_wording_is_systematic() -> None:

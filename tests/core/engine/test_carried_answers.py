@@ -368,6 +368,20 @@ def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
         assert (answer.status, b"/srv/ci/job/a.txt" in answer.body) == (200, True), answer.body.decode()[:1500]
         report = proxy.control("GET", "sessions/c")[1]
         assert (report["carried"], report["bound"]) == (1, 0)
+        proxy.engine.sessions.close_session("c")
+    elsewhere = ("/opt/other", "2026-11-26")
+    with InProcess(store, "auto") as proxy:  # something else was recorded elsewhere since
+        opened(proxy, *elsewhere)
+        proxy.ask("r", "/s/c/v1/chat/completions", ask("Be still.", *elsewhere, "Where?"), _say("Here."))
+    with InProcess(store, "replay") as proxy:
+        for place in (here, elsewhere):
+            opened(proxy, *place)
+            answer = _send(proxy, ask("Be kind.", *place))
+            assert (answer.status, f"{place[0]}/a.txt".encode() in answer.body) == (200, True), answer.body.decode()[
+                :900
+            ]
+            proxy.engine.sessions.close_session("c")
+        opened(proxy, *here)
         bodies = [ask("Be kind.", *here, "When?"), ask("Be kind.", *here, "Who on 2026-11-20?"),
                   ask("Be kind.", here[0], there[1])]  # fmt: skip
         assert [_send(proxy, body).status for body in bodies] == [404, 404, 404]

@@ -85,6 +85,17 @@ def test_what_is_old_is_asked_anew_once(store: Path, mode: str, answer: Step, he
     assert sorted(said) == sorted(kept)
 
 
+def test_what_was_asked_several_times_keeps_its_order(tmp_path: Path) -> None:
+    """Each new answer takes the turn of the one that it replaces, while others of the same request still stand."""
+    old = [chat("poll", f"old {n}", occurrence=n, started_at=time.time() - 40 * DAY + n) for n in (1, 2, 3)]
+    fill(tmp_path / "x.db", *old)
+    asks = ("poll",) * 3
+    with Provider([step(user="poll", say=f"new {n}") for n in (1, 2, 3)]) as provider:
+        done = run(tmp_path / "x.db", "--mode", "auto", "--max-age", "30d", upstream=provider.url, asks=asks)
+        assert done.stdout.splitlines() == ["new 1", "new 2", "new 3"], done.stderr
+    assert run(tmp_path / "x.db", asks=asks).stdout.splitlines() == ["new 1", "new 2", "new 3"]
+
+
 def test_what_is_old_is_gone_in_another_folder_too(tmp_path: Path) -> None:
     """A hit of another run is asked in this run's words, and a third run hears the new answer, not both."""
 

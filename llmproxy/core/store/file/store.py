@@ -170,14 +170,9 @@ class SqliteCassetteStore(Store):
         return ids
 
     def _insert_interaction(
-        self,
-        conn: sqlite3.Connection,
-        given: InteractionToStore,
-        row: tuple[Sql, ...],
-        bodies: tuple[BodyToStore, BodyToStore],
-        now: float,
-        before: int | None,
-    ) -> tuple[int, tuple[int, int]]:
+        self, conn: sqlite3.Connection, given: InteractionToStore, row: tuple[Sql, ...],
+        bodies: tuple[BodyToStore, BodyToStore], now: float, before: int | None,
+    ) -> tuple[int, tuple[int, int]]:  # fmt: skip
         one = given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)

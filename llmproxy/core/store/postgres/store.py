@@ -117,14 +117,9 @@ class _AlreadyStored(Exception):
 
 class PostgresCassetteStore(Store):
     def __init__(
-        self,
-        server: ServerStoreAddress,
-        link: PostgresStoreConnection,
-        writer: OverwriteAwareConnection,
-        *,
-        writable: bool,
-        now: Callable[[], float],
-    ) -> None:
+        self, server: ServerStoreAddress, link: PostgresStoreConnection, writer: OverwriteAwareConnection, *,
+        writable: bool, now: Callable[[], float],
+    ) -> None:  # fmt: skip
         super().__init__(server.copy, connect.open_reader_beside_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
