@@ -112,20 +112,12 @@ class ScenarioConfig(BaseModel):
 
     @classmethod
     def configure(
-        cls,
-        default_model: str | ModelConfig | None = None,
-        max_turns: int | None = None,
-        verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
-        cache_key: str | None = None,
-        debug: bool | None = None,  # noqa: FBT001 - the original's parameter
-        *,
-        min_turns: int | None = None,
-        headless: bool | None = None,
-        observability: Mapping[str, Any] | None = None,
-        proxy: str | bool | None = None,
-        handlers: Sequence[HandlerLike] | None = None,
-        **unsupported: Any,
-    ) -> None:
+        cls, default_model: str | ModelConfig | None = None, max_turns: int | None = None,
+        verbose: bool | int | None = None, cache_key: str | None = None,  # noqa: FBT001 (the documented parameters)
+        debug: bool | None = None, *, min_turns: int | None = None,  # noqa: FBT001 - the original's parameter
+        headless: bool | None = None, observability: Mapping[str, Any] | None = None, proxy: str | bool | None = None,
+        handlers: Sequence[HandlerLike] | None = None, **unsupported: Any,
+    ) -> None:  # fmt: skip
         """Set defaults for all scenarios that start from now on; None keeps a value.
 
         `cache_key=""` disables the cache. `proxy` is the URL of a running llmproxy, or True to start one; `handlers`

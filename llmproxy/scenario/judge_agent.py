@@ -191,13 +191,9 @@ class JudgeQuestion:
         return await decides._get_ruling_with_retry(model, party, session, said, None)  # noqa: SLF001 (its own kind)
 
     async def _get_ruling_with_retry(
-        self,
-        model: ModelConfig,
-        party: str,
-        session: RunSession | None,
-        said: list[Message],
+        self, model: ModelConfig, party: str, session: RunSession | None, said: list[Message],
         first: tuple[_AnswerForcing, ModelAnswer] | None,
-    ) -> JudgeRuling:
+    ) -> JudgeRuling:  # fmt: skip
         """Return the ruling of the first answer, which is requested unless given, or of a second one."""
         way = _AnswerForcing.PINNED if self.forced and not self.steps else _AnswerForcing.REQUIRED
         unusable: _Unusable | None = None

@@ -282,13 +282,9 @@ def rewrite_answer(
 
 
 def rewrite_exact_hit_answer(
-    bindings: Bindings,
-    request: object,
-    response: Response,
-    known: IdPairs | None = None,
-    *,
+    bindings: Bindings, request: object, response: Response, known: IdPairs | None = None, *,
     named: frozenset[str] | None = None,
-) -> Response | Mismatch:
+) -> Response | Mismatch:  # fmt: skip
     """Return the answer of an exact hit: as recorded, unless it names a recorded folder or id that `request` does not.
 
     `named`: path variables below which an earlier request of the run named something with this run's value: a model's

@@ -235,13 +235,9 @@ def pair_request_leaves(
 
 
 def _pair_message(
-    reader: RequestZoneMapper,
-    mine: object,
-    theirs: object,
-    place: LeafPlace,
-    into: list[MessagePair],
+    reader: RequestZoneMapper, mine: object, theirs: object, place: LeafPlace, into: list[MessagePair],
     fitted: MatchedMessageCache | None,
-) -> Mismatch | None:
+) -> Mismatch | None:  # fmt: skip
     known = fitted.find_pair(mine, theirs, reader) if fitted is not None else None
     into.append(pair := known or MessagePair(mine, theirs))
     if known is not None:

@@ -130,14 +130,9 @@ class LeafPlace:
     __slots__ = ("call", "json", "opened", "parent", "step", "zone")
 
     def __init__(
-        self,
-        zone: Zone = Zone.OTHER,
-        call: ToolInvocation | None = None,
-        parent: LeafPlace | None = None,
-        step: str | int = "",
-        *,
-        opened: bool = False,
-    ) -> None:
+        self, zone: Zone = Zone.OTHER, call: ToolInvocation | None = None, parent: LeafPlace | None = None,
+        step: str | int = "", *, opened: bool = False,
+    ) -> None:  # fmt: skip
         """Create a place one step below `parent`; `opened`: a tool's JSON begins here."""
         self.zone, self.call = zone, call
         self.parent, self.step, self.opened = parent, step, opened

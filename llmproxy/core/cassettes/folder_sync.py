@@ -123,13 +123,9 @@ class CassetteDir:
         return dict(sorted(found))
 
     def load_into(
-        self,
-        store: Store,
-        *,
-        rules: Rules,
-        upstreams: Mapping[str, str] | None = None,
+        self, store: Store, *, rules: Rules, upstreams: Mapping[str, str] | None = None,
         wait: Callable[[float], None] | None = None,
-    ) -> FolderLoadSummary:
+    ) -> FolderLoadSummary:  # fmt: skip
         """Load every file that differs from the store; `wait` (seconds) is called while another process does the same.
 
         Raises CassetteCorrupt, CassetteNewer: for all such files together, before anything was written; CassetteBusy: a
@@ -195,13 +191,9 @@ class CassetteDir:
         )
 
     def save_cassette(
-        self,
-        store: StoreReader,
-        cassette: str,
-        *,
-        force: bool = False,
+        self, store: StoreReader, cassette: str, *, force: bool = False,
         remember: Callable[[str, CassetteFileSyncState], None] = lambda _cassette, _seen: None,
-    ) -> Path | None:
+    ) -> Path | None:  # fmt: skip
         """Write the file of a cassette atomically, if it changed; return it, None if nothing is recorded.
 
         Raises, unless `force` overwrites it, CassetteCorrupt: the existing file is damaged or has another format;

@@ -87,13 +87,9 @@ class _RequestUrl(NamedTuple):
 
 
 def convert_exchanges(
-    recorded: Sequence[Recorded],
-    cassette: str,
-    *,
-    rules: Rules,
-    redactor: Redactor,
+    recorded: Sequence[Recorded], cassette: str, *, rules: Rules, redactor: Redactor,
     upstreams: Mapping[str, str] | None = None,
-) -> list[ConvertedExchange]:
+) -> list[ConvertedExchange]:  # fmt: skip
     """Return the result for each exchange of one file, in order. `redactor` is a new one, for this file alone."""
     places = [_split_uri(each.uri) for each in recorded]
     adopter = _ExchangeConverter(cassette, rules, redactor, upstreams or {})

@@ -72,13 +72,9 @@ def _read_request_id(body: bytes | None) -> str:
 
 class McpAnswerPlayback:
     def __init__(
-        self,
-        store: Store,
-        exchange: Exchange,
-        response: Response,
-        questions: dict[Asked, McpClientReply | None],
+        self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, McpClientReply | None],
         clock: Callable[[], float],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._store, self._exchange, self._questions, self._clock = store, exchange, questions, clock
         self._taken: list[Chunk] = []
         self._replies: dict[Asked, McpClientReply] = {}

@@ -44,13 +44,9 @@ class ToolChoiceRefused(ModelError):
 
 
 def choose_model(
-    who: str,
-    model: str | ModelConfig | None,
-    api_key: str | None,
-    temperature: float | OmittedArgumentSentinel,
-    max_tokens: int | None,
-    more: Mapping[str, Any] | None = None,
-) -> ModelConfig | None:
+    who: str, model: str | ModelConfig | None, api_key: str | None, temperature: float | OmittedArgumentSentinel,
+    max_tokens: int | None, more: Mapping[str, Any] | None = None,
+) -> ModelConfig | None:  # fmt: skip
     """Return a simulator's or judge's model, else the default's, or None; its key goes to its provider only."""
     default = (ScenarioConfig.default_config or ScenarioConfig()).default_model
     default = ModelConfig(model=default) if isinstance(default, str) and default else default or None

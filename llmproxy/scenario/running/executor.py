@@ -124,21 +124,12 @@ class ScenarioExecutor(ScriptActions):
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(
-        self,
-        name: str,
-        description: str,
-        agents: Sequence[AgentAdapter | Any] = (),
-        script: Sequence[ScriptStep] | None = None,
-        max_turns: int | None = None,
-        verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
-        cache_key: str | None = UNSET,
-        debug: bool | None = None,  # noqa: FBT001 - as its users call it
-        event_bus: ScenarioEventBus | None = None,
-        set_id: str | None = None,
-        *,
-        min_turns: int | None = None,
-        options: RunOptions | None = None,
-    ) -> None:
+        self, name: str, description: str, agents: Sequence[AgentAdapter | Any] = (),
+        script: Sequence[ScriptStep] | None = None, max_turns: int | None = None,
+        verbose: bool | int | None = None, cache_key: str | None = UNSET,  # noqa: FBT001 (the documented parameters)
+        debug: bool | None = None, event_bus: ScenarioEventBus | None = None,  # noqa: FBT001 - as its users call it
+        set_id: str | None = None, *, min_turns: int | None = None, options: RunOptions | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.description = name, description
         self.options = options or RunOptions()
         self.agents = convert_to_agent_adapters(agents, self.options.parameters)
