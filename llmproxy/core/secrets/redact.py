@@ -28,14 +28,14 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     SecretFingerprintCache,
     build_placeholder_suffix,
     find_secrets_across_lines,
-    find_split_secrets,
     iter_text_search_windows,
     may_hold_base64_text,
     may_hold_escaped_secret,
+    overwrite_logprob_tokens,
     overwrite_secret_spans,
     overwrite_secrets_in_base64,
     overwrite_secrets_in_utf16,
-    overwrite_split_secrets,
+    overwrite_secrets_split_over_events,
     renew_aws_frame_checksums,
     replace_spans,
     unescape_json_text,
@@ -447,9 +447,9 @@ class Redactor:
             spans = merge_spans([*spans, *self._find_secret_members(view)])
         spans = [SecretSpan(offset(start), offset(end), kind) for start, end, kind in spans]
         changed = overwrite_secrets_in_base64(overwrite_secret_spans(changed, spans, numbers), self._find_plain)
-        if not dealt_out:
-            return changed
-        return overwrite_split_secrets(changed, find_split_secrets(changed, self._find_plain), numbers)
+        if dealt_out:
+            changed = overwrite_secrets_split_over_events(changed, self._find_plain, numbers)
+        return changed if changed == text else overwrite_logprob_tokens(changed)
 
     def _find_secret_members(self, text: str) -> Iterator[SecretSpan]:
         for match in secret_kinds.MEMBER.finditer(text):
