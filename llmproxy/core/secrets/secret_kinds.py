@@ -713,8 +713,14 @@ NAME_WORDS = (
 """Endings of the names of secrets, in lower case."""
 _BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|credentials?|jwt|bearer|authorization|x-access|_auth"
 _QUOTE = r"(?:\\{0,15}[\"'`])?\]?"
+_BLANK = r"(?:[\s,;:{]|\\{1,15}[nrt])"
+_BESIDE = (
+    rf"{_BLANK}{{0,24}}(?:\\{{0,15}}[\"'`])?(?:parameter)?(?:value|default)(?:\\{{0,15}}[\"'`])?[ \t]{{0,4}}[:=]"
+    rf"|</[\w.:\-]{{1,40}}>{_BLANK}{{0,24}}<(?:value|string)>|(?<=[\"'`]),{_BLANK}{{0,24}}(?=\\{{0,15}}[\"'`])"
+)
+"""Text between a name and its value as two members, attributes, elements or arguments: ``name: X, value: ...``."""
 NAMED = late(
-    rf"(?:{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
+    rf"(?:{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>{_BESIDE}|:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
     r"|(?P<gap>[ \t]{1,3}(?=[^\s\-=:])))".encode()
 )
 """The end of a name, in lower case, and the text between it and its value."""
@@ -730,8 +736,12 @@ _WHOSE_KEY = (
     "|secretaccess|accountaccess)"
 )
 _SIGNED_NAME = rf"(?:{_BUT_KEY}|(?:_|{_WHOSE_KEY}[_.\-]?)key)\\*[\"'`]?\]?"
+_NEAR_BESIDE = (
+    rf"(?:[,;:{{\\nrt\"'`]|{_SPACE})*(?:parameter)?(?:value|default)[\\\"'`]*[ \t]*[:=]"
+    rf"|</[\w.:\-]+>(?:[,;:{{\\nrt]|{_SPACE})*<(?:value|string)>|,(?:[\\nrt]|{_SPACE})*"
+)
 NAMED_VALUE = (
-    rf"(?i)(?:{_SIGNED_NAME}[ \t]*(?:[=:>]|%3d)|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
+    rf"(?i)(?:{_SIGNED_NAME}(?:[ \t]*(?:[=:>]|%3d)|{_NEAR_BESIDE})|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
     rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{build_case_insensitive_regex(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
 )
 """An expression that occurs wherever a name and its value must be examined."""
