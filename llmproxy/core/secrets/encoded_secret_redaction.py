@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, starmap
 from string import ascii_letters, digits
 from urllib.parse import unquote_plus
 
@@ -420,21 +420,13 @@ def overwrite_secrets_in_utf16(text: str, find: Find) -> str:
     """Return a text of bytes with secrets in UTF-16 overwritten, at any offset."""
     if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
         return text
-    out: list[str] = []
-    at = 0
-    for match in _WIDE.finditer(text):
-        plain = match[0][::2]
-        if spans := find(plain):
-            out += (text[at : match.start()], "".join(char + "\x00" for char in overwrite_secret_spans(plain, spans)))
-            at = match.end()
-    return "".join((*out, text[at:])) if out else text
+    return _WIDE.sub(lambda match: "\0".join(overwrite_secret_spans(plain := match[0][::2], find(plain))) + "\0", text)
 
 
 _SAYS = (
     "text", "content", "delta", "partial_json", "arguments", "thinking", "reasoning", "reasoning_content", "refusal",
     "transcript", "response", "output", "input", "message", "code", "value", "summary", "completion", "generation",
-    "outputText", "stringValue", "generated_text", "textDelta", "inputTextDelta", "argsTextDelta", "reasoning_text",
-    "answer",
+    "outputText", "stringValue", "textDelta", "inputTextDelta", "argsTextDelta", "reasoning_text", "answer",
 )  # fmt: skip
 """Members in which the dialects stream a model's output."""
 _SAID = late(rf'"({build_alternation(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
@@ -445,22 +437,19 @@ _CODED_EVENT = late(r'("bytes"\s{0,4}:\s{0,4}")(e[wy][A-Za-z0-9+/]{8,}={0,2})')
 _FEWEST = 3  # minimum pieces of one name in a stream
 
 
-def find_split_secrets(text: str, find: Find) -> list[list[SecretSpan]]:
-    """Return secrets split over values of one name (``delta``), or of one choice or call too, as spans of the parts."""
-    secrets: list[list[SecretSpan]] = []
+def _overwrite_split_secrets(text: str, find: Find, numbers: dict[str, int]) -> str:
+    """Overwrite secrets that are split over several values of one name (``delta``), or of one choice or tool call."""
     for values in _list_streams(text):
         starts = [0, *accumulate(end - start for start, end in values)]
         if len(values) < _FEWEST or starts[-1] < 16:
             continue
-        for start, end, kind in find("".join(text[first:last] for first, last in values)):
-            parts = [
-                SecretSpan(at + max(start, first) - first, at + min(end, last) - first, kind)
-                for (at, _), (first, last) in zip(values, pairwise(starts), strict=True)
-                if first < end and start < last
-            ]
-            if len(parts) > 1:
-                secrets.append(parts)
-    return secrets
+        joined = "".join([text[start:end] for start, end in values])
+        split = [span for span in find(joined) if bisect_right(starts, span.start) != bisect_left(starts, span.end)]
+        if split:
+            changed = overwrite_secret_spans(joined, split, numbers)
+            pieces = iter([changed[first:last] for first, last in pairwise(starts)])
+            text = replace_spans(text, list(starmap(SecretSpan, values)), lambda *_, pieces=pieces: next(pieces))
+    return text
 
 
 def _list_streams(text: str) -> Iterator[list[tuple[int, int]]]:
@@ -477,28 +466,11 @@ def _list_streams(text: str) -> Iterator[list[tuple[int, int]]]:
             yield from by_index.values()
 
 
-def overwrite_split_secrets(text: str, secrets: list[list[SecretSpan]], numbers: dict[str, int]) -> str:
-    fillers: dict[tuple[int, int], str] = {}
-    for parts in secrets:
-        secret = "".join(text[start:end] for start, end, _ in parts)
-        whole = build_same_length_placeholder(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
-        for start, end, _ in parts:
-            fillers[start, end], whole = whole[: end - start], whole[end - start :]
-    out: list[str] = []
-    at = 0
-    for (start, end), stand_in in sorted(fillers.items()):
-        if end > at:
-            first = max(start, at)
-            out += (text[at:first], stand_in[first - start :])
-            at = end
-    return "".join((*out, text[at:]))
-
-
 def overwrite_secrets_split_over_events(text: str, find: Find, numbers: dict[str, int]) -> str:
     """Overwrite secrets split over a stream's events, also over those in base64 (Bedrock's ``bytes``)."""
-    text = overwrite_split_secrets(text, find_split_secrets(text, find), numbers)
+    text = _overwrite_split_secrets(text, find, numbers)
     joined = _SEPARATOR.join(_decode_base64_as_latin1(match[2]) for match in _CODED_EVENT.finditer(text))
-    changed = overwrite_split_secrets(joined, find_split_secrets(joined, find), numbers)
+    changed = _overwrite_split_secrets(joined, find, numbers)
     if changed == joined:
         return text
     events = iter(changed.split(_SEPARATOR))
@@ -507,11 +479,9 @@ def overwrite_secrets_split_over_events(text: str, find: Find, numbers: dict[str
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _TOKENS = late(
-    rf'(?<!\\)"(?:token"\s*:\s*{_TEXT}|(?:bytes|tokens|top_logprobs(?!"\s*:[\s\[{{]*"token"))"\s*:\s*'
-    rf'\[(?:[^\]"]|{_TEXT})*\])',
-    re.DOTALL,
+    rf'(?<!\\)"(?:token"\s*:\s*{_TEXT}|(?:bytes|tokens|top_logprobs)"\s*:\s*\[(?:[^\]"]|{_TEXT})*\])', re.DOTALL
 )
-_OF_TOKENS = late(rf'{_TEXT}(?=(?P<name>\s*:\s*["\[])?)|(?<![\d.])\d{{1,3}}(?![\d.])', re.DOTALL)
+_OF_TOKENS = late(rf'"(?P<name>tokens?|bytes|(?:top_)?logprobs?)"|{_TEXT}|(?<![\d.])\d{{1,3}}(?![\d.])', re.DOTALL)
 
 
 def overwrite_logprob_tokens(text: str) -> str:

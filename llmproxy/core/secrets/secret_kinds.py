@@ -715,12 +715,12 @@ _BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|credentials?|jwt|
 _QUOTE = r"(?:\\{0,15}[\"'`])?\]?"
 _BLANK = r"(?:[\s,;:{]|\\{1,15}[nrt])"
 _BESIDE = (
-    rf"{_BLANK}{{0,24}}(?:\\{{0,15}}[\"'`])?(?:parameter)?(?:value|default)(?:\\{{0,15}}[\"'`])?[ \t]{{0,4}}[:=]"
+    rf"{_BLANK}{{1,24}}(?:\\{{0,15}}[\"'`])?(?:parameter)?(?:value|default)(?:\\{{0,15}}[\"'`])?[ \t]{{0,4}}[:=]"
     rf"|</[\w.:\-]{{1,40}}>{_BLANK}{{0,24}}<(?:value|string)>|(?<=[\"'`]),{_BLANK}{{0,24}}(?=\\{{0,15}}[\"'`])"
 )
 """Text between a name and its value as two members, attributes, elements or arguments: ``name: X, value: ...``."""
 NAMED = late(
-    rf"(?:{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>{_BESIDE}|:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
+    rf"(?P<word>{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>{_BESIDE}|:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
     r"|(?P<gap>[ \t]{1,3}(?=[^\s\-=:])))".encode()
 )
 """The end of a name, in lower case, and the text between it and its value."""

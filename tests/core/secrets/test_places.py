@@ -140,7 +140,7 @@ def _join_strings(value: object, name: str = "") -> dict[str, str]:
 STREAMS: dict[str, Callable[[str], list[object]]] = {
     **{
         name: lambda piece, name=name: [{"type": "x", name: piece, "stop_reason": None}]  # type: ignore[misc]
-        for name in ("completion", "generation", "outputText", "stringValue", "generated_text", "textDelta", "answer")
+        for name in ("completion", "generation", "outputText", "stringValue", "textDelta", "answer")
     },
     "choices": lambda piece: [_choice(0, piece), _choice(1, "word ")],
     "late index": lambda piece: [_late_choice(0, piece), _late_choice(1, "word ")],
