@@ -430,11 +430,11 @@ _SAYS = (
 )  # fmt: skip
 """Members in which the dialects stream a model's output."""
 _SAID = late(rf'"({build_alternation(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
-_INDEX = late(r'ndex"\s{0,4}:\s{0,4}(\d+)')
+_INDEX = late(r'ndex"\s{0,4}:\s{0,4}(\d{1,9})')
 """Number of a choice, of a tool call, of a block of content."""
 _WHOLE_LINE = late(r"[^\n]+")
 _CODED_EVENT = late(r'("bytes"\s{0,4}:\s{0,4}")(e[wy][A-Za-z0-9+/]{8,}={0,2})')
-_FEWEST = 3  # minimum pieces of one name in a stream
+_FEWEST = 2  # minimum pieces of one name in a stream
 
 
 def _overwrite_split_secrets(text: str, find: Find, numbers: dict[str, int]) -> str:
@@ -455,9 +455,10 @@ def _overwrite_split_secrets(text: str, find: Find, numbers: dict[str, int]) -> 
 def _list_streams(text: str) -> Iterator[list[tuple[int, int]]]:
     """Yield the spans of the values of each name, and of each name and the indexes beside it, if they alternate."""
     streams: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    several = len(set(_INDEX.findall(text))) > 1
-    for start, end in [line.span() for line in _WHOLE_LINE.finditer(text)] if several else [(0, len(text))]:
-        indexes = ",".join(_INDEX.findall(text, start, end)) if several else ""
+    numbers = list(map(int, _INDEX.findall(text)))
+    alternate = numbers != sorted(numbers)
+    for start, end in [line.span() for line in _WHOLE_LINE.finditer(text)] if alternate else [(0, len(text))]:
+        indexes = ",".join(_INDEX.findall(text, start, end)) if alternate else ""
         for match in _SAID.finditer(text, start, end):
             streams[match[1]][indexes].append(match.span(2))
     for by_index in streams.values():

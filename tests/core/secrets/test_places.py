@@ -166,6 +166,13 @@ def test_a_secret_split_over_a_stream_is_overwritten(place: str) -> None:
     assert "The key is REDACTED" in said
 
 
+def test_a_secret_split_in_two_is_overwritten() -> None:
+    body = b"".join(f"data: {json.dumps(_choice(0, piece))}\n\n".encode() for piece in (KEY[:20], KEY[20:]))
+    out = Redactor().redact_answer_body(body, "text/event-stream", pieces=9).decode()
+    assert KEY[8:20] not in out
+    assert KEY[20:] not in out
+
+
 def test_the_tokens_of_a_whole_answer_say_no_secret() -> None:
     """Of the chat's log probabilities, and of the text completions'; an answer without a secret keeps all of them."""
     listed = [{**_token(piece), "top_logprobs": [_token(piece)]} for piece in PIECES]
