@@ -707,11 +707,11 @@ def is_credential_name(name: str) -> bool:
 
 
 NAME_WORDS = (
-    b"pass", b"pwd", b"secret", b"token", b"key", b"credential", b"jwt", b"bearer", b"authorization", b"x-access",
+    b"pass", b"pw", b"secret", b"token", b"key", b"credential", b"jwt", b"bearer", b"authorization", b"x-access",
     b"_auth",
 )  # fmt: skip
 """Endings of the names of secrets, in lower case."""
-_BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|credentials?|jwt|bearer|authorization|x-access|_auth"
+_BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd?|secret|token|credentials?|jwt|bearer|authorization|x-access|_auth"
 _QUOTE = r"(?:\\{0,15}[\"'`])?\]?"
 _BLANK = r"(?:[\s,;:{]|\\{1,15}[nrt])"
 _BESIDE = (
@@ -750,7 +750,7 @@ BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+{_MORE})(?![(\[{{])")
 ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")  # value after ``NAME=`` at the beginning of a word
 NAME_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.$@"
 _SECRET_NAME = late(
-    r"(?:(?P<short>(?<![a-z])pass|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
+    r"(?:(?P<short>(?<![a-z])(?:pass|pw)|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
     r"|(?<![a-z])(?:jwt|bearer|credentials?|(?:proxy-)?authorization|x-access)|_auth|token"
     rf"|{_WHOSE_KEY}[_.\-]?key)$"
 )

@@ -133,8 +133,10 @@ def test_a_secret_is_one_word() -> None:
     ("command", "secret"),
     [
         ("--key {}", 0), ("--key={}", 0), ("--auth {}", 0), ("--pw {}", 0), ("--pwd={}", 0), ("--pass {}", 0),
-        ("--db-pass {}", 0), ("-p {}", 0), ("-token {}", 0), ("--user kim:{}", 0), ("--auth=kim:{}", 0), ("-u kim:{}", 0),
-        ("--user kim:hunter2024", "hunter2024"), ("--password /{}", "/{}"), ("--token /vault/app/key", ""), ("--user 1000:1000", ""),
+        ("--db-pass {}", 0), ("-p {}", 0), ("-token {}", 0), ("--user kim:{}", 0), ("--auth=kim:{}", 0),
+        ("-u kim:{}", 0),
+        ("--user kim:hunter2024", "hunter2024"), ("--password /{}", "/{}"), ("--token /vault/app/key", ""),
+        ("--user 1000:1000", ""),
         ("-p 8080:8080/tcp", ""), ("--key /etc/ssl/server9.pem", ""), ("--key created_at", ""), ("--bypass {}", ""),
         ("--auth https://auth.example.com:8443/a1b2", ""), ("-p 127.0.0.1:18080:18080", ""), ("--auth oauth2", ""),
         ("--user postgres:postgres", ""), ("--sort-key {}", ""),
