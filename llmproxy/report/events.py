@@ -313,17 +313,18 @@ class RedactingEventHandler:
         return lambda text: known(text) if len(text) <= _NAME else redactor.text(text)
 
 
-def redact_plain_data(value: object, text: Callable[[str], str]) -> object:
+def redact_plain_data(value: object, text: Callable[[str], str], name: str = "") -> object:
+    """Redact all texts in a value; `name`: of the member, which may be what makes it a secret."""
     if type(value) is str:
-        shown = text(value)
+        shown = text(f"{name}: {value}").removeprefix(f"{name}: ") if name else text(value)
         return value if shown == value else shown
     if is_dataclass(value) and not isinstance(value, type):
         old: dict[str, Any] = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
         changed = {name: new for name, one in old.items() if (new := redact_plain_data(one, text)) is not one}
         return replace(value, **changed) if changed else value
     if isinstance(value, Mapping):
-        items = {redact_plain_data(name, text): redact_plain_data(one, text) for name, one in value.items()}
-        return items if any(items.get(name, value) is not one for name, one in value.items()) else value
+        items = {redact_plain_data(key, text): redact_plain_data(one, text, str(key)) for key, one in value.items()}
+        return items if any(items.get(key, value) is not one for key, one in value.items()) else value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         made = [redact_plain_data(one, text) for one in value]
         same = all(one is other for one, other in zip(made, value, strict=True))

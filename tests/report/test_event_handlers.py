@@ -124,6 +124,8 @@ def test_events_without_a_secret_are_the_same_objects() -> None:
         else None
     )
     assert changed is None or changed.error == "it said [REDACTED]"
+    login = {"password": "Hx7Qm2Wz9LpT4", "user": "Hx7Qm2Wz9LpT4", "token": "see the vault", "path": "/srv/a2", "x": ""}
+    assert redact_plain_data({"arguments": login}, redactor.text) == {"arguments": login | {"password": "[REDACTED]"}}
     assert redact_plain_data({"a": [f"x {GITHUB}", 1, None, True]}, redactor.text) == {
         "a": ["x [REDACTED]", 1, None, True]
     }

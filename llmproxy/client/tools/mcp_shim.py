@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import is_socket_idle
 from llmproxy.client.tools.stdio_proxy import ShimBackend, StdioProxy, make_client_line_writer
+from llmproxy.core.secrets.entropy import is_path, is_random_value, list_env_secrets, may_be_secret
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import CONTROL_PREFIX, DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE, Decision, McpStdioLineOutcome
 
@@ -32,16 +33,14 @@ if TYPE_CHECKING:
     from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.settings import Settings
 
-_SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
-_NO_SECRET = re.compile(
-    r"[/~].*|[a-z][a-z0-9+.-]*://.*|[\d.,_]*|(?:(?:[A-Z]?[a-z]{1,18}|[A-Z]{1,18})(?:[-_. ](?!$)|$))+", re.DOTALL
-)
-"""A path, a URL (its password is found by place), a number, or words without numbers: ``hunter2024`` may be secret."""
 _SECRET_ARGUMENT = re.compile(
-    r"(token|secret|passw(or)?d|passphrase|credentials?|(api|access|auth|private)_?key|_pat|authorization)$",
+    r"(token|secret|passw(or)?d|passphrase|credentials?|(api|access|auth|private)_?key|_pat|authorization"
+    r"|(?<![a-z])(pass|pwd?))$",
     re.IGNORECASE,
 )
 """Narrower than for variables: ``--max-tokens`` and ``--sort-key`` name no secrets."""
+_POSSIBLE_SECRET_ARGUMENT = re.compile(r"--?(?:key|auth|p)")
+_LOGIN_ARGUMENT = re.compile(r"--?(?:user|auth|u)")
 _NAMED_VALUE = re.compile(r"(?P<name>-{0,2}[A-Za-z_][\w-]*)(?:=|:\s*)(?P<value>.+)", re.DOTALL)
 _SCHEMES = ("Basic", "Bearer", "Token")
 _NO_PROGRAM = re.compile(r"-|[A-Za-z_]\w*=|[A-Z0-9]+_[A-Z0-9_]+$|$")
@@ -102,18 +101,24 @@ def split_secrets_from_command(command: Sequence[str]) -> tuple[list[str], list[
     for word in command:
         found = _NAMED_VALUE.fullmatch(word)
         name, value = (found["name"], found["value"]) if found else (before, word)
-        is_secret = _SECRET_ARGUMENT.search(name.replace("-", "_")) and not value.startswith(("/", "~", "-"))
-        parts = value.split() if is_secret else []
-        secret = parts[-1 if parts[0] in _SCHEMES else 0] if parts else ""  # a shell's command goes on after it
+        secret = _find_argument_secret(name, value) or _find_argument_secret(before, word)
         secrets += [secret] if secret else []
         words.append(word.replace(secret, "") if secret else word)
-        before = word if word.startswith("--") else ""
+        before = word if word.startswith("-") else ""
     return words, secrets
 
 
-def list_env_secrets(env: Mapping[str, str]) -> list[str]:
-    """Return the values of variables with a secret's name, without those that a text or a question may contain."""
-    return [value for name, value in env.items() if _SECRET.search(name) and not _NO_SECRET.fullmatch(value)]
+def _find_argument_secret(name: str, value: str) -> str:
+    """Return the secret in an argument's value, or an empty text."""
+    if value.startswith("-") or is_path(value):
+        return ""
+    if _SECRET_ARGUMENT.search(name.replace("-", "_")):
+        parts = value.split()
+        return parts[-1 if parts[0] in _SCHEMES else 0] if parts else ""  # a shell's command goes on after it
+    password = value.partition(":")[2] if _LOGIN_ARGUMENT.fullmatch(name) and may_be_secret(value) else ""
+    if len(password) >= SHORTEST_SECRET and may_be_secret(password):
+        return password
+    return value if _POSSIBLE_SECRET_ARGUMENT.fullmatch(name) and is_random_value(value, SHORTEST_SECRET) else ""
 
 
 def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> ShimBackend:

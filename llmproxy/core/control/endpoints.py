@@ -510,14 +510,14 @@ def answer_control_request(engine: Engine, asked: ControlRequest, proxy: Control
     try:
         status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:
-        return build_error_response(error)
+        return build_error_response(error, engine.redactor.text)
     if isinstance(value, bytes):
         return status, value, "application/json"
     return status, _dump_json(value), "application/json"
 
 
-def build_error_response(error: LLMProxyError) -> tuple[int, bytes, str]:
-    said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
+def build_error_response(error: LLMProxyError, redact: Callable[[str], str]) -> tuple[int, bytes, str]:
+    said: dict[str, Json] = {"code": error.code, "message": redact(error.message), "hint": redact(error.hint)}
     if isinstance(error, SessionInUse) and error.bound_to:
         said["bound_to"] = error.bound_to
     return error.status, _dump_json({"error": said}), "application/json"
@@ -554,7 +554,7 @@ def _parse_query(target: str) -> dict[str, str]:
 
 def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiContext) -> tuple[int, Json]:
     words, shape = _parse_control_path(asked.target)
-    path = asked.target.partition("?")[0]
+    path = engine.redactor.redact_target(asked.target.partition("?")[0])[:80]
     refusing = find_access_refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:
         raise refusing
@@ -563,12 +563,10 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiConte
         if (told := NOBODYS.get(shape[0])) is not None:
             raise UnknownControlPath(told)
         known = ", ".join(sorted("/".join(row) for row in TABLE))
-        raise UnknownControlPath(
-            f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}"
-        )
+        raise UnknownControlPath(f"llmproxy: there is no {path}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
     endpoint = endpoints.get("GET" if asked.method == "HEAD" else asked.method)
     if endpoint is None:
-        raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
+        raise WrongMethod(f"llmproxy: {path} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
     body, query = parsing.parse_json_object_body(asked.body), _parse_query(asked.target)
     call = RoutedControlRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)

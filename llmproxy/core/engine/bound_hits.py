@@ -7,6 +7,7 @@ nothing is served: the proxy never guesses one of two.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +25,7 @@ from llmproxy.core.bindings import (
     VolatileField,
     build_value_independent_key,
     derive_fields_from_variable,
+    dump_run_variables,
     match_request_values,
     rewrite_exact_hit_answer,
 )
@@ -250,7 +252,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def build_report(self) -> Mapping[str, Any]:
         text = self._parts.state.redactor.text
-        declared = [{name: text(said) for name, said in one.to_dict().items()} for one in self.bound.declared.values()]
+        declared = [json.loads(text(dump_run_variables([one])))[0] for one in self.bound.declared.values()]
         return {"bind": str(self.bound.scope), "run_variables": declared}
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:

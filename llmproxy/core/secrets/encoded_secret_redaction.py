@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise, starmap
 from string import ascii_letters, digits
 from urllib.parse import unquote_plus
 
@@ -27,6 +27,7 @@ from llmproxy.core.secrets.find_secrets import (
     find_key_character_runs,
     list_secret_character_runs,
 )
+from llmproxy.core.secrets.secret_kinds import build_alternation
 from llmproxy.lazy_regex import LazyRegex, late
 
 Find = Callable[[str], list[SecretSpan]]
@@ -352,11 +353,18 @@ def overwrite_secrets_in_base64(text: str, find: Find) -> str:
     for start, end in spans:
         plain = _decode_base64_as_latin1(text[start:end])
         if inner := find(plain):
-            coded = base64.b64encode(overwrite_secret_spans(plain, inner).encode("latin-1")).decode()
-            if set(text[start:end]) & {"-", "_"}:
-                coded = coded.replace("+", "-").replace("/", "_")
-            text = text[:start] + coded[: end - start].ljust(end - start, "=") + text[end:]
+            text = (
+                text[:start] + _encode_base64_like(text[start:end], overwrite_secret_spans(plain, inner)) + text[end:]
+            )
     return text
+
+
+def _encode_base64_like(old: str, plain: str) -> str:
+    """Encode a Latin-1 text in the alphabet and the length of the base64 text that it replaces."""
+    coded = base64.b64encode(plain.encode("latin-1")).decode()
+    if set(old) & {"-", "_"}:
+        coded = coded.replace("+", "-").replace("/", "_")
+    return coded[: len(old)].ljust(len(old), "=")
 
 
 def _find_base64_secrets(text: str, find: Find) -> Iterator[SecretSpan]:
@@ -412,57 +420,76 @@ def overwrite_secrets_in_utf16(text: str, find: Find) -> str:
     """Return a text of bytes with secrets in UTF-16 overwritten, at any offset."""
     if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
         return text
-    out: list[str] = []
-    at = 0
-    for match in _WIDE.finditer(text):
-        plain = match[0][::2]
-        if spans := find(plain):
-            out += (text[at : match.start()], "".join(char + "\x00" for char in overwrite_secret_spans(plain, spans)))
-            at = match.end()
-    return "".join((*out, text[at:])) if out else text
+    return _WIDE.sub(lambda match: "\0".join(overwrite_secret_spans(plain := match[0][::2], find(plain))) + "\0", text)
 
 
 _SAYS = (
     "text", "content", "delta", "partial_json", "arguments", "thinking", "reasoning", "reasoning_content", "refusal",
-    "transcript", "response", "output", "input", "message", "code", "value", "summary",
+    "transcript", "response", "output", "input", "message", "code", "value", "summary", "completion", "generation",
+    "outputText", "stringValue", "textDelta", "inputTextDelta", "argsTextDelta", "reasoning_text", "answer",
 )  # fmt: skip
 """Members in which the dialects stream a model's output."""
-_SAID = late(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
-_FEWEST = 3  # minimum pieces of one name in a stream
+_SAID = late(rf'"({build_alternation(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+_INDEX = late(r'ndex"\s{0,4}:\s{0,4}(\d{1,9})')
+"""Number of a choice, of a tool call, of a block of content."""
+_WHOLE_LINE = late(r"[^\n]+")
+_CODED_EVENT = late(r'("bytes"\s{0,4}:\s{0,4}")(e[wy][A-Za-z0-9+/]{8,}={0,2})')
+_FEWEST = 2  # minimum pieces of one name in a stream
 
 
-def find_split_secrets(text: str, find: Find) -> list[list[SecretSpan]]:
-    """Return secrets split over several values of one name (``delta``, ``arguments``), each as spans of its parts."""
-    streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for match in _SAID.finditer(text):
-        streams[match[1]].append(match.span(2))
-    secrets: list[list[SecretSpan]] = []
-    for values in streams.values():
+def _overwrite_split_secrets(text: str, find: Find, numbers: dict[str, int]) -> str:
+    """Overwrite secrets that are split over several values of one name (``delta``), or of one choice or tool call."""
+    for values in _list_streams(text):
         starts = [0, *accumulate(end - start for start, end in values)]
         if len(values) < _FEWEST or starts[-1] < 16:
             continue
-        for start, end, kind in find("".join(text[first:last] for first, last in values)):
-            parts = [
-                SecretSpan(at + max(start, first) - first, at + min(end, last) - first, kind)
-                for (at, _), (first, last) in zip(values, pairwise(starts), strict=True)
-                if first < end and start < last
-            ]
-            if len(parts) > 1:
-                secrets.append(parts)
-    return secrets
+        joined = "".join([text[start:end] for start, end in values])
+        split = [span for span in find(joined) if bisect_right(starts, span.start) != bisect_left(starts, span.end)]
+        if split:
+            changed = overwrite_secret_spans(joined, split, numbers)
+            pieces = iter([changed[first:last] for first, last in pairwise(starts)])
+            text = replace_spans(text, list(starmap(SecretSpan, values)), lambda *_, pieces=pieces: next(pieces))
+    return text
 
 
-def overwrite_split_secrets(text: str, secrets: list[list[SecretSpan]], numbers: dict[str, int]) -> str:
-    fillers: dict[tuple[int, int], str] = {}
-    for parts in secrets:
-        secret = "".join(text[start:end] for start, end, _ in parts)
-        whole = build_same_length_placeholder(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
-        for start, end, _ in parts:
-            fillers[start, end], whole = whole[: end - start], whole[end - start :]
-    out: list[str] = []
-    at = 0
-    for (start, end), stand_in in sorted(fillers.items()):
-        if start >= at:
-            out += (text[at:start], stand_in)
-            at = end
-    return "".join((*out, text[at:]))
+def _list_streams(text: str) -> Iterator[list[tuple[int, int]]]:
+    """Yield the spans of the values of each name, and of each name and the indexes beside it, if they alternate."""
+    streams: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    numbers = list(map(int, _INDEX.findall(text)))
+    alternate = numbers != sorted(numbers)
+    for start, end in [line.span() for line in _WHOLE_LINE.finditer(text)] if alternate else [(0, len(text))]:
+        indexes = ",".join(_INDEX.findall(text, start, end)) if alternate else ""
+        for match in _SAID.finditer(text, start, end):
+            streams[match[1]][indexes].append(match.span(2))
+    for by_index in streams.values():
+        yield sorted(chain.from_iterable(by_index.values()))
+        if any(one[-1] > other[0] for one, other in pairwise(by_index.values())):
+            yield from by_index.values()
+
+
+def overwrite_secrets_split_over_events(text: str, find: Find, numbers: dict[str, int]) -> str:
+    """Overwrite secrets split over a stream's events, also over those in base64 (Bedrock's ``bytes``)."""
+    text = _overwrite_split_secrets(text, find, numbers)
+    joined = _SEPARATOR.join(_decode_base64_as_latin1(match[2]) for match in _CODED_EVENT.finditer(text))
+    changed = _overwrite_split_secrets(joined, find, numbers)
+    if changed == joined:
+        return text
+    events = iter(changed.split(_SEPARATOR))
+    return _CODED_EVENT.sub(lambda match: match[1] + _encode_base64_like(match[2], next(events)), text)
+
+
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_TOKENS = late(
+    rf'(?<!\\)"(?:token"\s*:\s*{_TEXT}|(?:bytes|tokens|top_logprobs)"\s*:\s*\[(?:[^\]"]|{_TEXT})*\])', re.DOTALL
+)
+_OF_TOKENS = late(rf'"(?P<name>tokens?|bytes|(?:top_)?logprobs?)"|{_TEXT}|(?<![\d.])\d{{1,3}}(?![\d.])', re.DOTALL)
+
+
+def overwrite_logprob_tokens(text: str) -> str:
+    """Overwrite the tokens listed with log probabilities, and their bytes: they spell an answer's secrets again."""
+    return _TOKENS.sub(lambda row: _OF_TOKENS.sub(_overwrite_token, row[0]), text) if "logprob" in text else text
+
+
+def _overwrite_token(match: re.Match[str]) -> str:
+    token, size = match[0], len(match[0])
+    return token if match["name"] else f'"{"*" * (size - 2)}"' if token[0] == '"' else "120"[-size:]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from math import log2
+from pathlib import Path
 
 from llmproxy.lazy_regex import late
 
@@ -162,3 +164,28 @@ def is_real_password_in_variable(text: str) -> bool:
     if not is_real_password(bare) or not is_literal_value(text) or is_example_credential(text):
         return False
     return not (is_made_of_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5
+
+
+_SECRET_VARIABLE = late(
+    r"(?i)token|secret|passw|passphrase|credential|api_?key|access_?key|(?:key|pass|(?<!^)(?<!^old)pwd|(?:^|_)pat)$"
+)
+_NO_SECRET = late(r"[a-z][a-z0-9+.-]*://.*|[\d.,_]*|(?:(?:[A-Z]?[a-z]{1,18}|[A-Z]{1,18})(?:[-_. ](?!$)|$))+", re.DOTALL)
+"""A URL (its password is found by place), a number, or words without numbers: ``hunter2024`` may be secret."""
+
+
+def is_path(text: str) -> bool:
+    """Return whether a text is a path, of words or in a folder that exists: one in 64 keys in base64 has its slash."""
+    first = text[1:].partition("/")[0]
+    return text.startswith("~/") or (
+        text[:1] == "/" and (is_made_of_words(text[1:]) or Path("/", first or "?").exists())
+    )
+
+
+def may_be_secret(text: str) -> bool:
+    """Return whether a value with a secret's name may be one: no text that a question may contain too."""
+    return not (_NO_SECRET.fullmatch(text) or is_path(text))
+
+
+def list_env_secrets(env: Mapping[str, str]) -> list[str]:
+    """Return the values of variables with a secret's name, without those that a text or a question may contain."""
+    return [value for name, value in env.items() if _SECRET_VARIABLE.search(name) and may_be_secret(value)]

@@ -123,7 +123,6 @@ def detect_secrets_by_pattern(text: str, *, named: bool = True) -> list[SecretSp
 
 _SIGNS = (b":", b"=", b",", b">")
 _LONGEST_NAME = 64
-_NAME_END = late(rb"[a-z_\-]+")
 _ENV = late(rb"[A-Z][A-Z0-9_]*=")  # an environment variable and its sign, without a gap
 
 
@@ -232,15 +231,13 @@ def _find_named(text: str, data: bytes) -> Iterator[SecretSpan]:
 
 
 def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> SecretSpan | None:
-    end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
     before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
     start = match.start() - len(before) + len(before.rstrip(secret_kinds.NAME_CHARS))
     if (escape := _ESCAPES.match(data, max(0, start - 1))) is not None:
         start, lead = escape.end(), b"\n"
     else:
         lead = data[max(0, start - 1) : start]
-    word = _NAME_END.match(lowered, match.start())
-    name, at, sign = lowered[start : word.end() if word else end], match.end(), match["sign"]
+    name, at, sign = lowered[start : match.end("word")], match.end(), match["sign"]
     variable = sign == b"=" and _ENV.fullmatch(data, start, at) is not None
     if not (least := secret_kinds.get_minimum_secret_length(name, variable=variable)):
         return None

@@ -28,19 +28,19 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     SecretFingerprintCache,
     build_placeholder_suffix,
     find_secrets_across_lines,
-    find_split_secrets,
     iter_text_search_windows,
     may_hold_base64_text,
     may_hold_escaped_secret,
+    overwrite_logprob_tokens,
     overwrite_secret_spans,
     overwrite_secrets_in_base64,
     overwrite_secrets_in_utf16,
-    overwrite_split_secrets,
+    overwrite_secrets_split_over_events,
     renew_aws_frame_checksums,
     replace_spans,
     unescape_json_text,
 )
-from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, parse_word_set
+from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, list_env_secrets, parse_word_set
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, FREE, CredentialEpoch, KnownSecrets, SecretSpan, merge_spans
 from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLDER, SHORTEST, is_credential_parameter
 from llmproxy.core.traffic.body_decoding import read_multipart_boundary
@@ -52,8 +52,6 @@ _PLAIN_HEADERS = 1024  # maximum remembered header values without a secret; a cl
 _LONGEST_HEADER = 256
 _SEEN_HEADERS = 256  # maximum remembered whole heads with their redacted form
 _LONGEST_HEADERS = 4096
-
-_KEY_VARIABLE = late(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 
 _STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
 """A JSON string, or a truncated one up to the end of the text; else each quote in it would be tried up to its end."""
@@ -149,8 +147,7 @@ class Redactor:
         self._seen_headers: dict[Headers, Headers] = {}
         self.epoch = CredentialEpoch()
         """Values derived at a smaller count may be stale; the epoch decides which are still valid."""
-        keys = [("api-key", value) for name, value in (env or {}).items() if _KEY_VARIABLE.search(name.upper())]
-        self.learn_request(tuple(keys), "")
+        self.learn_request(tuple(("api-key", value) for value in list_env_secrets(env or {})), "")
 
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Learn a request's credentials, to find them everywhere later; `names` as in `request`."""
@@ -447,9 +444,9 @@ class Redactor:
             spans = merge_spans([*spans, *self._find_secret_members(view)])
         spans = [SecretSpan(offset(start), offset(end), kind) for start, end, kind in spans]
         changed = overwrite_secrets_in_base64(overwrite_secret_spans(changed, spans, numbers), self._find_plain)
-        if not dealt_out:
-            return changed
-        return overwrite_split_secrets(changed, find_split_secrets(changed, self._find_plain), numbers)
+        if dealt_out:
+            changed = overwrite_secrets_split_over_events(changed, self._find_plain, numbers)
+        return changed if changed == text else overwrite_logprob_tokens(changed)
 
     def _find_secret_members(self, text: str) -> Iterator[SecretSpan]:
         for match in secret_kinds.MEMBER.finditer(text):

@@ -707,14 +707,20 @@ def is_credential_name(name: str) -> bool:
 
 
 NAME_WORDS = (
-    b"pass", b"pwd", b"secret", b"token", b"key", b"credential", b"jwt", b"bearer", b"authorization", b"x-access",
+    b"pass", b"pw", b"secret", b"token", b"key", b"credential", b"jwt", b"bearer", b"authorization", b"x-access",
     b"_auth",
 )  # fmt: skip
 """Endings of the names of secrets, in lower case."""
-_BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|credentials?|jwt|bearer|authorization|x-access|_auth"
+_BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd?|secret|token|credentials?|jwt|bearer|authorization|x-access|_auth"
 _QUOTE = r"(?:\\{0,15}[\"'`])?\]?"
+_BLANK = r"(?:[\s,;:{]|\\{1,15}[nrt])"
+_BESIDE = (
+    rf"{_BLANK}{{1,24}}(?:\\{{0,15}}[\"'`])?(?:parameter)?(?:value|default)(?:\\{{0,15}}[\"'`])?[ \t]{{0,4}}[:=]"
+    rf"|</[\w.:\-]{{1,40}}>{_BLANK}{{0,24}}<(?:value|string)>|(?<=[\"'`]),{_BLANK}{{0,24}}(?=\\{{0,15}}[\"'`])"
+)
+"""Text between a name and its value as two members, attributes, elements or arguments: ``name: X, value: ...``."""
 NAMED = late(
-    rf"(?:{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
+    rf"(?P<word>{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>{_BESIDE}|:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
     r"|(?P<gap>[ \t]{1,3}(?=[^\s\-=:])))".encode()
 )
 """The end of a name, in lower case, and the text between it and its value."""
@@ -730,8 +736,12 @@ _WHOSE_KEY = (
     "|secretaccess|accountaccess)"
 )
 _SIGNED_NAME = rf"(?:{_BUT_KEY}|(?:_|{_WHOSE_KEY}[_.\-]?)key)\\*[\"'`]?\]?"
+_NEAR_BESIDE = (
+    rf"(?:[,;:{{\\nrt\"'`]|{_SPACE})*(?:parameter)?(?:value|default)[\\\"'`]*[ \t]*[:=]"
+    rf"|</[\w.:\-]+>(?:[,;:{{\\nrt]|{_SPACE})*<(?:value|string)>|,(?:[\\nrt]|{_SPACE})*"
+)
 NAMED_VALUE = (
-    rf"(?i)(?:{_SIGNED_NAME}[ \t]*(?:[=:>]|%3d)|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
+    rf"(?i)(?:{_SIGNED_NAME}(?:[ \t]*(?:[=:>]|%3d)|{_NEAR_BESIDE})|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
     rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{build_case_insensitive_regex(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
 )
 """An expression that occurs wherever a name and its value must be examined."""
@@ -740,7 +750,7 @@ BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+{_MORE})(?![(\[{{])")
 ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")  # value after ``NAME=`` at the beginning of a word
 NAME_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.$@"
 _SECRET_NAME = late(
-    r"(?:(?P<short>(?<![a-z])pass|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
+    r"(?:(?P<short>(?<![a-z])(?:pass|pw)|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
     r"|(?<![a-z])(?:jwt|bearer|credentials?|(?:proxy-)?authorization|x-access)|_auth|token"
     rf"|{_WHOSE_KEY}[_.\-]?key)$"
 )

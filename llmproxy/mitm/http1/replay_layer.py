@@ -80,7 +80,7 @@ class ControlAndViewerAnswerer:
         if (stored := proxy.take_storage_future()) is not None:
             yield request_handling.RunJobHook(partial(asyncio.wait, [stored]))
             if why := stored.result():
-                status, data, kind = build_error_response(RecordingError(why))
+                status, data, kind = build_error_response(RecordingError(why), proxy.engine.redactor.text)
         yield from self._send_answer(head, status, (("content-type", kind),), data)
 
     def _send_answer(self, head: Head, status: int, headers: Headers, body: bytes) -> Commands:

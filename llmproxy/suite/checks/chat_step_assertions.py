@@ -7,17 +7,18 @@ bypasses the proxy would pass it. Only ``usage: {callCount: 0}`` says that none 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from llmproxy.client.child_env import in_ci
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_bounded_text, replace_file
-from llmproxy.report.events import Assertion, Status
+from llmproxy.report.events import Assertion, Status, redact_plain_data
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.suite.checks.tools import (
@@ -154,9 +155,12 @@ def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: A
 def _compare_with_snapshot(
     context: StepCheckContext, step: StepBase, what: str, name: str, seen: object, index: int
 ) -> Assertion:
+    from llmproxy.core.secrets.redact import Redactor  # late: most scenarios have no snapshot
+
     snapshots, scenario = context.snapshots, context.case.id
     key = f"label {step.label}" if step.label and step.label.isdigit() else step.label or str(index + 1)
     known = snapshots.values.get(scenario, {}).get(key, {}).get(what)
+    known, seen = cast("Sequence[Any]", redact_plain_data((known, seen), Redactor(os.environ).text))
     stored = not snapshots.update or snapshots.store_value(scenario, key, what, seen, context.emitter.about.sample)
     known = seen if snapshots.update else known
     made = Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)

@@ -17,10 +17,11 @@ from llmproxy.client.tools.mcp_shim import (
     McpShimOptions,
     ProxyClientShimBackend,
     choose_mcp_server_name,
-    list_env_secrets,
     parse_mcp_shim_arguments,
     split_secrets_from_command,
 )
+from llmproxy.core.secrets.entropy import list_env_secrets
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
@@ -129,17 +130,56 @@ def test_a_secret_is_one_word() -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "secret"),
+    [
+        ("--key {}", 0), ("--key={}", 0), ("--auth {}", 0), ("--pw {}", 0), ("--pwd={}", 0), ("--pass {}", 0),
+        ("--db-pass {}", 0), ("-p {}", 0), ("-token {}", 0), ("--user kim:{}", 0), ("--auth=kim:{}", 0),
+        ("-u kim:{}", 0),
+        ("--user kim:hunter2024", "hunter2024"), ("--password /{}", "/{}"), ("--token /vault/app/key", ""),
+        ("--user 1000:1000", ""),
+        ("-p 8080:8080/tcp", ""), ("--key /etc/ssl/server9.pem", ""), ("--key created_at", ""), ("--bypass {}", ""),
+        ("--auth https://auth.example.com:8443/a1b2", ""), ("-p 127.0.0.1:18080:18080", ""), ("--auth oauth2", ""),
+        ("--user postgres:postgres", ""), ("--sort-key {}", ""),
+    ],
+)  # fmt: skip
+def test_which_arguments_are_secrets(command: str, secret: str | int) -> None:
+    """By a certain name always; by another only what looks like one, and a user's password."""
+    value = "Hx7Qm2Wz9LpT4vRk8sBn"
+    expected = value if secret == 0 else str(secret).format(value)
+    here, found = split_secrets_from_command(["x", *command.format(value).split()])
+    assert found == ([expected] if expected else [])
+    assert not expected or expected not in " ".join(here)
+
+
+@pytest.mark.parametrize(
     ("value", "is_secret"),
     [
         ("keychain", False), ("production", False), ("us-east.Primary", False), ("OS KEYRING", False),
         ("1000000000", False), ("128,000.50", False), ("https://auth.example.com/oauth/token2", False),
         ("/run/secrets/key", False), ("a-token-of-ours-4711", True), ("ghp_k3y0123456789", True),
+        ("/Hx7Qm2Wz9LpT4vRk8sBn+a/Zq8=", True), ("//x7Qm2Wz9LpT4vRk8sBn", True), ("~Hx7Qm2Wz9LpT4", True),
+        ("~/.ssh/id_ed25519", False), ("/etc/x509/k8s.pem", False), ("/no-such/folder/key.pem", False),
         ("kJhGfDsAqWeRtY", True), ("qwertzuiopasdfghjklyxcvbnm", True), ("hunter2!", True), ("keychain-", True),
     ],
 )  # fmt: skip
 def test_what_a_name_alone_makes_a_secret(value: str, is_secret: bool) -> None:
     """Words, numbers and URLs stand in questions too: two of them must not become one."""
     assert list_env_secrets({"DEPLOY_TOKEN": value, "HOME": "x1y2z3x1y2z3"}) == [value] * is_secret
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        ("DB_PASS", True), ("PGPASS", True), ("MYSQL_PWD", True), ("DBPWD", True), ("DB_PASSWORD", True),
+        ("API_KEY_2", True), ("GITHUB_PAT", True), ("SERVICE_KEY", True), ("PWD", False), ("OLDPWD", False),
+        ("PATH", False), ("HOME", False), ("PATTERN", False),
+    ],
+)  # fmt: skip
+def test_which_variables_are_secrets_by_their_names(name: str, is_secret: bool) -> None:
+    """The same ones for the shim and for what a report hides."""
+    value = "Hx7Qm2Wz9LpT4vRk8sBn"
+    assert list_env_secrets({name: value}) == [value] * is_secret
+    assert Redactor({name: value}).text(f"it is {value}") == ("it is [REDACTED]" if is_secret else f"it is {value}")
 
 
 def receive(client: socket.socket) -> None:

@@ -537,9 +537,25 @@ def test_after_is_a_number(text: str) -> None:
         parse_call_number(text)
 
 
-def test_a_run_variable_that_is_a_secret_is_told_without_it(api: Api) -> None:
+@pytest.mark.parametrize(("name", "value"), [
+    ("token", "sk-proj-" + "a1B2c3D4" * 6), ("db_password", "Hx7Qm2Wz9LpT4"), ("api_token", "Hx7Qm2Wz9LpT4vRk8sBn"),
+])  # fmt: skip
+def test_a_run_variable_that_is_a_secret_is_told_without_it(api: Api, name: str, value: str) -> None:
     """Neither to who asks for the session, nor in any other form; what is none stands there."""
-    declared = [build_run_variable("token", "sk-proj-" + "a1B2c3D4" * 6), build_run_variable("cwd", "/srv/a")]
+    declared = [build_run_variable(name, value), build_run_variable("cwd", "/srv/a")]
     opened = api.engine.sessions.open_session("a", run_variables=declared)
     found = build_session_report(api.engine, opened)["run_variables"]
-    assert found == [{"name": "token", "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]
+    assert found == [{"name": name, "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("sessions", {"mode": "{}"}), ("sessions", {"{}": 1}), ("nosuch/{}", {}), ("sessions/{}", {}),
+    ("sessions/" + "x" * 40 + "/{}", {}), ("nosuch/%73{}", {}), ("sessions", {"run_variables": {"{}~": "x"}}),
+])  # fmt: skip
+def test_an_error_repeats_no_secret(api: Api, path: str, body: dict[str, object]) -> None:
+    """Wherever in the request it stands, and however much of it is shown."""
+    key = "sk-proj-Zq8Jw3Lx7Vn2Rt5Yb9Kd4Mf6Hg1Pc0" if "%73" not in path else "k-proj-Zq8Jw3Lx7Vn2Rt5Yb9Kd4Mf6Hg1Pc0"
+    asked = json.loads(json.dumps(body).replace("{}", key)) if body else body
+    status, value = api.ask("POST", path.replace("{}", key), asked)
+    assert status >= 400
+    assert "Zq8Jw3Lx" not in json.dumps(value)

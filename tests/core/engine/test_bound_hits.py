@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import IdPair, RunVariable, VolatileField
+from llmproxy.core.bindings import IdPair, RunVariable, VolatileField, deserialize_run_variables
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
-from llmproxy.core.store.queries import read_volatile_fields, save_cassette_volatile_fields
+from llmproxy.core.store.queries import list_run_variables, read_volatile_fields, save_cassette_volatile_fields
 from llmproxy.core.traffic.response_plan import ClientTraits
 from llmproxy.errors import MissError
 from llmproxy.protocol import BindableValues, Decision, Mode
@@ -268,6 +268,16 @@ def test_an_answer_that_cannot_be_told_is_a_miss(store: Path) -> None:
         exchange = _ask(made, _request("/srv/my work", "2026-11-23"))
         assert isinstance(exchange.error, MissError)
         assert "needs quotes" in exchange.error.message
+
+
+def test_a_run_variable_with_the_name_of_a_secret_is_not_stored(store: Path) -> None:
+    """If its value looks like one; other values stay, which a replay needs."""
+    declared = (RunVariable("db_password", "Hx7Qm2Wz9LpT4"), RunVariable("token", "see-the-vault"), *A)
+    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), run_variables=declared)
+    with SqliteCassetteStore.open(store, writable=False, now=lambda: 1.0) as opened:
+        (said,) = list_run_variables(opened, "default", 1)
+    values = {each.name: each.value for each in deserialize_run_variables(said)}
+    assert values == {"cwd": "/tmp/a", "date": "2026-11-22", "token": "see-the-vault", "db_password": "[REDACTED]"}
 
 
 def test_run_variables_are_declared_while_the_session_is_open(store: Path) -> None:

@@ -109,6 +109,7 @@ NAMED: dict[str, tuple[str, str]] = {
     "yaml": (f"smtp:\n  password: {SHORT}\n  host: mail", SHORT),
     "json": (f'{{"db_password": "{SHORT}", "port": 5432}}', SHORT),
     "xml": (f"<server><password>{SHORT}</password></server>", SHORT),
+    "short name": (f"user: kim\npw: {SHORT}\n", SHORT),
     "ini": (f"[db]\npassword = {SHORT}", SHORT),
     "python": (f'client = Client(api_key="{LOT}", region="eu")', LOT),
     "kubernetes secret": (
@@ -122,6 +123,21 @@ NAMED: dict[str, tuple[str, str]] = {
     "django": (f"SECRET_KEY = '{DJANGO}'", DJANGO),
     "django, shorter": (f"SECRET_KEY = '{DJANGO[16:-9]}'", DJANGO[16:-9]),
     "with brackets": ("DB_PASSWORD='xK9;mQ2(vL7)pW4z'", "xK9;mQ2(vL7)pW4z"),
+    **{
+        f"beside {form}": (form.format(SHORT), SHORT)
+        for form in (
+            "env:\n- name: DB_PASSWORD\n  value: {}\n", 'env:\n  - name: "DB_PASSWORD"\n    value: "{}"\n',
+            '{{"name":"DB_PASSWORD","value":"{}"}}', '{{\n  "Key": "DB_PASSWORD",\n  "Value": "{}"\n}}',
+            '[{{"ParameterKey": "DbPassword", "ParameterValue": "{}"}}]', '{{"name":"client_secret","default":"{}"}}',
+            '<add key="ApiPassword" value="{}"/>', "<add name='db.password' value='{}' />",
+            "<property>\n  <name>db.password</name>\n  <value>{}</value>\n</property>",
+            "<dict><key>password</key><string>{}</string></dict>", '["DB_PASSWORD","{}"]',
+            '[\n  "DB_PASSWORD",\n  "{}"\n]',
+            'os.getenv("DB_PASSWORD", "{}")', "define('DB_PASSWORD', '{}');", 'props.setProperty("password", "{}");',
+            'variable "db_password" {{ default = "{}" }}', "{{'name': 'DB_PASSWORD', 'value': '{}'}}",
+        )
+    },
+    "beside, a key": (f'{{"name": "x-api-key", "value": "{LOT}"}}', LOT),
     **{
         f"env {name}": (f"DEBUG=1\n{name}={value}\nPORT=80", value)
         for name, value in {
@@ -196,6 +212,14 @@ NO_SECRETS = [
 ]
 
 CODE = [
+    "name: DB_PASSWORD, value: see vault",
+    '- name: DB_PASSWORD\n  value: "{{ secrets.DB_PASSWORD_2024 }}"\n- name: LOG\n  value: a1b2c3d4e5f6',
+    "- name: API_TOKEN\n  valueFrom: {secretKeyRef: {name: shop-2024-v2, key: token}}",
+    '{"required": ["password", "api_key", "order_by_2024_v2"], "name": "token", "value": "getToken2024V2"}',
+    'os.getenv("DB_PASSWORD", "") os.environ.get("API_KEY", "sk-your-api-key-1234") set("password", "password123")',
+    "<name>password.file</name><value>a1B2c3D4e5F6g7</value> <name>db.password</name><value>/etc/shop2/pw9.txt</value>",
+    '{"name":"next_token","value":"CAESBgoEEAEYATIGCAEQARgB"} ["page_token","CAESBgoEEAEYATIGCAEQARgB"]',
+    '<add key="PasswordMinLength" value="x8Hy2Wq9zz"/> {"Key":"KeyName","Value":"Hx7Qm2Wz9LpT"}',
     'client_secret=os.environ["CLIENT_SECRET"]',
     'access_token=response.json()["access_token"]',
     "refresh_token=credentials.refresh_token,",

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote, unquote
 
 import pytest
@@ -85,6 +86,110 @@ def _sse(text: str) -> bytes:
 def _deltas(text: str) -> bytes:
     pieces = ["Here: ", *(text[at : at + 5] for at in range(0, len(text), 5)), " that"]
     return b"".join(f"data: {json.dumps({'delta': {'content': piece}})}\n\n".encode() for piece in pieces)
+
+
+KEY = "sk-proj-Zq8Jw3Lx7Vn2Rt5Yb9Kd4Mf6Hg1Pc0"
+PIECES = ["The key is ", *(KEY[at : at + 5] for at in range(0, len(KEY), 5)), "."]
+
+
+def _choice(index: int, piece: str) -> object:
+    return {"choices": [{"index": index, "delta": {"content": piece}}]}
+
+
+def _late_choice(index: int, piece: str) -> object:
+    return {"choices": [{"delta": {"content": piece}, "index": index}]}
+
+
+def _tool_call(index: int, piece: str) -> object:
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}}]}
+
+
+def _item(index: int, piece: str) -> object:
+    return {"item_id": f"fc_{index}", "output_index": index, "delta": piece}
+
+
+def _coded(piece: str) -> object:
+    inner = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
+    return {"bytes": base64.b64encode(json.dumps(inner).encode()).decode(), "p": "abc"}
+
+
+def _token(piece: str) -> dict[str, object]:
+    return {"token": piece, "logprob": -0.125, "bytes": list(piece.encode())}
+
+
+def _with_logprobs(piece: str) -> object:
+    listed = [{**_token(piece), "top_logprobs": [_token(piece), _token("x")]}]
+    return {"choices": [{"index": 0, "delta": {"content": piece}, "logprobs": {"content": listed}}]}
+
+
+def _join_strings(value: object, name: str = "") -> dict[str, str]:
+    """Return the strings and the bytes of a tree, joined by the name of their member."""
+    said: dict[str, str] = {}
+    if isinstance(value, str):
+        return {name: value}
+    if isinstance(value, list) and value and all(isinstance(each, int) for each in value):
+        return {name: bytes(value).decode("latin-1")}
+    members = value.items() if isinstance(value, dict) else [(name, each) for each in cast("list[object]", value)]
+    for inner, each in members:
+        if isinstance(each, str | list | dict):
+            for key, text in _join_strings(each, inner).items():
+                said[key] = said.get(key, "") + text
+    return said
+
+
+STREAMS: dict[str, Callable[[str], list[object]]] = {
+    **{
+        name: lambda piece, name=name: [{"type": "x", name: piece, "stop_reason": None}]  # type: ignore[misc]
+        for name in ("completion", "generation", "outputText", "stringValue", "textDelta", "answer")
+    },
+    "choices": lambda piece: [_choice(0, piece), _choice(1, "word ")],
+    "late index": lambda piece: [_late_choice(0, piece), _late_choice(1, "word ")],
+    "tool calls": lambda piece: [_tool_call(0, piece), _tool_call(1, "word ")],
+    "items": lambda piece: [_item(0, piece), _item(1, "word ")],
+    "coded": lambda piece: [_coded(piece)],
+    "logprobs": lambda piece: [_with_logprobs(piece)],
+}
+
+
+@pytest.mark.parametrize("place", STREAMS)
+def test_a_secret_split_over_a_stream_is_overwritten(place: str) -> None:
+    """By name, by choice and by tool call, in base64, and among the tokens of log probabilities."""
+    body = b"".join(f"data: {json.dumps(each)}\n\n".encode() for piece in PIECES for each in STREAMS[place](piece))
+    out = Redactor().redact_answer_body(body, "text/event-stream", pieces=9)
+    assert len(out) == len(body)
+    assert Redactor().redact_answer_body(out, "text/event-stream", pieces=9) == out
+    events = [json.loads(line.removeprefix("data: ")) for line in out.decode().splitlines() if line]
+    said = "\n".join(_join_strings(events).values()).replace("word ", "")
+    coded = (json.loads(base64.b64decode(each["bytes"])) for each in events if "bytes" in each)
+    said += "".join(each["delta"]["text"] for each in coded)
+    assert not any(piece in said for piece in PIECES[1:-1] if len(piece) > 3), said
+    assert "The key is REDACTED" in said
+
+
+def test_a_secret_split_in_two_is_overwritten() -> None:
+    body = b"".join(f"data: {json.dumps(_choice(0, piece))}\n\n".encode() for piece in (KEY[:20], KEY[20:]))
+    out = Redactor().redact_answer_body(body, "text/event-stream", pieces=9).decode()
+    assert KEY[8:20] not in out
+    assert KEY[20:] not in out
+
+
+def test_the_tokens_of_a_whole_answer_say_no_secret() -> None:
+    """Of the chat's log probabilities, and of the text completions'; an answer without a secret keeps all of them."""
+    listed = [{**_token(piece), "top_logprobs": [_token(piece)]} for piece in PIECES]
+    chat = {"message": {"content": "".join(PIECES)}, "logprobs": {"content": listed}, "text": '{"token": "word"}'}
+    text = {
+        "text": "".join(PIECES),
+        "logprobs": {"tokens": PIECES, "top_logprobs": [{each: -0.1234} for each in PIECES]},
+    }
+    for tree in (chat, text):
+        body = json.dumps({"choices": [tree]}).encode()
+        out = Redactor().redact_answer_body(body)
+        assert len(out) == len(body)
+        assert b'{\\"token\\": \\"word\\"}' in out or tree is text
+        assert not any(piece in str(json.loads(out)) for piece in PIECES[1:-1])
+        assert not any(str(list(piece.encode())) in str(json.loads(out)) for piece in PIECES)
+        plain = body.replace(KEY.encode(), b"none")
+        assert Redactor().redact_answer_body(plain) == plain
 
 
 ANSWERS: dict[str, Callable[[str], bytes]] = {

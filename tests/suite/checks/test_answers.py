@@ -70,6 +70,25 @@ def test_a_snapshot_is_stored_then_compared(tmp_path: Path) -> None:
     assert "goodbye" in other.why
 
 
+def test_a_snapshot_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that only the environment knows; and a snapshot that has one already still fits."""
+    monkeypatch.setenv("SHOP_TOKEN", "bq7xk2mz9w4tr0")
+    key = "sk-proj-Zq8Jw3Lx7Vn2Rt5Yb9Kd4Mf6Hg1Pc0"
+
+    def run(*, update: bool = False) -> list[str]:
+        answer = rig.echo(tmp_path, f"return 'use {key} and bq7xk2mz9w4tr0'")
+        return rig.run(rig.cases_of(tmp_path, suite(answer, STEP)), update=update).statuses
+
+    assert run(update=True) == ["passed"]
+    (path,) = tmp_path.glob("*.snapshots.json")
+    assert '"response": "use [REDACTED] and [REDACTED]"' in path.read_text()
+    assert run() == ["passed"]
+    path.write_text(path.read_text().replace("use [REDACTED]", f"use {key}"))
+    assert run() == ["passed"]
+    assert run(update=True) == ["passed"]
+    assert key not in path.read_text()
+
+
 def test_runs_that_answer_differently_have_no_snapshot(tmp_path: Path) -> None:
     """`--update` says so instead of storing the last answer, with which the next test would be flaky."""
 
