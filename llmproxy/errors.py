@@ -8,6 +8,7 @@ LLMProxyError
 │   ├── CassetteCorrupt  (also ValueError)
 │   ├── CassetteNewer    written by a newer llmproxy
 │   ├── CassetteBusy     another session records it, or the file is locked
+│   │   └── LeaseLost    another session has taken over what ours recorded
 │   └── StoreReadOnly    the store cannot be written to
 ├── SuiteError           a YAML suite is invalid
 ├── AgentError           the agent under test was reached, and crashed, hung or answered nonsense
@@ -136,7 +137,7 @@ class CassetteBusy(CassetteError):
 
 
 class LeaseLost(CassetteBusy):
-    """Another session has taken over the cassette that ours recorded."""
+    code = "llmproxy_lease_lost"
 
 
 class StoreReadOnly(CassetteError):

@@ -468,7 +468,7 @@ def _list_streams(text: str) -> Iterator[list[tuple[int, int]]]:
 
 
 def overwrite_secrets_split_over_events(text: str, find: Find, numbers: dict[str, int]) -> str:
-    """Overwrite secrets split over a stream's events, also over those in base64 (Bedrock's ``bytes``)."""
+    """Overwrite secrets split over a stream's events, also over those in base64."""
     text = _overwrite_split_secrets(text, find, numbers)
     joined = _SEPARATOR.join(_decode_base64_as_latin1(match[2]) for match in _CODED_EVENT.finditer(text))
     changed = _overwrite_split_secrets(joined, find, numbers)
