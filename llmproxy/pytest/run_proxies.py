@@ -121,7 +121,7 @@ class WorkerProxyLauncher:
         if session:
             with suppress(ControlError):
                 control = Control(url, token=self._env.get(proxy_process.TOKEN_VARIABLE, ""))
-                control.close_session(session, complete=False)
+                control.close_session(session, complete=False, interrupted=True)  # its worker died
 
     def _start_requested(self, asked: Mapping[str, Any]) -> str:
         with self._guard:

@@ -43,6 +43,13 @@ def test_a():
 def test_b():
     ask("two")
 """
+CRASH = """
+def test_c(llmproxy):
+    ask("one")
+    if os.environ.get("CRASH"):
+        os._exit(1)
+    ask("two")
+"""
 SLOW = """
 @pytest.mark.parametrize("n", range(2))
 def test_slow(llmproxy, n):
@@ -100,6 +107,18 @@ def test_what_a_killed_worker_leaves_open_is_closed(tmp_path: Path) -> None:
     assert "crashed" in ran.stdout.str()
     assert len(addresses(tmp_path)) == 1
     assert gone(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_replaces_nothing(tmp_path: Path) -> None:
+    """Under `--llmproxy-update=all` the old recording stays, as when the whole run is killed."""
+    pytest_run.write(tmp_path, app=pytest_run.APP, test_it=SUITE + CRASH)
+    with Provider([step(say="hello", times=None)]) as provider:
+        record_or_replay(tmp_path, provider, "1").assert_outcomes(passed=1)
+        words = ("-n", "1", "--llmproxy-update=all")
+        ran = pytest_run.run(tmp_path, *words, OPENAI_BASE_URL=provider.url, OPENAI_API_KEY="sk-mine", CRASH="1")
+        ran.assert_outcomes(failed=1)
+        record_or_replay(tmp_path, provider, "1", "replay").assert_outcomes(passed=1)
 
 
 @pytest.mark.slow

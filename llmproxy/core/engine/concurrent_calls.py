@@ -40,6 +40,7 @@ from llmproxy.core.dialects.conversation import parse_answer_as_message
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.routing import changes_server_state
+from llmproxy.core.secrets.secret_kinds import SECRET_HEADER
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import PartyKey, Session
@@ -438,6 +439,12 @@ class EndOrderFeature(Feature):
                 self.parts.state.sessions.add_interceptor_to_session(session, made)
 
 
+def _identify_with_credentials(call: Exchange) -> tuple[PartyKey, tuple[str, ...]]:
+    """Return what makes live requests equal: of another key the answer, and the bill, may be others."""
+    secret = (value for name, value in call.request.headers if SECRET_HEADER.search(name.lower()))
+    return call.party_and_key, tuple(secret)
+
+
 class CoalesceInterceptor(Interceptor[Exchange]):
     """Lets equal concurrent requests to models share one answer while it is recorded (`--coalesce`).
 
@@ -450,7 +457,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
 
     def __init__(self, parts: EngineParts) -> None:
         self._state = parts.state
-        self._open: dict[PartyKey, list[Exchange]] = {}
+        self._open: dict[tuple[PartyKey, tuple[str, ...]], list[Exchange]] = {}
         """The open request and those that wait for its answer; the writer's thread ends it, too."""
         self._lock = Lock()
 
@@ -459,7 +466,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
         records = decided.decision is Decision.RECORD and call.method == "POST"
         if records and not changes_server_state(call.route, "POST"):
             with self._lock:
-                crowd = self._open.setdefault(call.party_and_key, [])
+                crowd = self._open.setdefault(_identify_with_credentials(call), [])
                 crowd.append(call)
                 call.answer.awaited = crowd[0] is not call
         return decided
@@ -470,8 +477,8 @@ class CoalesceInterceptor(Interceptor[Exchange]):
         if store is None or not is_complete_replayable_response(got):
             return
         with self._lock:
-            crowd = self._open.get(call.party_and_key, [])
-            others = self._open.pop(call.party_and_key)[1:] if crowd and crowd[0] is call else []
+            crowd = self._open.get(asked := _identify_with_credentials(call), [])
+            others = self._open.pop(asked)[1:] if crowd and crowd[0] is call else []
         copies = [InteractionToStore(replace(made, occurrence=each.kept.occurrence)) for each in others]
         try:
             for other, stored in zip(others, store.add_interactions(copies) if copies else (), strict=True):
@@ -483,10 +490,11 @@ class CoalesceInterceptor(Interceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
+        asked = _identify_with_credentials(call)
         with self._lock:
-            crowd = [each for each in self._open.pop(call.party_and_key, []) if each is not call]
+            crowd = [each for each in self._open.pop(asked, []) if each is not call]
             if crowd:
-                self._open[call.party_and_key] = crowd
+                self._open[asked] = crowd
                 crowd[0].answer.awaited = False
         return record
 

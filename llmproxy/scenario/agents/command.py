@@ -190,14 +190,10 @@ class CommandAgent(AgentAdapter):
         return {**os.environ, **self.env}, self.cwd or Path.cwd()
 
     def __init__(
-        self,
-        command: str | Sequence[str],
-        cwd: str | Path | None = None,
-        env: Mapping[str, str] | None = None,
-        lines: bool = True,  # noqa: FBT001, FBT002 - written as lines=False
-        timeout: float = 120.0,
+        self, command: str | Sequence[str], cwd: str | Path | None = None, env: Mapping[str, str] | None = None,
+        lines: bool = True, timeout: float = 120.0,  # noqa: FBT001, FBT002 - written as lines=False
         process: Literal["run", "conversation"] = "run",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Prepare a command: words, or a text that is split like a shell's (no shell runs it).
 
         `env` adds variables; the proxy's take precedence. `lines=False` starts it for each message, with text in and

@@ -245,13 +245,9 @@ class AssertionMatcherDefinition:
 
 
 def register_matcher(
-    name: str,
-    *,
-    schema: Mapping[str, Any],
-    help: str,  # noqa: A002 (the word for it)
-    objection: Objection = lambda _: "",
-    raw: bool = False,
-) -> Callable[[Rule], Rule]:
+    name: str, *, schema: Mapping[str, Any], help: str,  # noqa: A002 (the word for it)
+    objection: Objection = lambda _: "", raw: bool = False,
+) -> Callable[[Rule], Rule]:  # fmt: skip
     def register(rule: Rule) -> Rule:
         REGISTRY[name] = AssertionMatcherDefinition(rule, schema, help, objection, raw)
         return rule

@@ -89,6 +89,23 @@ def test_equal_requests_in_flight_share_one_answer(
         assert sorted(said(wire.ask(chat(text)).body) for text in texts) == heard
 
 
+def test_who_asks_with_another_key_gets_an_answer_of_his_own(tmp_path: Path) -> None:
+    """It may be another one, or none at all, and it is on another bill."""
+    play = Numbered()
+    with (
+        provide(play) as up,
+        Rig("record", tmp_path / "x.db", {"openai": f"{up.url}/v1"}, coalesce=True) as rig,
+        rig.client() as one,
+        rig.client() as other,
+    ):
+        play.until = lambda: play.asked > 1 or len([*rig.proxy.open.values()]) > 1
+        for wire, key in ((one, "sk-one"), (other, "sk-two")):
+            wire.send(chat("same", headers={"authorization": f"Bearer {key}"}))
+            while not play.asked:
+                time.sleep(0.01)
+        assert sorted(said(wire.response().body) for wire in (one, other)) == ["answer 1", "answer 2"]
+
+
 @pytest.mark.parametrize("mode", ["replay", "auto"])
 def test_coalescing_is_refused_where_nothing_is_recorded_anew(mode: str, tmp_path: Path) -> None:
     """The error names the modes that have it, and who set it."""
