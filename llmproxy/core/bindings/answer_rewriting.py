@@ -349,14 +349,14 @@ class AnswerRewriter:
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
         """Names of members in this run, by value and path of the object."""
         self.names: set[str] = set()
-        self._stood: dict[str, str] = {}
-        """This run's value of path variables, where it stood as another folder when the answer was recorded."""
+        self._own = {each.name for each in bindings.pairs if each.name in PATHS and each.present.is_run_specific}
+        self._stood: set[str] = set()  # those of them whose present folder was another one when this was recorded
 
     def note_present_folders(self, text: str, replaced: Sequence[TextEdit] = ()) -> None:
         for spot in self._bindings.forms_of_present_values.find_matches(text):
             name = spot.forms[0].name
-            if name in PATHS and not any(each.start < spot.end and spot.start < each.end for each in replaced):
-                self._stood.setdefault(name, text[spot.start : spot.end])
+            if name in self._own and not any(each.start < spot.end and spot.start < each.end for each in replaced):
+                self._stood.add(name)
 
     def rewrite_response(self, response: Response) -> Response | Mismatch:
         if not (body := response.body):
@@ -372,7 +372,7 @@ class AnswerRewriter:
                 found = found or any(value in text for value in self._changed)
                 return Mismatch(MismatchKind.UNREADABLE, "$") if found else response
             edited = self._rewrite_values_in_place([part.value for part in parts])
-            if name := next((each for each in self._stood if each in self.names), ""):
+            if name := next(iter(self._stood & self.names), ""):
                 values = self._bindings.values[name]  # two folders would become one
                 return Mismatch(MismatchKind.MERGED, "$", " and ".join(values), values[1], name)
         except _Refused as refused:

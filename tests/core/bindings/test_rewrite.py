@@ -177,15 +177,18 @@ def test_an_exact_hit_names_this_runs_folders_and_ids(
     ("", "mv /tmp/a/data /srv/ci/w/data"),
     ("move it to /srv/ci/w", "rm -rf /tmp/a/data"),
     ("", "rm -rf /tmp/a/data ~/x"),
+    ("", "echo WORKDIR /app; rm -rf /tmp/a/data"),  # no folder of a run
 ])  # fmt: skip
 def test_two_folders_stay_two(asked: str, said: str) -> None:
     """One of them is this run's by now: the recorded command would be about one folder."""
     answer = _message(_use("bash", command=said), _text("Moved."))
-    bindings = _bound({"cwd": "/tmp/a"}, {"cwd": "/root/x" if "~" in said else "/srv/ci/w"})
+    bindings = _bound(
+        {"cwd": "/tmp/a"}, {"cwd": "/root/x" if "~" in said else "/app" if "/app" in said else "/srv/ci/w"}
+    )
     request = {"messages": [{"role": "user", "content": asked}]}
     got = [rewrite_exact_hit_answer(bindings, request, answer)]
     got += [] if asked else [rewrite_answer(bindings, EMPTY, answer)]  # a request that fits does not hold it
-    if "~" in said:
+    if "~" in said or "/app" in said:
         assert all(isinstance(each, Response) for each in got), got
     else:
         assert [(narrow(Mismatch, each).why, narrow(Mismatch, each).name) for each in got] == [
