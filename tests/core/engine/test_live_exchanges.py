@@ -102,7 +102,7 @@ def test_of_two_equal_calls_at_once_each_is_asked_for(tmp_path: Path) -> None:
     assert replayed(store, [Turn((COUNT,)), Turn(text="x")]) == [None]
 
 
-SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 64))]
+SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 24))]
 WISHES = [
     SET, Wish("set", {"name": "a", "to": 2}), Wish("set", {"name": "b", "to": 1}), GET, Wish("get", {"name": "b"}),
     TOGGLE, COUNT, Wish("look", {}),
