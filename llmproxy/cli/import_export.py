@@ -122,9 +122,7 @@ def export(
         help="What to write; default: by the file's name (.yaml, .jsonl, .har, .html), review with --all.",
     ),
     everything: bool = typer.Option(False, "--all", help="Export every cassette, each to its own file."),
-    force: bool = typer.Option(
-        False, "--force", help="Overwrite a file that is damaged or that llmproxy did not write."
-    ),
+    force: bool = typer.Option(False, "--force", help="Overwrite a damaged file, or one that llmproxy did not write."),
 ) -> None:
     """Export a cassette to YAML for review, JSON lines, HAR, YAML that vcrpy plays, spans (a trace file), OTLP, or a
     page for a browser.

@@ -284,10 +284,7 @@ def _confirm_and_delete(database: Store, chosen: Collection[StoredCallSummary], 
 
 def rm(
     what: list[str] = typer.Argument(
-        ...,
-        autocompletion=complete_cassette_names,
-        metavar="CASSETTE|ID",
-        help="Cassettes, samples of them (NAME~2), numbers of interactions.",
+        ..., autocompletion=complete_cassette_names, metavar="CASSETTE|ID", help="Cassettes, samples (NAME~2), numbers."
     ),
     store: Path | None = STORE,
     cassette: bool = typer.Option(False, "--cassette", help="Treat numbers as names of cassettes."),

@@ -81,9 +81,7 @@ def mcp(
 
 def serve(
     ctx: typer.Context,
-    what: str = typer.Argument(
-        "", metavar="STORE|CASSETTE", help="A store (a file or a URL), or the name of a cassette."
-    ),
+    what: str = typer.Argument("", metavar="STORE|CASSETTE", help="A store (file or URL), or the name of a cassette."),
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Also offer tools that change recordings."),
 ) -> None:

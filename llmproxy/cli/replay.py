@@ -172,9 +172,7 @@ def fork(
     parent: str = typer.Argument(
         ..., metavar="CASSETTE", autocompletion=complete_cassette_names, help="The source; NAME~2: its second sample."
     ),
-    at: int | None = typer.Option(
-        None, "--at", metavar="N", min=1, help="Copy the first N interactions; default: all."
-    ),
+    at: int | None = typer.Option(None, "--at", metavar="N", min=1, help="Copy the first N interactions; default all."),
     as_: str | None = typer.Option(
         None, "--as", metavar="NAME", help="Name of the new cassette; default: CASSETTE@fork-N."
     ),

@@ -61,9 +61,7 @@ def register(app: typer.Typer) -> None:
 
 def run_suites(
     ctx: typer.Context,
-    paths: list[str] = typer.Argument(
-        None, metavar="SUITE", help="Suites: files, folders, globs. Default: this folder."
-    ),
+    paths: list[str] = typer.Argument(None, metavar="SUITE", help="Suites: files, folders, globs. Default: here."),
     tags: str = typer.Option("", "--tags", metavar="EXPRESSION", help='Scenarios by tags: "smoke and not slow".'),
     tag: list[str] = typer.Option(
         [], "--tag", metavar="TAG", help="Scenarios with this tag; repeat for several tags, all required."
@@ -112,9 +110,7 @@ def run_suites(
     agent: str = typer.Option(
         "", "--agent", metavar="AGENT", help="Replaces the suites' agent: URL, command, module:function, YAML."
     ),
-    entity_store: str = typer.Option(
-        "", "--entity-store", metavar="URL|YAML", help="Replaces the suites' entity store."
-    ),
+    entity_store: str = typer.Option("", "--entity-store", metavar="URL|YAML", help="Replaces suites' entity store."),
     as_json: Path | None = typer.Option(
         None, "--json", metavar="FILE", help="Write findings of a sweep or of --live as JSON."
     ),

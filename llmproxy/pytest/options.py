@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,8 +94,8 @@ def _is_langwatch_plugin_installed() -> bool:
     return bool(spec and spec.origin and Path(spec.origin).with_name("pytest_plugin.py").is_file())
 
 
-def build_rerun_command(config: pytest.Config, test: str = "", more: str = "") -> str:
-    """Return the command for this run, or one `test`, without mode: options selecting recordings, `more`, tests."""
+def build_rerun_command(config: pytest.Config, test: str = "", more: str = "", others: Sequence[str] = ()) -> str:
+    """Return the command for this run, or for tests, without mode: options selecting recordings, `more`, tests."""
     options, words = config.known_args_namespace, ["pytest"]
     for name, flag in _AGAIN.items():
         given = getattr(options, name, None) or ()
@@ -103,9 +103,10 @@ def build_rerun_command(config: pytest.Config, test: str = "", more: str = "") -
             if flag != "-o" or each.startswith("llmproxy"):  # pytest says its own switches so, too
                 words += [flag, str(each)]
     if test:
-        file, _, name = test.partition("::")
-        place = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-        return f'{shlex.join(words)}{more} "{place}::{name}"'
+        parts = (each.partition("::") for each in (test, *others))
+        here = config.invocation_params.dir
+        places = (f'"{os.path.relpath(config.rootpath / file, here)}::{name}"' for file, _, name in parts)
+        return f"{shlex.join(words)}{more} {' '.join(places)}"
     return shlex.join([*words, *(getattr(options, "file_or_dir", None) or ())])
 
 

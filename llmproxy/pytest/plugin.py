@@ -22,7 +22,7 @@ from llmproxy.client.child_env import build_path_run_variable, in_ci
 from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.errors import LLMProxyError, ensure_program_prefix
 from llmproxy.protocol import OFFLINE, RUN_VARIABLE as RUN_SESSION, Update
-from llmproxy.pytest import options, run_summary
+from llmproxy.pytest import options, run_summary, shared_proxy
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, WorkerProxyLauncher, WorkerProxyRequester
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PytestPluginState, choose_mode
@@ -336,7 +336,8 @@ def pytest_runtest_makereport(
     if report.when == "call":
         test_session.passed = report.passed
     if report.failed:
-        anew = "" if run.within_run else options.build_rerun_command(item.config, item.nodeid, f" {options.UPDATE}=all")
+        others, more = shared_proxy.list_tests_of_same_cassette(item), f" {options.UPDATE}=all"
+        anew = "" if run.within_run else options.build_rerun_command(item.config, item.nodeid, more, others)
         missed = run_summary.read_reported_misses(test_session) if missed is None else missed
         run_summary.expand_quoted_misses(report, missed)
         report.sections += run_summary.build_miss_sections(test_session, missed, report.longreprtext, anew)

@@ -208,6 +208,14 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
     return next((mode for mode, told in modes if told or not ci or mode in OFFLINE), Mode.REPLAY.value)
 
 
+def list_tests_of_same_cassette(item: pytest.Item) -> list[str]:
+    """Return the other selected tests whose markers name this one's cassette, which is replaced as a whole."""
+    marks = ((each.nodeid, each.get_closest_marker(FIXTURE)) for each in item.session.items)
+    named = {test: mark.kwargs.get("cassette") for test, mark in marks if mark is not None}
+    own = named.pop(item.nodeid, None)
+    return [test for test, name in named.items() if own and name == own]
+
+
 LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -182,6 +183,22 @@ def test_a_test_that_changed_is_recorded_anew_by_the_command_that_its_failure_na
     assert "not asked for" not in "".join(line for line in again.outlines if typed[0][1] in line)
     both = run(suite, "--llmproxy-update=all", "--llmproxy-mode=auto")
     assert "--llmproxy-update all and --llmproxy-mode exclude each other" in both.stderr.str()
+
+
+def test_the_command_names_all_tests_of_a_cassette_that_it_replaces(
+    pytester: pytest.Pytester, provider: Provider
+) -> None:
+    """Two tests share one, and both miss: who types what the first of them prints would lose what only the second asks."""
+    pytest_run.write(pytester.path, app=pytest_run.APP)
+    test = "@pytest.mark.llmproxy(cassette='shared')\ndef test_{0}():\n    ask(os.environ.get('V', '') + '{0}')\n"
+    pytester.makepyfile(
+        test_shared="import os, pytest\nfrom app import ask\n" + test.format("one") + test.format("two")
+    )
+    record(pytester, provider, mode="record").assert_outcomes(passed=2)
+    failed = run(pytester, V="two ")
+    failed.assert_outcomes(failed=2)
+    (_, typed) = re.findall(r"^pytest --llmproxy-update=all (.*)$", failed.stdout.str(), re.MULTILINE)
+    assert sorted(shlex.split(typed)) == ["test_shared.py::test_one", "test_shared.py::test_two"]
 
 
 def test_a_suite_that_does_not_use_it_is_left_alone(pytester: pytest.Pytester) -> None:
