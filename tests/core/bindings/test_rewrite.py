@@ -183,7 +183,7 @@ def test_two_folders_stay_two(asked: str, said: str) -> None:
     """One of them is this run's by now: the recorded command would be about one folder."""
     answer = _message(_use("bash", command=said), _text("Moved."))
     bindings = _bound(
-        {"cwd": "/tmp/a"}, {"cwd": "/root/x" if "~" in said else "/app" if "/app" in said else "/srv/ci/w"}
+        {"cwd": "/tmp/a"}, {"cwd": "/srv/x" if "~" in said else "/app" if "/app" in said else "/srv/ci/w"}
     )
     request = {"messages": [{"role": "user", "content": asked}]}
     got = [rewrite_exact_hit_answer(bindings, request, answer)]
