@@ -183,8 +183,10 @@ def main(address: str, others: str = "") -> None:
 
 def _compile_late_patterns() -> None:
     """Do once what each process would do at the first use of an expression."""
+    from llmproxy.core.secrets.find_secrets import _group_kinds
     from llmproxy.lazy_regex import LazyRegex, _LazyPattern
 
+    _group_kinds()  # makes expressions at its first call
     for each in gc.get_objects():
         if isinstance(each, _LazyPattern | LazyRegex):
             _ = each.holds if isinstance(each, LazyRegex) else each.search
