@@ -134,10 +134,8 @@ def _build_piece(
         return Piece(path, value, ("block", index, is_json), is_json, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
-        choice, call = (
-            _read_index_member(event, ("choices", numbers[0])),
-            node.get("index") if "tool_calls" in path else None,
-        )
+        choice = _read_index_member(event, ("choices", numbers[0]))
+        call = node.get("index") if "tool_calls" in path else None
         if "tool_calls" in path and len(numbers) > 1:
             call = _read_index_member(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
         return Piece(path, value, ("choice", choice, call, name), name in _ARGUMENTS, tool)

@@ -260,9 +260,7 @@ def find_short_values_at_leaf(
 
 def convert_to_type_of(value: object, text: str) -> object:
     """Return a text in the type of a value; text that replaces a number but is none stays text and never fits."""
-    if isinstance(value, int) and re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
-        return int(text)
-    return text
+    return int(text) if isinstance(value, int) and re.fullmatch(r"-?(?:0|[1-9]\d*)", text) else text
 
 
 def index_changed_id_pairs(identities: Iterable[IdPair]) -> Mapping[str, IdPair]:

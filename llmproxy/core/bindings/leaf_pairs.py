@@ -91,8 +91,7 @@ class Mismatch:
 
 
 def build_not_one_to_one_mismatch(path: str, pair: IdPair, before: str) -> Mismatch:
-    both = f"{pair.present}, before {before}"
-    return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, both, pair.name)
+    return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, f"{pair.present}, before {before}", pair.name)
 
 
 @dataclass(slots=True)
@@ -564,9 +563,8 @@ class ValueConsistency:
                 name = next((each.name for each in spot.forms if each.name in days), "")
                 gaps = find_gaps(text, place) if name else ()
                 if name and not any(gap.start < spot.end and spot.start < gap.end for gap in gaps):
-                    return Mismatch(
-                        MismatchKind.UNEVEN, place.path, text[spot.start : spot.end], self.moved[name], name
-                    )
+                    before = text[spot.start : spot.end]
+                    return Mismatch(MismatchKind.UNEVEN, place.path, before, self.moved[name], name)
         return next(self.find_newly_equal_values(leaves, find_gaps, self.moved), None)
 
     def find_newly_equal_values(

@@ -197,9 +197,7 @@ def build_request_member_place(tree: object, member: str, parent: LeafPlace | No
     place = (parent or LeafPlace()).enter_child(member)
     if member in _SYSTEM:
         return place.enter_zone(Zone.SYSTEM)
-    if member in _TURNS and isinstance(tree, dict):
-        return place.enter_zone(Zone.USER)
-    return place
+    return place.enter_zone(Zone.USER) if member in _TURNS and isinstance(tree, dict) else place
 
 
 class RequestZoneMapper:
@@ -250,9 +248,7 @@ class RequestZoneMapper:
         if name in _ASKED and (tool := build_namespaced_tool_name(node)) is not None:
             call = self._record_tool_call(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
             return inner.enter_zone(Zone.ARGUMENTS, call or ToolInvocation(tool, value)).enter_json()
-        if name in _THOUGHTS:
-            return inner.enter_zone(Zone.THINKING)
-        return inner
+        return inner.enter_zone(Zone.THINKING) if name in _THOUGHTS else inner
 
     def transform_leaves(
         self,
@@ -273,11 +269,9 @@ class RequestZoneMapper:
         return leaf(node, place)
 
     def _record_tool_call(self, node: Node, name: object) -> ToolInvocation | None:
-        tool = build_namespaced_tool_name(node)
-        if tool is None:
+        if (tool := build_namespaced_tool_name(node)) is None:
             return None
-        arguments = next((node[each] for each in _ASKED if each in node), None)
-        call = ToolInvocation(tool, arguments)
+        call = ToolInvocation(tool, next((node[each] for each in _ASKED if each in node), None))
         self.note_call(None if name is None else str(name), call)
         return call
 

@@ -152,23 +152,18 @@ class RequestComparer(LeafPairVisitor):
         for recorded, present, place in leaves:
             if isinstance(recorded, dict) or self.has_volatile_json_fields(place):
                 return True
-            for text in (recorded, present):
-                if isinstance(text, str) and any(
-                    may_occur(each, text) for each in list_volatile_fields_at_leaf(self.bindings, place)
-                ):
-                    return True
-        changed = self.bindings.changed
-        return (
-            next(self.equalities.find_newly_equal_values(leaves, self.list_spans_that_may_differ, changed), None)
-            is not None
-        )
+            texts_at_leaf = [text for text in (recorded, present) if isinstance(text, str)]
+            fields = list_volatile_fields_at_leaf(self.bindings, place)
+            if any(may_occur(each, text) for text in texts_at_leaf for each in fields):
+                return True
+        find_gaps, changed = self.list_spans_that_may_differ, self.bindings.changed
+        return any(True for _ in self.equalities.find_newly_equal_values(leaves, find_gaps, changed))
 
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
         for each in self._filled:
             self.equalities.record_filled_gap(*each)
-        return find_merged_ids(self._found) or self.equalities.find_unequal(
-            leaves, self.list_spans_that_may_differ, self._found
-        )
+        merged = find_merged_ids(self._found)
+        return merged or self.equalities.find_unequal(leaves, self.list_spans_that_may_differ, self._found)
 
     def build_fit(self) -> Fit:
         for chosen, recorded, _ in self._filled:
@@ -190,9 +185,8 @@ class RequestComparer(LeafPairVisitor):
     ) -> dict[str, str] | Mismatch:
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
-            gaps = _add_nonoverlapping_gaps(
-                self._find_known_id_spans(name, accepts=False), self._list_bound_value_gaps(name, place)
-            )
+            ids = self._find_known_id_spans(name, accepts=False)
+            gaps = _add_nonoverlapping_gaps(ids, self._list_bound_value_gaps(name, place))
             told = self._find_present_name(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
@@ -201,9 +195,7 @@ class RequestComparer(LeafPairVisitor):
                 return build_mismatch(place.path, sorted(mine - theirs), sorted(theirs - mine))
             names[name] = told
             left.remove(told)
-        if left:
-            return build_mismatch(place.path, [], sorted(left))
-        return names
+        return build_mismatch(place.path, [], sorted(left)) if left else names
 
     def _find_present_name(self, name: str, gaps: list[VariableSpan], left: set[str], place: LeafPlace) -> str | None:
         """Return which remaining member has this name in this run: the expected one, else any that fits."""
@@ -252,9 +244,8 @@ class RequestComparer(LeafPairVisitor):
         """Return the short value at a leaf; of several the one with this run's present value."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
-        found = find_short_values_at_leaf(
-            self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value
-        )
+        tool = place.call.tool if place.call else ""
+        found = find_short_values_at_leaf(self._shorts, tool, place.subpath, place.member, value)
         return next((each for each in found if each.present == str(present)), found[0] if found else None)
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -280,11 +271,8 @@ class RequestComparer(LeafPairVisitor):
             return True
         if list_volatile_fields_at_leaf(self.bindings, place) or self.has_volatile_json_fields(place):
             return True
-        forms = (
-            self.bindings.forms_in_system_text
-            if place.zone in (Zone.SYSTEM, Zone.USER)
-            else self.bindings.forms_outside_system_text
-        )
+        is_prompt = place.zone in (Zone.SYSTEM, Zone.USER)
+        forms = self.bindings.forms_in_system_text if is_prompt else self.bindings.forms_outside_system_text
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
     def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -439,10 +427,8 @@ def _rewrite_node(bindings: Bindings, reader: RequestZoneMapper, node: object, p
     user = bindings.values["user"] if "user" in bindings.changed else None
 
     def rewrite_text(text: str, place: LeafPlace) -> str:
-        changes = [
-            (spot.start, spot.end, spot.forms[0].present[0])
-            for spot in find_run_variables_in_text(bindings, text, place)
-        ]
+        spots = find_run_variables_in_text(bindings, text, place)
+        changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in spots]
         if user is not None and place.zone is Zone.RESULT:
             rows = find_listing_variable_spans(text, elsewhere=False, users=user)
             changes += [(part.start, part.end, user[1]) for part in rows if part.name == "user"]

@@ -198,8 +198,6 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
                 for write in UUID_SPELLINGS if all(map(UUID.fullmatch, sides)) else UUID_SPELLINGS[:1]:
                     text, now = (write(each) for each in sides)
                     found.append(ValueForm(pair.name, text, (now,), is_isolated_in_text))
-            case _:
-                pass
     return found
 
 

@@ -257,12 +257,8 @@ class LearnedField:
     def is_bulk_acceptable(self) -> bool:
         """Whether ``--accept`` accepts it; all others are accepted one by one, by name."""
         number = self.field.kind == "hex" and (self.recorded + self.present).isdigit()
-        return (
-            KINDS[self.field.kind].accepted
-            and not number
-            and not self.field.is_outside_of_results
-            and not self.comes_from_other_machine
-        )
+        elsewhere = self.field.is_outside_of_results or self.comes_from_other_machine
+        return KINDS[self.field.kind].accepted and not number and not elsewhere
 
     @property
     def comes_from_other_machine(self) -> bool:
@@ -343,15 +339,12 @@ class _FieldLearningComparison(RequestComparer):
             return wrong
         if isinstance(recorded, bool) or not isinstance(recorded, (str, int, float)):
             return wrong
-        kind = infer_volatile_value_kind(
-            str(recorded), str(present), f"{place.member}: ", number=not isinstance(recorded, str)
-        )
+        is_number = not isinstance(recorded, str)
+        kind = infer_volatile_value_kind(str(recorded), str(present), f"{place.member}: ", number=is_number)
         if kind is None or kind == "word" or self.find_volatile_field_at(place) is not None:
             return wrong
-        at, value = (
-            re.sub(r"\[\d+\]", "[*]", place.subpath),
-            DifferingVolatileValue(kind, 0, str(recorded), str(present)),
-        )
+        at = _INDEX.sub("[*]", place.subpath)
+        value = DifferingVolatileValue(kind, 0, str(recorded), str(present))
         return None if self._add_field(value, place, at=at, before="", called=place.member) else wrong
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -415,18 +408,13 @@ class _FieldLearningComparison(RequestComparer):
                 parts.append(_escape_braces(text[last : gap.start]))
                 parts.append(self._format_anchor_placeholder(gap.name, text[gap.start : gap.end]))
                 last = gap.end
-        if len(parts) > 2 * _BESIDE:
-            return None
-        return "".join([*parts, _escape_braces(text[last : value.start])])
+        return None if len(parts) > 2 * _BESIDE else "".join([*parts, _escape_braces(text[last : value.start])])
 
     def _format_anchor_placeholder(self, name: str, text: str) -> str:
-        for pair in self.bindings.pairs:
-            if pair.name == name and text == pair.recorded.value:
-                return f"{{{name}}}"
+        if any(pair.name == name and text == pair.recorded.value for pair in self.bindings.pairs):
+            return f"{{{name}}}"
         field = next((each for each in self.bindings.fields if each.name == name), None)
-        if field is not None and matches_field_kind(field.kind, text):
-            return f"{{:{field.kind}}}"
-        return "{:word}"
+        return f"{{:{field.kind}}}" if field is not None and matches_field_kind(field.kind, text) else "{:word}"
 
     def _add_field(
         self, value: DifferingVolatileValue, place: LeafPlace, *, at: str, before: str, called: str = ""
@@ -546,9 +534,8 @@ def rewrite_recorded_request_for_miss(
         whole = _restate_request(wider, recorded, present, known)
         if whole.tree != present:
             learned = {each.field.name for each in varying}
-            return RewrittenRecordedRequest(
-                whole.tree, tuple(name for name in whole.bound if name not in learned), varying
-            )
+            bound = tuple(name for name in whole.bound if name not in learned)
+            return RewrittenRecordedRequest(whole.tree, bound, varying)
     found = _restate_request(bindings, recorded, present, known)
     return found if found.tree != present else RewrittenRecordedRequest(rewrite_recorded_request(bindings, recorded))
 

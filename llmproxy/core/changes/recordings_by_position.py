@@ -14,6 +14,7 @@ names, ids, lists) stay, in their order. A word that only moves is a value. So i
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -216,10 +217,7 @@ class RecordingsByPosition:
         texts: dict[str, list[RecordingWithParsedRequest]] = {}
         for each in alike:
             texts.setdefault(_digest_user_words(each.request), []).append(each)
-        lines: dict[tuple[int, str], int] = {}
-        for group in texts.values():
-            for line in set(_list_user_lines(group[0].request)):
-                lines[line] = lines.get(line, 0) + 1
+        lines = Counter(line for group in texts.values() for line in set(_list_user_lines(group[0].request)))
         for group in texts.values():
             own = list(_list_user_lines(group[0].request))
             if len(own) > _LONGEST_TEMPLATE:

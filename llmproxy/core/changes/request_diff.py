@@ -89,9 +89,8 @@ def diff_requests(
         return refused.refusal
     answer = placed.recorded.answer or Message("assistant", "")
     if answer.unknown:
-        return CarriedAnswerRefusal(
-            RefusalReason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows"
-        )
+        why = f"the recorded answer holds {answer.unknown[0]}, which nobody here knows"
+        return CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, why)
     if impossible := check_answer_fits_new_request(answer, output, placed.request, now):
         return CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, impossible)
     return found or [compared.build_segment_order_change()]
@@ -399,9 +398,7 @@ def _check_parameter(name: str, old: Any, new: Any, answer: Message, output: int
         return _check_answer_obeys_choice(new, [call.name for call in answer.tool_calls if not call.hosted])
     if name == "parallel_tool_calls":
         return "the answer calls several tools at once" if new is False and len(answer.tool_calls) > 1 else ""
-    if name in _FORMATS and new is not None:
-        return _check_answer_fits_format(new, answer)
-    return ""
+    return _check_answer_fits_format(new, answer) if name in _FORMATS and new is not None else ""
 
 
 def _check_answer_fits_limit(old: Any, new: Any, output: int | None) -> str:

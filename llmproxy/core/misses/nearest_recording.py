@@ -447,10 +447,8 @@ def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rul
     if is_volatile_value(str(old)) and is_volatile_value(str(new)):
         yield Rules(ignore=(re.sub(r"\[\d+\]", "[*]", path),))
     if isinstance(old, str) and isinstance(new, str):
-        for packs in (_PACKS, {}):
-            rules = _suggest_text_rules(old, new, packs)
-            if rules is not None:
-                yield rules
+        found = (_suggest_text_rules(old, new, packs) for packs in (_PACKS, {}))
+        yield from (rules for rules in found if rules is not None)
 
 
 def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
