@@ -152,10 +152,8 @@ def split_standalone_sse_stream(
     turns = []
     for chunk in response.chunks:
         before = bisect_right(times, started_at + chunk.offset / MICROSECONDS)
-        wait, what = (
-            (AnswerPartCondition.SERVED, messages[before - 1][1]) if before else (AnswerPartCondition.NOTHING, None)
-        )
-        turns.append(McpAnswerPartWithWait(wait, what, chunk.data))
+        wait = AnswerPartCondition.SERVED if before else AnswerPartCondition.NOTHING
+        turns.append(McpAnswerPartWithWait(wait, messages[before - 1][1] if before else None, chunk.data))
     return [*turns, McpAnswerPartWithWait(AnswerPartCondition.FOR_EVER, None, b"")]
 
 

@@ -511,9 +511,7 @@ def answer_control_request(engine: Engine, asked: ControlRequest, proxy: Control
         status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:
         return build_error_response(error, engine.redactor.text)
-    if isinstance(value, bytes):
-        return status, value, "application/json"
-    return status, _dump_json(value), "application/json"
+    return status, value if isinstance(value, bytes) else _dump_json(value), "application/json"
 
 
 def build_error_response(error: LLMProxyError, redact: Callable[[str], str]) -> tuple[int, bytes, str]:

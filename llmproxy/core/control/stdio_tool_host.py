@@ -139,9 +139,8 @@ class StdioClientHandler:
                 (parts, wait), left = each.playback.take_ready_parts(get_wait), each.playback.turns
             out += b"".join(parts)
             again = min(again or wait, wait) if wait else again
-            if not (wait or left) or (
-                left and left[0].wait is AnswerPartCondition.FOR_EVER and each.exchange.method == "GET"
-            ):
+            is_endless = left and left[0].wait is AnswerPartCondition.FOR_EVER and each.exchange.method == "GET"
+            if is_endless or not (wait or left):
                 self._waiting.remove(each)
                 self.proxy.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
         return out, again
@@ -162,9 +161,8 @@ class StdioClientHandler:
         for offset, line in lines:
             exchange.recording.on_data(offset, line + b"\n")
         if exchange.progress.released is not None:  # the shim's clock started later, by the duration of its call
-            exchange.recording.postpone_last_offset(
-                round((self.engine.clock() - exchange.progress.released) * MICROSECONDS)
-            )
+            elapsed = self.engine.clock() - exchange.progress.released
+            exchange.recording.postpone_last_offset(round(elapsed * MICROSECONDS))
         self.proxy.store_later(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
@@ -209,9 +207,8 @@ class StdioClients:
             if (line := self._lines.get(which)) is None:
                 if body.get("known") is True:
                     raise BadControlRequest(UNKNOWN)
-                line = self._lines[which] = StdioClientHandler(
-                    engine, self._proxy, session, require_text_member(body, "server")
-                )
+                server = require_text_member(body, "server")
+                line = self._lines[which] = StdioClientHandler(engine, self._proxy, session, server)
             if body.get("held") is True:
                 line.held = connection
             for each in body.get("secrets") or ():

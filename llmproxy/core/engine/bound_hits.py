@@ -257,9 +257,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         store = self._parts.state.stores.current
-        if found.recordings or store is None:
-            return found
-        if (other := self._find_fitting_recording(call, store, found)) is None:
+        if found.recordings or store is None or (other := self._find_fitting_recording(call, store, found)) is None:
             return found
         call.state.put(other)
         return found._replace(key=other.key, recordings=other.slots)
@@ -327,9 +325,8 @@ class BindingInterceptor(Interceptor[Exchange]):
                 continue
             if compared.why and typed is not None and not bound.may_match_last_user_text(id_, recorded, table, typed):
                 continue
-            result = match_request_values(
-                table, recorded.tree, wanted.tree, bound.known, bound.get_fitted_messages(table)
-            )
+            fitted = bound.get_fitted_messages(table)
+            result = match_request_values(table, recorded.tree, wanted.tree, bound.known, fitted)
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{id_}, bound: {result}"
@@ -356,10 +353,8 @@ class BindingInterceptor(Interceptor[Exchange]):
             if not isinstance(lessons, Mismatch) and lessons:
                 values = (f"{each.field.name} {each.recorded} -> {each.present}" for each in lessons)
                 named = name_some(values, shown=_MOST_ADVISED)
-                return (
-                    f"recording #{id_} would be a hit if what tools made were volatile fields ({named}): "
-                    f"{self._parts.state.config.build_learn_command(session.cassette)}"
-                )
+                learn = self._parts.state.config.build_learn_command(session.cassette)
+                return f"recording #{id_} would be a hit if what tools made were volatile fields ({named}): {learn}"
         return ""
 
     def _learn_from_miss(
@@ -486,9 +481,8 @@ class BindingFeature(Feature):
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
     def _build_interceptor(self, scope: BindableValues, fields: Sequence[VolatileField]) -> BindingInterceptor:
-        return BindingInterceptor(
-            self.parts, self.requests, SessionBindings(scope, fields=(*fields, *list_builtin_fields()))
-        )
+        bound = SessionBindings(scope, fields=(*fields, *list_builtin_fields()))
+        return BindingInterceptor(self.parts, self.requests, bound)
 
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
         if (known := session.find_interceptor(BindingInterceptor)) is None:

@@ -136,9 +136,8 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         if looked.bindings is not None and store is not None and decided.recording is not None:
             answer = _rewrite_carried_answer(call, looked, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
-                call.state.put(
-                    looked._replace(refusal=CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, f"its answer: {answer}"))
-                )
+                refusal = CarriedAnswerRefusal(RefusalReason.IMPOSSIBLE, f"its answer: {answer}")
+                call.state.put(looked._replace(refusal=refusal))
                 if call.session.policy.writes:
                     return Decided(Decision.RECORD)
                 return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -288,9 +287,8 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         config, session = self._parts.state.config, call.session
         place = session.cassette, session.sample
         found = list_recorded_model_calls(store, place, call.party, config.rules, config.upstreams)
-        made = RecordingsByPosition(
-            each for each in found if (call.party, each.key) not in session.position.recorded_here
-        )
+        own = session.position.recorded_here
+        made = RecordingsByPosition(each for each in found if (call.party, each.key) not in own)
         self._places[call.party] = generation, made
         return made
 

@@ -173,10 +173,8 @@ class FaultInterceptor(Interceptor[Exchange]):
             return
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)
-        call.answer.told, call.answer.made = (
-            (),
-            replace_response_chunks(response, time_answer_pieces(response, 0), 0, cut=cut),
-        )
+        call.answer.told = ()
+        call.answer.made = replace_response_chunks(response, time_answer_pieces(response, 0), 0, cut=cut)
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:
             self.faulting.undo_injection(injected)
@@ -320,10 +318,9 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultCandidate], came: i
             values = (call.tools() if name == "tool" else (getattr(call, name),) for call in left)
             there = _join_names(sorted({each for some in values for each in some if each})) or "none with any"
             return f"no recording has {name} {_join_names(patterns)}; there is {there}"
-    if recordings := rule.numbers.get("recording"):
-        ids = {call.recording for call in left}
-        if not recordings & ids:
-            return f"there is no recording {', '.join(f'#{each}' for each in sorted(recordings))} in this cassette"
+    recordings = rule.numbers.get("recording")
+    if recordings and not recordings & {call.recording for call in left}:
+        return f"there is no recording {', '.join(f'#{each}' for each in sorted(recordings))} in this cassette"
     chosen = [call for call in left if matches_rule_filters(rule, call)]
     if not chosen:
         return "no recording is chosen by all of its words together"

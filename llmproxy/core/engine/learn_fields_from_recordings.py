@@ -97,16 +97,14 @@ def find_interchangeable_recordings(
                     continue
                 which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
-                    table = _build_bindings(recorded.row, present.row, fields)
-                    tables[which] = table, MatchedMessageCache()
+                    tables[which] = _build_bindings(recorded.row, present.row, fields), MatchedMessageCache()
                 table, fitted = tables[which]
                 fit = match_request_values(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
                     one, other = recorded.row, present.row
                     answer = rewrite_answer(table, fit, one.response)
-                    alike = not isinstance(answer, Mismatch) and _read_comparable_answer(
-                        one, answer
-                    ) == _read_comparable_answer(other)
+                    told = None if isinstance(answer, Mismatch) else _read_comparable_answer(one, answer)
+                    alike = told == _read_comparable_answer(other)
                     found.append(MergedRecordingPair(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
     return found
 

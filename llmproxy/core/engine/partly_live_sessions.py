@@ -148,15 +148,11 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
         if call.channel is Channel.LLM and not is_model_request(provider, call.operation, asked):
             return found
         if may_depend_on_tool_state(call.channel, call.operation):
-            self._follow_live_call(call, found)
+            chosen = self._choose_recording(call, found, loose=False)
+            if chosen.recording is None and self._may_change_state(call):  # the state is no longer the recorded one
+                self.live_session.parted = self.live_session.parted or _name_call(call)
         self._send_live(call, len(found.recordings))
         return found
-
-    def _follow_live_call(self, call: Exchange, found: Lookup) -> None:
-        """Note a live call of a tool: the state is the recorded one as long as its changes are the recorded ones."""
-        live_session, chosen = self.live_session, self._choose_recording(call, found, loose=False)
-        if chosen.recording is None and self._may_change_state(call):
-            live_session.parted = live_session.parted or _name_call(call)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         channel, lists = call.channel, call.channel is Channel.MCP and call.operation in LISTS
@@ -349,9 +345,8 @@ def _scale_times(response: Response, speed: float) -> Response:
 
 
 def _name_call(exchange: Exchange) -> str:
-    return format_call_display_name(
-        exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target
-    )
+    route = exchange.route
+    return format_call_display_name(exchange.operation, route.provider.name, exchange.method, route.target)
 
 
 def _build_recorded_tool_sequence(live_session: PartlyLiveSession, store: Store) -> RecordedToolSequence:

@@ -299,9 +299,8 @@ class CallAccounting:
             return seen[0]
         if len(known) > SHOWN_TARGETS:
             known.clear()
-        text, noted = self._state.redactor.run_and_record_searches(
-            partial(self._state.redactor.redact_target, target), target.encode("utf-8", "replace")
-        )
+        redact = partial(self._state.redactor.redact_target, target)
+        text, noted = self._state.redactor.run_and_record_searches(redact, target.encode("utf-8", "replace"))
         known[target] = text, learned.count, noted
         return text
 

@@ -86,10 +86,8 @@ class StaleRecordingInterceptor(Interceptor[Exchange]):
         stale = call.state.get(StaleHit)
         if stale is None:
             return record
-        age = "recorded on a day that nobody knows"
-        if stale.days is not None:
-            age = f"recorded {format_count(stale.days, 'day')} ago"
-        return record._replace(stale=record.decision is Decision.REPLAY, note=record.note or age)
+        when = "on a day that nobody knows" if stale.days is None else f"{format_count(stale.days, 'day')} ago"
+        return record._replace(stale=record.decision is Decision.REPLAY, note=record.note or f"recorded {when}")
 
 
 class StaleRecordingFeature(Feature):
@@ -265,9 +263,8 @@ class AbandonedRecordingFeature(Feature):
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        if session.settings.mode.policy.writes and has_answers_abandoned_by_client(
-            store, session.cassette, session.sample
-        ):
+        place = session.cassette, session.sample
+        if session.settings.mode.policy.writes and has_answers_abandoned_by_client(store, *place):
             self.parts.state.sessions.add_interceptor_to_session(session, AbandonedAnswerReplayer(self.parts))
 
 
@@ -435,9 +432,8 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
         for row in store.list_summaries(*self.old_cassette_place) if self._lost else ():
-            if row.id in self._session.served or row.id in self._gone:
-                continue
-            if _has_answer_in_history(store.load(row.id).request.body, self._lost):
+            known = row.id in self._session.served or row.id in self._gone
+            if not known and _has_answer_in_history(store.load(row.id).request.body, self._lost):
                 yield row.id
 
     @override

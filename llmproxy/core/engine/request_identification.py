@@ -113,10 +113,9 @@ class RequestRouteResolver:
         )  # fmt: skip
 
     def is_still_valid(self, place: RoutedRequestHead) -> bool:
-        same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_session_upstreams(
-            place.name
-        )
-        return same and place.speaker == self._sessions.get_party_of_name(place.name)
+        if place.learned != self._redactor.epoch.count or place.upstreams != self._get_session_upstreams(place.name):
+            return False
+        return place.speaker == self._sessions.get_party_of_name(place.name)
 
     def _get_session_upstreams(self, name: str) -> Mapping[str, str]:
         session = self._sessions.find_open(name)
@@ -232,7 +231,7 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
             msg = f"llmproxy: {name} wants a key: set {names or 'its variable'}."
             raise RefusedError(msg, hint="The placeholder that a replay sets for a missing key is never sent.")
     except LLMProxyError as error:  # not raised: sent in the provider's envelope after the body was read
-        exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
+        exchange.mark_refused(error)
 
 
 def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, known: bool = True) -> str:

@@ -112,12 +112,9 @@ def build_piece_changing_fault_kind(
         answer = call.answer()
         if answer is None or (streamed and not is_streamed(answer)):
             return None
-        pieces = change(call, answer, time_answer_pieces(answer, call.speed), values)
-        return (
-            None
-            if pieces is None
-            else FaultyAnswer(replace_response_chunks(answer, pieces, call.speed, cut=cut), reset)
-        )
+        if (pieces := change(call, answer, time_answer_pieces(answer, call.speed), values)) is None:
+            return None
+        return FaultyAnswer(replace_response_chunks(answer, pieces, call.speed, cut=cut), reset)
 
     return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
 

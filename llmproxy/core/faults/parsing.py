@@ -6,7 +6,7 @@ Parsing is strict, because a fault that silently does nothing tests nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +176,7 @@ def _parse_rule(row: Json, where: str) -> FaultRule:
     return rule
 
 
-def _check_members(row: Mapping[str, Json], names: Iterable[str], where: str) -> None:
-    names = tuple(names)
+def _check_members(row: Mapping[str, Json], names: Sequence[str], where: str) -> None:
     for name in row:
         if name not in names:
             near = did_you_mean(str(name), names)

@@ -105,9 +105,8 @@ class EngineConfig:
         return self.shown or str(self.store)
 
     def build_learn_command(self, cassette: str) -> str:
-        return self.again.for_other_command(f"llmproxy learn {quote_word(cassette)}").command(
-            "", store=self.shown_store_path
-        )
+        learn = self.again.for_other_command(f"llmproxy learn {quote_word(cassette)}")
+        return learn.command("", store=self.shown_store_path)
 
 
 class RoutedRequestHead(NamedTuple):

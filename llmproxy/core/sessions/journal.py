@@ -334,8 +334,7 @@ def _parse_faulted_call(at: Any, decision: Any, status: Any, fault: Any, *texts:
 
 def read_ids_used_last_run(path: Path) -> frozenset[int] | None:
     """Return the interactions that the journal's last run served or recorded; None if there is no run."""
-    last = "SELECT max(run) FROM decisions"
-    if not (found := query_journal(path, last, ())) or found[0][0] is None:
+    if not (found := query_journal(path, "SELECT max(run) FROM decisions", ())) or found[0][0] is None:
         return None
     sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
     return frozenset(row[0] for row in query_journal(path, sql, found[0]))

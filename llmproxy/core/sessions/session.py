@@ -514,9 +514,8 @@ class Sessions:
 
     def release_recording_lease(self, session: Session) -> None:
         """Release a session's lease, and mark its cassette. Raises as `close_session`."""
-        writes = (
-            session.policy.writes or session.position.recorded_here
-        )  # an abandoned answer goes live even in a complete cassette
+        # An abandoned answer goes live even in a complete cassette.
+        writes = session.policy.writes or session.position.recorded_here
         place = session.leased_cassette or (session.save_target if writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
