@@ -266,9 +266,8 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 
 def _format_cassette(store: StoreReader, cassette: str) -> bytes | None:
-    recorded = anonymized_export.to_anonymized_records(
-        store.iter_interactions(cassette), read_replay_rules(store, cassette)
-    )
+    notes = read_replay_rules(store, cassette)
+    recorded = anonymized_export.to_anonymized_records(store.iter_interactions(cassette), notes)
     if not recorded:
         return None
     fork, unfinished = find_fork(store, cassette, 1), _has_unfinished_recording(store, cassette)
@@ -331,9 +330,8 @@ def _supersede_by_file_recordings(
             write_cassette_notes(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
-        if (
-            strip_store_data_of_interactions(map(anonymize_interaction, live)) == new
-        ):  # loaded by the process that we waited for
+        # Loaded by the process that we waited for.
+        if strip_store_data_of_interactions(map(anonymize_interaction, live)) == new:
             store.record_synced_file(name, CassetteFileSyncState(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]

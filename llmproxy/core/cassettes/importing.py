@@ -150,10 +150,8 @@ class _ExchangeConverter:
 
     def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
         """Add the state before a request, and record its own changes of the server's objects."""
-        canonical, changes = (
-            self.canonical(request, route, sample),
-            self.changes.setdefault(sample, ServerObjectChangeLog()),
-        )
+        canonical = self.canonical(request, route, sample)
+        changes = self.changes.setdefault(sample, ServerObjectChangeLog())
         tree = parse_json(body) if route.row.changes else None
         change = find_server_object_change(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
@@ -180,9 +178,8 @@ class _ExchangeConverter:
             request = self.add_server_state(request, route, each, body, sample)
         canonical = self.canonical(request, route, sample)
         key = build_key(canonical)
-        response, replaced = self.redactor.redact_response(
-            _build_response(each, route, extra, stream=asks_for_stream(route, parse_json(body)))
-        )
+        stream = asks_for_stream(route, parse_json(body))
+        response, replaced = self.redactor.redact_response(_build_response(each, route, extra, stream=stream))
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:
             self.occurrences[sample, party, key] += 1  # a gap before it marks that it was left again

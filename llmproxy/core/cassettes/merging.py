@@ -178,8 +178,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     for sample in samples:
         made.begin_writing(name, sample, exclusive=True, holder=_HOLDER)
     made.add_interactions([InteractionToStore(replace(one, id=None), supersede=False) for one in kept])
-    forks = [find_fork(store, name, 1) for store in stores.values()]
-    if fork := next(filter(None, forks), None):
+    if fork := next(filter(None, (find_fork(store, name, 1) for store in stores.values())), None):
         store_fork_row(made, fork)
     fields = next(filter(None, [_list_notes_except_changes(store, name) for store in stores.values()]), ())
     accepted = merge_accepted(*(read_accepted_changes(store, name) for store in stores.values()))
@@ -236,9 +235,8 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    before = _list_accepted_changes(
-        () if base is None else read_cassette_header_notes(review_yaml.read(base), base.name)
-    )
+    old_notes = () if base is None else read_cassette_header_notes(review_yaml.read(base), base.name)
+    before = _list_accepted_changes(old_notes)
     dropped: set[Note] = set()
     for side in sides:
         there = dict(index_exchanges_by_request(review_yaml.read(side)))
@@ -277,9 +275,8 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
         for each in kept
     ]
     unfinished = any(review_yaml.may_get_more_recordings(each) for each in sides)
-    return review_yaml.dumps(
-        embed_notes_in_first_recording(bare, united), name, review_yaml.read_fork(sides[0]), unfinished=unfinished
-    )
+    whole = embed_notes_in_first_recording(bare, united)
+    return review_yaml.dumps(whole, name, review_yaml.read_fork(sides[0]), unfinished=unfinished)
 
 
 def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:

@@ -220,8 +220,7 @@ class BodyToStore:
 
 
 def _insert_body(conn: sqlite3.Connection, prepared: BodyToStore, how: DeltaEncodedBody) -> int | None:
-    size = len(prepared.content)
-    values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
+    values = prepared.sha256, len(prepared.content), how.encoding, how.base_id, how.prefix, how.suffix, how.depth
     large = len(how.data) > LARGE
     sql = _INSERT.format("zeroblob(?)" if large else "?")
     cursor = conn.execute(sql, (*values, len(how.data) if large else how.data))

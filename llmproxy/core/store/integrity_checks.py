@@ -81,10 +81,8 @@ def list_ignored_fields_by_service(
         first, body = answers[row.provider].setdefault(slot, (row.id, one.response.body))
         if body != one.response.body:
             alike[row.provider].append((first, row.id))
-    return [
-        IgnoredFieldsOfService(name, dict(sorted(found.items())), tuple(alike[name]))
-        for name, found in sorted(fields.items())
-    ]
+    rows = sorted(fields.items())
+    return [IgnoredFieldsOfService(name, dict(sorted(found.items())), tuple(alike[name])) for name, found in rows]
 
 
 def diff_journal_requests_with_recordings(
@@ -95,15 +93,12 @@ def diff_journal_requests_with_recordings(
         try:
             old = store.load(id_)
             request = replace(said, body=old.request.body) if same_body else said
-            routes = (
-                derive_route_of_recording(old, upstreams),
-                derive_route_of_recording(replace(old, request=request), upstreams),
-            )
+            then = derive_route_of_recording(old, upstreams)
+            now = derive_route_of_recording(replace(old, request=request), upstreams)
         except (CassetteError, RefusedError):
             continue  # pruned since, or damaged
-        yield KeyCollision(
-            id_, None, old.operation, tuple(explain_ignored_differences(old.request, request, routes, rules))
-        )
+        differences = explain_ignored_differences(old.request, request, (then, now), rules)
+        yield KeyCollision(id_, None, old.operation, tuple(differences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +147,10 @@ def count_bytes_freed_by_deletion(store: Store, ids: Collection[int]) -> int:
     """Return the approximate number of bytes that only these interactions use in the store."""
     total, chosen, bodies = 0, frozenset(ids), set()
     for id_ in chosen:
-        sql = (
-            "SELECT request_body, response_body, length(request_headers) + length(response_headers) + length(chunks) "
-            "+ 400"
-        )
+        sql = "SELECT request_body, response_body, length(request_headers) + length(response_headers) + length(chunks)"
         for request, response, own in store.conn.execute(f"{sql} FROM interactions WHERE id = ?", (id_,)):
             bodies |= {request, response}
-            total += own
+            total += own + 400
     users = (
         "SELECT id FROM interactions WHERE request_body = ? UNION SELECT id FROM interactions WHERE response_body = ?"
     )

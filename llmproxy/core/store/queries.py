@@ -47,10 +47,8 @@ def count_recordings_valid_at_time(store: Store, cassette: str, sample: int, sin
 
 def find_cassettes_with_key(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
-    return [
-        (decode_sql_text(name), sample, decode_sql_text(party))
-        for name, sample, party in store.query(sql, [key, limit])
-    ]
+    found = store.query(sql, [key, limit])
+    return [(decode_sql_text(name), sample, decode_sql_text(party)) for name, sample, party in found]
 
 
 def read_interaction_summary(store: Store, interaction: int) -> StoredCallSummary:
@@ -115,11 +113,8 @@ class RecordingMaxAge(NamedTuple):
 
 Note = VolatileField | AcceptedChange | RecordingMaxAge
 """A cassette's own setting: a volatile field, an accepted change or a maximum age."""
-_KINDS = (
-    RecordingMaxAge,
-    VolatileField,
-    AcceptedChange,
-)  # in the order of a file's head, so that a store and its file agree
+_KINDS = (RecordingMaxAge, VolatileField, AcceptedChange)
+"""In the order of a file's head, so that a store and its file agree."""
 _CHANGE, _AGE = "change", "max_age"
 """Members that mark an accepted change and a maximum age; rows without them are volatile fields."""
 
@@ -188,8 +183,7 @@ def list_recordings_of_operation(
     store: StoreReader, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
 ) -> list[tuple[int, Key]]:
     values = (to_sql(place[0]), place[1], to_sql(party), to_sql(provider), to_sql(operation), stream)
-    found = store.query(_CANDIDATES, values)
-    return [(id_, store.find_current_key(*place, id_, key, 0)[0]) for id_, key in found]
+    return [(id_, store.find_current_key(*place, id_, key, 0)[0]) for id_, key in store.query(_CANDIDATES, values)]
 
 
 def list_request_keys_of_party(store: StoreReader, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:

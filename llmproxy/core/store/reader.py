@@ -462,9 +462,8 @@ class StoreReader:
         return self._first(_HAS, (to_sql(cassette), sample)) is not None
 
     def last_session_ended_cleanly(self, cassette: str, sample: int) -> bool:
-        row = self._first(
-            "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?", (to_sql(cassette), sample)
-        )
+        sql = "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?"
+        row = self._first(sql, (to_sql(cassette), sample))
         return row is not None and bool(row[0])
 
     def find_first_key(self, cassette: str, sample: int) -> tuple[str, Key] | None:
@@ -508,9 +507,8 @@ class StoreReader:
             yield self.load(id_)
 
     def find_last_id(self, cassette: str) -> int:
-        return int(
-            self.query("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
-        )
+        sql = "SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?"
+        return int(self.query(sql, (to_sql(cassette),))[0][0])
 
     def read_synced_file(self, cassette: str) -> CassetteFileSyncState | None:
         row = self._first("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
@@ -573,10 +571,8 @@ class StoreReader:
             raise CassetteCorrupt(error.message, hint=format_command("verify", self.path)) from error
 
     def _build_missing_error(self, interaction_id: int) -> CassetteNotFound:
-        return CassetteNotFound(
-            f"There is no interaction {interaction_id} in {format_store_location(self.path)}.",
-            hint=format_command("ls", self.path),
-        )
+        where, hint = format_store_location(self.path), format_command("ls", self.path)
+        return CassetteNotFound(f"There is no interaction {interaction_id} in {where}.", hint=hint)
 
     @staticmethod
     def _build_where(

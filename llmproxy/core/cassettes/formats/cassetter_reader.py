@@ -55,10 +55,7 @@ def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
     when = formats.to_unix_time(formats.mapping(tree).get("recorded_at"))
     if not when:  # it is last in YAML, and a truncated file is still valid YAML
         raise ReadingProblem("`recorded_at` is missing, or no time: the file may have been cut")
-    asked, answered = (
-        formats.parse_header_mapping(request.get("headers")),
-        formats.parse_header_mapping(response.get("headers")),
-    )
+    asked, answered = (formats.parse_header_mapping(side.get("headers")) for side in (request, response))
     return Recorded(
         method=formats.text(request, "method").upper(), uri=formats.text(request, "uri"), headers=asked,
         body=_read_body(request, asked, is_toml=is_toml), status=formats.status(response.get("status")), reason="",

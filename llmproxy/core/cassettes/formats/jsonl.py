@@ -47,9 +47,8 @@ def _format_body(body: bytes) -> object:
 
 def read(source: Source) -> list[Recorded]:
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
-    return formats.read_each_item(
-        [_parse_line(line, n, source.name) for n, line in numbered], parse_jsonl_exchange, source, "line"
-    )
+    parsed = [_parse_line(line, n, source.name) for n, line in numbered]
+    return formats.read_each_item(parsed, parse_jsonl_exchange, source, "line")
 
 
 def _parse_line(line: str, number: int, name: str) -> Tree:

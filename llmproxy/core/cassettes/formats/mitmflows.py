@@ -30,8 +30,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source) -> list[Recorded]:
-    flows = list(_parse_flows(source))
-    found = formats.read_each_item(flows, _read_flow, source, "flow")
+    found = formats.read_each_item(list(_parse_flows(source)), _read_flow, source, "flow")
     return sorted(found, key=lambda each: each.recorded_at)  # mitmproxy writes a flow when it ends
 
 

@@ -72,6 +72,4 @@ def _read_body(value: Tree) -> bytes:
             return bytes.fromhex("".join(value))
         except ValueError as error:
             raise ReadingProblem(f"a body in pieces is not hexadecimal: {error}") from error
-    if value is None:
-        return b""
-    return formats.encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return b"" if value is None else formats.encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -232,11 +232,8 @@ def read_fork(source: Source) -> Fork | None:
         return None
     try:
         tree = yaml_text.load_yaml(source.text, source.name)
-        return (
-            parse_fork_from_file(read_name_in_file(source), tree["fork"])
-            if isinstance(tree, dict) and "fork" in tree
-            else None
-        )
+        has_fork = isinstance(tree, dict) and "fork" in tree
+        return parse_fork_from_file(read_name_in_file(source), tree["fork"]) if has_fork else None
     except ValueError as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
@@ -258,9 +255,8 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {formats.kind(items)}.")
-    recorded = formats.read_each_item(
-        items, _read_interaction, source, "interaction", partial(yaml_text.map_interactions_to_lines, source.text)
-    )
+    lines = partial(yaml_text.map_interactions_to_lines, source.text)
+    recorded = formats.read_each_item(items, _read_interaction, source, "interaction", lines)
     try:
         return _apply_file_head(recorded, tree)
     except ReadingProblem as problem:

@@ -112,9 +112,8 @@ def _write_flow(value: object, room: int) -> str:
         parts = [name + said if (said := _write_flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
-    if isinstance(value, YamlAnchoredValue | YamlAliasReference | FlowStyleValue) or (
-        isinstance(value, str) and "\n" in value
-    ):
+    has_lines = isinstance(value, str) and "\n" in value
+    if has_lines or isinstance(value, YamlAnchoredValue | YamlAliasReference | FlowStyleValue):
         return ""
     return _write_word(value) if isinstance(value, str) else write_scalar(value)
 

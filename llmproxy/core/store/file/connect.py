@@ -70,11 +70,8 @@ def determine_database_file_state(path: Path) -> DatabaseFileState:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
     if state is DatabaseFileState.FOREIGN:
         begins = sqlite_file.read_head_of_non_database(path)
-        why = (
-            "what SQLite wrote is damaged or cut"
-            if begins.startswith(b"SQLite format 3")
-            else f"it is not SQLite, it starts with {begins!r}"
-        )
+        is_sqlite = begins.startswith(b"SQLite format 3")
+        why = "what SQLite wrote is damaged or cut" if is_sqlite else f"it is not SQLite, it starts with {begins!r}"
         raise CassetteCorrupt(
             f"{path} is not an llmproxy store: {why}.",
             hint="Nothing was changed. Give another --store, or `llmproxy import` it if it is a cassette in YAML.",
@@ -89,9 +86,8 @@ def open_cassette_database(path: Path, query: str) -> OverwriteAwareConnection:
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
-    with sqlite_file.hold_read_transaction(
-        conn
-    ):  # else another process may create the tables between the two statements
+    # One transaction: else another process may create the tables between the two statements.
+    with sqlite_file.hold_read_transaction(conn):
         has = migrations.list_applied_migrations(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]

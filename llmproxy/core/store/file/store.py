@@ -184,9 +184,8 @@ class SqliteCassetteStore(Store):
             raise statements.build_lease_lost_error(lease[0], one.cassette)
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
-        gone, nth = find_superseded_and_occurrence(
-            given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
-        )
+        live = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found]
+        gone, nth = find_superseded_and_occurrence(given, live, before)
         if gone:
             conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
         new = int(conn.execute(_INSERT, (counted[0][0], nth, request[0], response, *row)).lastrowid or 0)
@@ -254,9 +253,8 @@ class SqliteCassetteStore(Store):
     def rename_cassette(self, old: str, new: str) -> None:
         names = (to_sql(old), to_sql(new))
         with self.sqlite_transaction() as conn:
-            statements.check_new_cassette_name(
-                self.path, old, new, conn.execute(_LEASES, (names[1], self._now(), *names))
-            )
+            leases = conn.execute(_LEASES, (names[1], self._now(), *names))
+            statements.check_new_cassette_name(self.path, old, new, leases)
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
             for table, column in _NAMED:
                 conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])

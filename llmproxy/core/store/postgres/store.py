@@ -215,9 +215,8 @@ class PostgresCassetteStore(Store):
 
     def _update_copy(self, conn: Conn, cassette: str | None, *, timeout: float = -1) -> None:
         with self._local_copy_writer(timeout) as local:
-            if local_copy.update_local_copy_from_server(
-                local, conn, local_copy.find_stale_local_copies(local, conn, cassette), {}
-            ):
+            stale = local_copy.find_stale_local_copies(local, conn, cassette)
+            if local_copy.update_local_copy_from_server(local, conn, stale, {}):
                 self._bodies.forget_bases()
 
     @contextmanager
@@ -407,9 +406,8 @@ class PostgresCassetteStore(Store):
 
     def delete_interactions(self, ids: Collection[int]) -> DeletionCounts:
         with self._changing_connection() as conn:
-            return DeletionCounts(
-                schema_and_leases.delete_interactions(conn, list(ids)), schema_and_leases.collect_bodies(conn), None
-            )
+            deleted = schema_and_leases.delete_interactions(conn, list(ids))
+            return DeletionCounts(deleted, schema_and_leases.collect_bodies(conn), None)
 
     def rename_cassette(self, old: str, new: str) -> None:
         was, is_ = to_pg_text(old), to_pg_text(new)
