@@ -178,17 +178,14 @@ def iter_aws_event_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]
     while start + _PRELUDE.size <= len(view):
         total, header_length, prelude_crc = _PRELUDE.unpack_from(view, start)
         if binascii.crc32(view[start : start + 8]) != prelude_crc:
-            message = f"event stream: the checksum of the frame's prelude at byte {start} is wrong"
-            raise ValueError(message)
+            raise ValueError(f"event stream: the checksum of the frame's prelude at byte {start} is wrong")
         if not 16 + header_length <= total <= _FRAME_LIMIT:
-            message = f"event stream: the frame at byte {start} has an impossible length of {total} bytes"
-            raise ValueError(message)
+            raise ValueError(f"event stream: the frame at byte {start} has an impossible length of {total} bytes")
         end = start + total
         if end > len(view):
             return
         if binascii.crc32(view[start : end - 4]) != _WORD.unpack_from(view, end - 4)[0]:
-            message = f"event stream: the checksum of the frame at byte {start} is wrong"
-            raise ValueError(message)
+            raise ValueError(f"event stream: the checksum of the frame at byte {start} is wrong")
         payload = start + 12 + header_length
         yield _parse_frame_headers(bytes(view[start + 12 : payload])), bytes(view[payload : end - 4])
         start = end
@@ -279,11 +276,8 @@ class SSEParser:
                 del line[: len(_BOM)]
         if not line:
             if self._data is not None:
-                data = (
-                    shorten_json_strings_and_lists(self._data)
-                    if self._is_short and len(self._data) > LONG
-                    else self._data
-                )
+                is_too_long = self._is_short and len(self._data) > LONG
+                data = shorten_json_strings_and_lists(self._data) if is_too_long else self._data
                 events.append(Event(self._event, data.decode("utf-8", "replace")))
             self._event = self._data = None
             return
@@ -527,12 +521,8 @@ def write_json_like(value: object, *, like: bytes) -> bytes:
     """Write JSON in the style of `like`: its spaces and indent, and its escapes beyond ASCII."""
     spaced = b'": ' in like[:2_000]
     indent = next((len(found[1]) for found in [re.match(rb"\s*[\[{]\r?\n( +)", like)] if found), None)
-    text = json.dumps(
-        value,
-        ensure_ascii=like.isascii(),
-        indent=indent,
-        separators=(None if indent is not None else (", ", ": ")) if spaced else (",", ":"),
-    )
+    separators = (None if indent is not None else (", ", ": ")) if spaced else (",", ":")
+    text = json.dumps(value, ensure_ascii=like.isascii(), indent=indent, separators=separators)
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -550,9 +540,8 @@ def _list_aws_event_frames(body: bytes) -> Iterator[JsonBodyPart]:
     for headers, payload in iter_aws_event_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
         raw = body[at + 12 : at + 12 + header_length]
-        if (
-            part := _parse_frame_to_editable_part(headers.get(":event-type") or "", raw, payload, at, at + total)
-        ) is not None:
+        part = _parse_frame_to_editable_part(headers.get(":event-type") or "", raw, payload, at, at + total)
+        if part is not None:
             yield part
         at += total
 

@@ -251,9 +251,7 @@ def decide_if_header_affects_key(name: str, *, known: bool) -> HeaderKeyRelevanc
             return HeaderKeyRelevance(counts=False, why=f"each by its name: {STRANGE}; a session's is a credential")
         declared = DECLARED.search(name) is not None
         return HeaderKeyRelevance(counts=not declared, why=CREDENTIAL if declared else STRANGE)
-    if (why := IGNORED.get(name)) is not None:
-        return HeaderKeyRelevance(counts=False, why=why)
-    if why := _find_prefix_reason(name, IGNORED_PREFIXES):
+    if why := IGNORED.get(name) or _find_prefix_reason(name, IGNORED_PREFIXES):
         return HeaderKeyRelevance(counts=False, why=why)
     if SECRET_HEADER.search(name):
         return HeaderKeyRelevance(counts=False, why=CREDENTIAL)

@@ -95,9 +95,8 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
         sides = ([value for each, value in request.headers if each.lower() == name] for request in (old, new))
         left, right = map(", ".join, sides)
         if left != right:
-            verdict = decide_if_header_affects_key(
-                name, known=where.known
-            )  # if it counts, the equal keys prove equivalent values
+            # If it counts, the equal keys prove equivalent values.
+            verdict = decide_if_header_affects_key(name, known=where.known)
             why = f"says the same: {verdict.why}" if verdict.counts else verdict.why
             yield KeyDifference(f"header {name}", left, right, why)
 

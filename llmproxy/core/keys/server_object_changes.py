@@ -106,12 +106,10 @@ def find_server_object_change(
     if method not in SAFE:
         for at in route.row.changes:
             things += map(_strip_collection, iter_texts_at_path(tree, at.split(".")))
+    if not things:
+        return None
     takes_out = method == "DELETE" and len(route.ids) > 1
-    return (
-        ServerObjectChange(tuple(dict.fromkeys(things)), key, not route.row.unordered, refs, takes_out)
-        if things
-        else None
-    )
+    return ServerObjectChange(tuple(dict.fromkeys(things)), key, not route.row.unordered, refs, takes_out)
 
 
 def list_objects_affecting_answer(

@@ -158,9 +158,7 @@ def apply_normalize_rules(tree: object, rules: CompiledRules) -> object:
             for turn in turns if isinstance(turns, list) else ():
                 if isinstance(turn, dict) and turn.get("role") in SYSTEM_ROLES and "content" in turn:
                     turn["content"] = _scrub_strings(turn["content"], rules.system, _OF_SYSTEM_TEXT)
-    if rules.everywhere:
-        return _scrub_strings(tree, rules.everywhere)
-    return tree
+    return _scrub_strings(tree, rules.everywhere) if rules.everywhere else tree
 
 
 def substitute_patterns(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]) -> str:

@@ -445,8 +445,7 @@ def find_host_in_path(target: str, patterns: Sequence[str]) -> HostParsedFromPat
     if not host_matches(patterns, host.lower()):
         return None
     number = parse_port_or_none(port)
-    scheme = "https" if number in (None, 443) else "http"
-    name, url = build_http_service_name(scheme, host, number)
+    name, url = build_http_service_name("https" if number in (None, 443) else "http", host, number)
     return HostParsedFromPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 

@@ -104,10 +104,8 @@ def make_unsigned_jwt(asked: RequestForStub) -> str:
 def _answer_token(asked: RequestForStub) -> Response:
     """Answer like a token endpoint (RFC 6749, 5.1, RFC 8693), with the member names of all known services."""
     ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
-    made |= dict.fromkeys(("token", "value"), make_unsigned_jwt(asked)) | {
-        "token_type": "Bearer",
-        "expires_on": str(ends),
-    }
+    made |= dict.fromkeys(("token", "value"), make_unsigned_jwt(asked))
+    made |= {"token_type": "Bearer", "expires_on": str(ends)}
     made |= {"expireTime": _format_expiry(asked), "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
     made |= {name: asked.said[name] for name in ("scope", "resource") if asked.said.get(name)}
     if asked.said.get("grant_type") in ("authorization_code", "refresh_token", _JWT_GRANT):

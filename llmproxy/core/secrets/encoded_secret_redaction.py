@@ -353,9 +353,8 @@ def overwrite_secrets_in_base64(text: str, find: Find) -> str:
     for start, end in spans:
         plain = _decode_base64_as_latin1(text[start:end])
         if inner := find(plain):
-            text = (
-                text[:start] + _encode_base64_like(text[start:end], overwrite_secret_spans(plain, inner)) + text[end:]
-            )
+            coded = _encode_base64_like(text[start:end], overwrite_secret_spans(plain, inner))
+            text = text[:start] + coded + text[end:]
     return text
 
 

@@ -132,11 +132,9 @@ def is_probable_token(text: str) -> bool:
     """Return whether a value at a token's position is one: random, or a long run of letters and digits."""
     if is_random_value(text):
         return True
-    return (
-        is_literal_value(text)
-        and not (is_example_credential(text) or is_made_of_words(text))
-        and bool(_LONG_TOKEN.search(text))
-    )
+    if not is_literal_value(text) or is_example_credential(text) or is_made_of_words(text):
+        return False
+    return _LONG_TOKEN.search(text) is not None
 
 
 PASSWORDS = parse_word_set(

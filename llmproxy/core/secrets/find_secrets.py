@@ -395,9 +395,8 @@ class KnownSecrets:
                 self._waiting.pop(secret, None)
 
     def _index_secret(self, secret: str) -> None:
-        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in detect_secrets_by_pattern(secret)] == [
-            (0, len(secret))
-        ]:
+        whole = [(0, len(secret))]
+        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in detect_secrets_by_pattern(secret)] == whole:
             self._all[secret] = None  # it is found by its shape
             return
         new = [form for form in dict.fromkeys(list_encoded_secret_forms(secret)) if form not in self._all]

@@ -193,9 +193,8 @@ class Redactor:
         """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
         spans = self._known.find_spans(text) + find_secrets.detect_secrets_by_pattern(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
-            spans += find_secrets_across_lines(
-                text, partial(self._find_plain, named=False)
-            )  # joined lines make up names
+            # Joined lines make up names.
+            spans += find_secrets_across_lines(text, partial(self._find_plain, named=False))
         if ours and ("REDACTE" in text or "REDx" in text):
             spans += [SecretSpan(*match.span()) for match in OURS.finditer(text)]
         return merge_spans(spans)
@@ -232,9 +231,8 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that is safe to print or log; it may quote a path."""
-        return self._replace_in(
-            text, self._find_with_url_passwords(text, quoted=True), lambda _secret, _kind: PLACEHOLDER
-        )
+        spans = self._find_with_url_passwords(text, quoted=True)
+        return self._replace_in(text, spans, lambda _secret, _kind: PLACEHOLDER)
 
     def _find_with_url_passwords(self, text: str, *, quoted: bool = False) -> list[SecretSpan]:
         """Return the spans of secrets in a path or a query; `quoted` as in `find_schemeless_url_passwords`."""
@@ -512,9 +510,8 @@ class SecretPlaceholders:
         return self._numbers.setdefault(secret, self._first + len(self._numbers))
 
     def _build_kind_or_fingerprint(self, secret: str, kind: str) -> str:
-        return build_placeholder_suffix(
-            secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint
-        )
+        kind = CREDENTIAL if secret in self._request_credentials else kind
+        return build_placeholder_suffix(secret, kind, self.fingerprint)
 
     def build_url_placeholder(self, secret: str, _kind: str) -> str:
         """Return the placeholder of a secret in a URL, where it may be part of the question."""

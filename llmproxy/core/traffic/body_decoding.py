@@ -218,6 +218,4 @@ def _create_empty_email_message() -> Message:
 
 def _get_disposition_parameter(fields: Message, key: str) -> str | None:
     value = fields.get_param(key, None, "content-disposition")
-    if isinstance(value, tuple):  # RFC 2231: filename*=utf-8''...
-        return str(value[2])
-    return value
+    return str(value[2]) if isinstance(value, tuple) else value  # a tuple by RFC 2231: filename*=utf-8''...

@@ -150,9 +150,8 @@ def split_text_by_json(text: str) -> list[object]:
         line = lines[n]
         label = line[: found.end()] if (found := _LABEL.match(line)) else ""
         lines[n] = line[len(label) :]
-        taken = (
-            _parse_json_block_or_none(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
-        )
+        may_begin = lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES
+        taken = _parse_json_block_or_none(lines, n) if may_begin else None
         if taken is None:
             prose.append(line)
             n += 1

@@ -184,9 +184,8 @@ class Response:
 
     @property
     def body(self) -> bytes:
-        return (
-            self.chunks.body if isinstance(self.chunks, ChunkedBody) else b"".join(chunk.data for chunk in self.chunks)
-        )
+        chunks = self.chunks
+        return chunks.body if isinstance(chunks, ChunkedBody) else b"".join(chunk.data for chunk in chunks)
 
     @property
     def mime_type(self) -> str:

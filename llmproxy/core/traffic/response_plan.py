@@ -284,16 +284,13 @@ def rewrite_location_for_storage(
     """
     try:
         leads = urlsplit(urljoin(sent_to + target, location))
-        own = _get_url_origin(leads) == _get_url_origin(urlsplit(sent_to)) or is_public(leads.hostname or "")
+        is_same_origin = _get_url_origin(leads) == _get_url_origin(urlsplit(sent_to))
+        own = is_same_origin or is_public(leads.hostname or "")
     except ValueError:
         return "about:blank"
     if not own:
         return f"{leads.scheme}://{leads.netloc.rpartition('@')[2]}{leads.path}"
-    base = (
-        find_client_path_prefix(target, at_provider)
-        if _get_url_origin(leads) == _get_url_origin(urlsplit(sent_to))
-        else ""
-    )
+    base = find_client_path_prefix(target, at_provider) if is_same_origin else ""
     path = (leads.path.removeprefix(base) if leads.path.startswith(f"{base}/") else leads.path) or "/"
     path = "/" + path.lstrip("/\\")  # `//host/x` would lead to another host
     return path + (f"?{leads.query}" if leads.query else "") + (f"#{leads.fragment}" if leads.fragment else "")
