@@ -126,7 +126,7 @@ def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcp
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         return (*command, "--servers", write_mcp_config_copy(made, folder))
 
-    return FoundMcpServers(build_mcp_config_from_servers(_get_table_or_empty(_read_json_or_empty(cwd / ".acme.json"), "servers")), place)
+    return FoundMcpServers(build_mcp_config_from_servers(_get_table_or_empty(_read_file_or_empty(cwd / ".acme.json"), "servers")), place)
 
 
 """

@@ -17,12 +17,13 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from llmproxy.core.providers.upstreams_and_rates import provider_of_host
+from llmproxy.files import DATA
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBypassingClient:
+class KnownBypassingClient(NamedTuple):
     name: str
     advice: str
     program: str = ""
@@ -95,8 +96,7 @@ def list_bypass_warnings(command: Sequence[str]) -> list[str]:
     return [f"llmproxy: {each.name} will go past the proxy, to its provider: {each.advice}" for each in known]
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageRuntimeAdvice:
+class LanguageRuntimeAdvice(NamedTuple):
     name: str
     programs: str
     base_url: str
@@ -186,7 +186,6 @@ WEB = frozenset({80, 443})
 _OPEN = frozenset({"01", "02"})
 """TCP states of /proc/net/tcp: established, and SYN sent."""
 Address = tuple[str, int]
-_DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(slots=True)
@@ -244,8 +243,7 @@ class ProcessMonitor:
             return
         seen = self.seen.get(pid)
         if seen is None or seen.program != program:  # a shell became what it executes
-            before = seen.connected if seen else set()
-            seen = self.seen[pid] = BypassMonitoredProcess(pid, program, None, before)
+            seen = self.seen[pid] = BypassMonitoredProcess(pid, program, None, seen.connected if seen else set())
         seen.looks += 1
         seen.env = seen.env or _read_environ(folder)
         seen.connected |= set(self._list_connections(folder))
@@ -283,41 +281,36 @@ class ProcessMonitor:
 
 
 def _read_environ(folder: Path) -> dict[str, str] | None:
-    try:
+    with contextlib.suppress(OSError):
         text = (folder / "environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-    return dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
+        return dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
+    return None
 
 
 def _parse_address(text: str) -> Address:
     """Parse ``0100007F:1F90``: words of four bytes in the machine's order, little-endian on all our platforms."""
     number, _, port = text.partition(":")
     raw = bytes.fromhex(number)
-    packed = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
-    address = ipaddress.ip_address(packed)
+    address = ipaddress.ip_address(b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4)))
     return str(getattr(address, "ipv4_mapped", None) or address), int(port, 16)
 
 
 def _is_local(host: str) -> bool:
-    if _is_address(host):
-        return ipaddress.ip_address(host).is_loopback
+    if (address := _parse_ip_address(host)) is not None:
+        return address.is_loopback
     return host == "localhost" or host.endswith(".localhost")
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+def _parse_ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
 
 
 # --- what Python and Node say ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedHostLookup:
+class ObservedHostLookup(NamedTuple):
     pid: int
     program: str
     host: str
@@ -328,8 +321,8 @@ class ObservedHostLookup:
 def build_dns_watch_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     path = folder / "python"
     path.mkdir(exist_ok=True)
-    shutil.copy(_DATA / "watch_host_lookups.py", path / "sitecustomize.py")
-    required = f"--require {json.dumps(str(_DATA / 'watch_host_lookups.cjs'))}"  # Node unquotes as JSON does
+    shutil.copy(DATA / "watch_host_lookups.py", path / "sitecustomize.py")
+    required = f"--require {json.dumps(str(DATA / 'watch_host_lookups.cjs'))}"  # Node unquotes as JSON does
     return {
         "LLMPROXY_DOCTOR": str(folder / "lookups"),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(path), env.get("PYTHONPATH", "")])),
@@ -362,6 +355,6 @@ def _list_bypassed_hosts(ports: Mapping[str, int]) -> list[Address]:
     for host, port in ports.items():
         if port in WEB or provider_of_host(host, None) is not None:
             past.append((host, port or 443))
-        elif not port and not _is_address(host):
+        elif not port and _parse_ip_address(host) is None:
             past.append((host, 0))
     return past

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 
-@dataclass(frozen=True, slots=True)
-class BaseUrlVariable:
+class BaseUrlVariable(NamedTuple):
     name: str
     path: str
     preset_only: bool = False
@@ -90,8 +89,7 @@ PROXY_PASSWORD = "llmproxy"  # noqa: S105 (Node sends the user name, our session
 URL_VARIABLE = "LLMPROXY_URL"
 
 
-@dataclass(frozen=True, slots=True)
-class CaFiles:
+class CaFiles(NamedTuple):
     ca: str
     """File (PEM) with the proxy's certificate alone."""
     bundle: str
@@ -283,9 +281,8 @@ def combine_ca_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
 def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> CaFiles:
     """Write the bundle and Java's truststore. Raises MachineError: no interception (`ca` is None), no certificate."""
     if ca is None:
-        raise MachineError(
-            f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
-        )
+        hint = "Start it with --forward, or leave --intercept out."
+        raise MachineError(f"the proxy at {url} does not intercept HTTPS.", hint=hint)
     return CaFiles(ca, str(combine_ca_bundles(Path(ca), others, bundle)), make_java_truststore(Path(ca), bundle.parent))
 
 
@@ -390,10 +387,9 @@ def build_path_run_variable(name: str, path: Path) -> dict[str, str]:
 
 
 def _find_user_name() -> str:
-    try:
+    with suppress(OSError, KeyError, ImportError):  # a container may run under a number without a name
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container may run under a number without a name
-        return ""
+    return ""
 
 
 def _read_git_state(cwd: Path) -> Declared:

@@ -266,24 +266,19 @@ class ControlConnectionPool:
                     connection.sock.settimeout(timeout)
                     return connection
                 connection.close()
-        self._drop_old()
+        self.close(FRESH)
         return made
 
     def give_back(self, connection: HTTPConnection) -> None:
         if connection.sock is not None:
             self._idle[os.getpid(), connection.host, connection.port].append((connection, self._clock()))
 
-    def _drop_old(self) -> None:
-        for idle in list(self._idle.values()):
-            with suppress(IndexError):
-                while self._clock() - idle[0][1] >= FRESH:
-                    idle.pop(0)[0].close()
-
-    def close(self) -> None:
+    def close(self, seconds: float = 0.0) -> None:
+        """Close the connections that were idle for so many seconds; by default all."""
         for idle in list(self._idle.values()):  # other threads may still take or add some
             with suppress(IndexError):
-                while True:
-                    idle.pop()[0].close()
+                while self._clock() - idle[0][1] >= seconds:
+                    idle.pop(0)[0].close()
 
 
 def is_socket_idle(sock: socket.socket | None) -> bool:

@@ -123,9 +123,8 @@ class TrialFinding(NamedTuple):
     @property
     def severity_mark(self) -> str:
         """``!`` if the agent breaks, ``?`` if the recording cannot show it, else a space."""
-        return (
-            "!" if self.weak else "?" if self.outcome in (FaultTrialOutcome.WENT_ON, FaultTrialOutcome.UNMET) else " "
-        )
+        unknown = self.outcome in (FaultTrialOutcome.WENT_ON, FaultTrialOutcome.UNMET)
+        return "!" if self.weak else "?" if unknown else " "
 
     @property
     def full_detail(self) -> str:
@@ -154,16 +153,14 @@ def judge_fault_trial(
         return TrialFinding(trial, FaultTrialOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return TrialFinding(
-            trial, FaultTrialOutcome.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True
-        )
+        late = f"had not ended after {format_seconds(went.seconds)}"
+        return TrialFinding(trial, FaultTrialOutcome.HUNG, late, weak=True)
     if missed is not None:
         where = f"to a request that is not recorded, at {_number_missed_call(mine, missed)}"
         return TrialFinding(trial, FaultTrialOutcome.WENT_ON, where, weak=False)
     if went.failed:
-        return TrialFinding(
-            trial, FaultTrialOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed
-        )
+        weak = trial.kind.again or went.crashed
+        return TrialFinding(trial, FaultTrialOutcome.GAVE_UP, shorten(went.failed), weak=weak)
     wrong = (
         went.wrong
         or _describe_calls_agent_omitted(trial, mine, before)
@@ -172,10 +169,8 @@ def judge_fault_trial(
     if wrong:
         return TrialFinding(trial, FaultTrialOutcome.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
-    retries = max(0, asked - usual)
-    usual_seconds = median(each.seconds for each in baseline)
-    times = format_count(retries, "retry", "retries") if retries else "not disturbed"
-    extra_seconds = max(0.0, went.seconds - usual_seconds)
+    times = format_count(asked - usual, "retry", "retries") if asked > usual else "not disturbed"
+    extra_seconds = max(0.0, went.seconds - median(each.seconds for each in baseline))
     return TrialFinding(trial, FaultTrialOutcome.RECOVERED, times, weak=False, extra_seconds=extra_seconds)
 
 
@@ -242,8 +237,7 @@ _GROUP = re.compile(r"^ *[|+](?: |-+.*$)", re.MULTILINE)
 
 def find_failure_in_output(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     crashed = _TRACE.search(stderr) is not None
-    text = _GROUP.sub("", stderr.strip() or stdout.strip())
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in _GROUP.sub("", stderr.strip() or stdout.strip()).splitlines() if line.strip()]
     plain = [line for line in lines if not line[0].isspace() and not line.startswith(("Node.js v", "}", "{"))]
     named = [line for line in plain if re.match(r"[\w.$ ]*(Error|Exception|panicked)\b", line)]
     return (named if crashed and named else plain or lines or [f"exit code {code}"])[-1], crashed

@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -202,9 +203,8 @@ def parse_allowed_address(text: str) -> Address | str:
         parts = urlsplit(f"//{text}")
         if parts.hostname and parts.port and "@" not in text:
             return parts.hostname, parts.port
-    raise SettingsError(
-        f"--only-allow {text}: this is no address.", hint="Write HOST:PORT (localhost:5432), or the path of a socket."
-    )
+    hint = "Write HOST:PORT (localhost:5432), or the path of a socket."
+    raise SettingsError(f"--only-allow {text}: this is no address.", hint=hint)
 
 
 def require_network_isolation() -> None:
@@ -245,7 +245,7 @@ class IsolatedNetwork:
     """A network for one command: call `enter` in the child before exec, then `serve` here."""
 
     def __init__(self, reach: Sequence[Address | str]) -> None:
-        self.tries: dict[str, int] = {}
+        self.tries = Counter[str]()
         self._places = [each for each in reach if not isinstance(each, str)]
         self._open_paths = {each for each in reach if isinstance(each, str)}
         self._hosts: dict[str, str] = {}
@@ -328,8 +328,7 @@ class IsolatedNetwork:
         self._whole = not struct.unpack("II", packets.getsockopt(263, 6, 8))[1]  # PACKET_STATISTICS: none was lost
 
     def _count_refused(self, what: str, program: str = "") -> None:
-        text = f"{program}: {what}" if program else what
-        self.tries[text] = self.tries.get(text, 0) + 1
+        self.tries[f"{program}: {what}" if program else what] += 1
 
     def _count_outgoing_packets(self, packets: socket.socket) -> None:
         with suppress(BlockingIOError):

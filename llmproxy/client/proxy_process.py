@@ -63,14 +63,13 @@ def _list_llmproxy_on_path(path: str) -> Iterator[str]:
 
 def _run_version_command(words: Sequence[str], env: Mapping[str, str]) -> str:
     """Return a command's version; empty if it prints none, or cannot serve."""
-    try:
+    with suppress(OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         done = subprocess.run(
             [*words, "--version-json"], capture_output=True, text=True, timeout=ASKED, check=False, env=dict(env)
         )
         versions = json.loads(done.stdout)
         return str(versions["llmproxy"]) if versions["mitmproxy"] else ""
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
-        return ""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +159,10 @@ class Proxy:
 
     def read_final_totals(self) -> tuple[Totals | None, int | None]:
         """Return its totals, and its unused recordings; None if it crashed, or runs elsewhere."""
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             value = json.loads(_summary_file(self.log).read_text("utf-8"))
             return Totals(**Totals.parse_fields(value)), value["unused"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None, None
+        return None, None
 
     def delete_logs(self) -> None:
         for path in (self.log, _summary_file(self.log)):
@@ -420,8 +418,6 @@ def to_shell_exit_code(returned: int) -> int:
 
 
 def _shares_terminal_signals() -> bool:
-    try:
-        with open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)
-            return os.tcgetpgrp(tty.fileno()) == os.getpgrp()
-    except (OSError, AttributeError):
-        return False
+    with suppress(OSError, AttributeError), open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)
+        return os.tcgetpgrp(tty.fileno()) == os.getpgrp()
+    return False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from llmproxy.amount_formatting import dollars, format_count
 from llmproxy.calls_and_totals import Call, Totals, UnusedRecording, describe_replay_hits, describe_stubs
@@ -13,8 +14,7 @@ from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(NamedTuple):
     version: str
     mode: str
     ca: str | None = None
@@ -141,21 +141,15 @@ def format_session_counts(report: SessionReport) -> str:
     counts += [f"{number} {word}" for word, number in more.items() if number]
     counts += [format_count(report.injected, "injected fault")] if report.injected else []
     counts += filter(None, [describe_stubs(report)])
-    money = []
-    if report.saved.cost is not None:
-        money.append(f"{dollars(report.saved.cost)} not spent")
-    if report.spent.cost is not None:
-        money.append(f"{dollars(report.spent.cost)} spent")
+    costs = {"not spent": report.saved.cost, "spent": report.spent.cost}
+    money = [f"{dollars(cost)} {word}" for word, cost in costs.items() if cost is not None]
     if report.unpriced and report.calls:
         money.append(f"{format_count(report.unpriced, 'call')} whose price or tokens are not known")
     return "; ".join(filter(None, [", ".join(counts), ", ".join(money)]))
 
 
 def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
-    firsts: dict[str, int] = {}
-    for text in texts:
-        first = shorten_miss(text)
-        firsts[first] = firsts.get(first, 0) + 1
+    firsts = Counter(map(shorten_miss, texts))
     lines = [f"{prefix}{text}" + (f" ({number} times)" if number > 1 else "") for text, number in firsts.items()]
     more = [f"{prefix}... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return lines[:SHOWN] + more

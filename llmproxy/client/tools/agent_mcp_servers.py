@@ -19,9 +19,10 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.child_env import is_proxy_url
@@ -65,9 +66,8 @@ def parse_mcp_config(text: str, name: str) -> ParsedMcpConfig:
         raise SettingsError(f"--mcp-config {name} names no servers.", hint=hint)
     full = [each for each in tables if values[each]]
     if len(full) > 1:  # nobody knows which of them the agent reads
-        raise SettingsError(
-            f"--mcp-config {name} names servers twice, in {' and in '.join(full)}.", hint="Leave one of them out."
-        )
+        msg = f"--mcp-config {name} names servers twice, in {' and in '.join(full)}."
+        raise SettingsError(msg, hint="Leave one of them out.")
     return _build_tools_config(values, [*full, *tables][0])
 
 
@@ -113,27 +113,24 @@ def rewrite_mcp_config(
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():
-        made[name], how = _rewrite_server(name, server, config, (url.rstrip("/"), session), shim)
+        made[name], how = _rewrite_server(server, config.names[name], url.rstrip("/"), session, shim)
         told.append(f"{name}: {how}")
     return {**config.values, config.table: made}, told
 
 
-def _rewrite_server(
-    name: str, server: Any, config: ParsedMcpConfig, run: tuple[str, str], shim: Sequence[str]
-) -> tuple[Any, str]:
-    url, session = run
+def _rewrite_server(server: Any, recorded: str, url: str, session: str, shim: Sequence[str]) -> tuple[Any, str]:
     command, args = (server.get("command"), server.get("args", [])) if isinstance(server, dict) else (None, None)
     if isinstance(command, str) and isinstance(args, list) and all(isinstance(each, str) for each in args):
         if "mcp" in args and "--" in args and command.rpartition("/")[2].startswith("llmproxy"):
             return server, "has the shim already"
-        words = [*shim, "mcp", "--proxy", url, "--session", session, "--name", config.names[name], "--", command, *args]
+        words = [*shim, "mcp", "--proxy", url, "--session", session, "--name", recorded, "--", command, *args]
         return {**server, "command": words[0], "args": words[1:]}, "over stdio, behind `llmproxy mcp`"
     if _server_origin(server):
         if is_proxy_url(server["url"], url):
             why = "its address is the proxy's own, and what it asks is in the session that this names"
             return server, f"LEFT AS IT IS: {why}"
         parts = urlsplit(server["url"])
-        place = f"{url}/s/{quote(session, safe='')}/{config.names[name]}{parts.path or '/'}"
+        place = f"{url}/s/{quote(session, safe='')}/{recorded}{parts.path or '/'}"
         return {**server, "url": place + (f"?{parts.query}" if parts.query else "")}, "over HTTP, behind the proxy"
     return server, f"LEFT AS IT IS, and asked for real: {_explain_unproxied(server)}"
 
@@ -174,8 +171,7 @@ _SUBCOMMANDS = frozenset(
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMcpServers:
+class FoundMcpServers(NamedTuple):
     config: ParsedMcpConfig
     place: Callable[[Mapping[str, Any], Path], tuple[str, ...]]
     """Takes the run's configuration and a folder that lives as long; returns the command."""
@@ -235,11 +231,11 @@ def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd
     notes: list[str] = []
     if _STRICT not in rest:
         home = Path(env.get("CLAUDE_CONFIG_DIR") or env.get("HOME") or Path.home())
-        own = _read_json_or_empty(home / ".claude.json")
+        own = _read_file_or_empty(home / ".claude.json")
         local = _get_table_or_empty(_get_table_or_empty(own, "projects"), str(cwd))
         servers |= _get_table_or_empty(own, "mcpServers")
         approved = _make_approval_check(env, cwd, local)
-        for name, server in _get_table_or_empty(_read_json_or_empty(cwd / ".mcp.json"), "mcpServers").items():
+        for name, server in _get_table_or_empty(_read_file_or_empty(cwd / ".mcp.json"), "mcpServers").items():
             if approved(name):
                 servers[name] = server
             else:
@@ -248,7 +244,7 @@ def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd
         servers |= _get_table_or_empty(local, "mcpServers")
     unread = []
     for word in given:
-        said = _parse_json_or_empty(word) if word.lstrip().startswith("{") else _read_json_or_empty(cwd / word)
+        said = (parse_json(word) or {}) if word.lstrip().startswith("{") else _read_file_or_empty(cwd / word)
         servers |= _get_table_or_empty(said, "mcpServers")
         if not said:
             unread.append(word)
@@ -283,7 +279,7 @@ def _make_approval_check(env: Mapping[str, str], cwd: Path, local: Mapping[str, 
     """Return a function that checks whether a server of the folder's file was approved: it may be a stranger's."""
     home = Path(env.get("CLAUDE_CONFIG_DIR") or Path(env.get("HOME") or Path.home(), ".claude"))
     files = [home / "settings.json", cwd / ".claude" / "settings.json", cwd / ".claude" / "settings.local.json"]
-    said = [local, *map(_read_json_or_empty, files)]
+    said = [local, *map(_read_file_or_empty, files)]
 
     def names(key: str) -> set[str]:
         found = [each.get(key) for each in said]
@@ -299,16 +295,11 @@ def _get_table_or_empty(value: Mapping[str, Any], key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _read_json_or_empty(file: Path) -> dict[str, Any]:
-    try:
-        return _parse_json_or_empty(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _parse_json_or_empty(text: str) -> dict[str, Any]:
-    value = parse_json(text)
-    return value if isinstance(value, dict) else {}
+def _read_file_or_empty(file: Path, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        value = parse(file.read_text(encoding="utf-8"))
+        return value if isinstance(value, dict) else {}
+    return {}
 
 
 # --- Codex -----------------------------------------------------------------------------------------------------------
@@ -316,9 +307,9 @@ def _parse_json_or_empty(text: str) -> dict[str, Any]:
 
 def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcpServers | None:
     home = Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex"))
-    own = _read_toml(home / "config.toml")
+    own = _read_file_or_empty(home / "config.toml", tomllib.loads)
     trusted = _get_table_or_empty(_get_table_or_empty(own, "projects"), str(cwd)).get("trust_level") == "trusted"
-    files = [own, *([_read_toml(cwd / ".codex" / "config.toml")] if trusted else [])]
+    files = [own, *([_read_file_or_empty(cwd / ".codex" / "config.toml", tomllib.loads)] if trusted else [])]
     servers = {
         name: {"type": "http", **server} if "url" in server else server
         for each in files
@@ -349,13 +340,6 @@ def _build_toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) ->
                 yield f"mcp_servers.{name}.{key}={json.dumps(server[key])}"
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-
-
 AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundMcpServers | None]] = {
     "claude": _find_claude_mcp_servers,
     "codex": _find_codex_tools,
@@ -381,8 +365,7 @@ class ShellWrappedCommand:
     _after: tuple[str, ...]
 
     def add_words(self, words: Sequence[str]) -> tuple[str, ...]:
-        added = shlex.join([self.program, *words])
-        return (*self._shell, f"{self._before}{added}{self._rest}", *self._after)
+        return (*self._shell, f"{self._before}{shlex.join([self.program, *words])}{self._rest}", *self._after)
 
 
 def parse_sh_c_command(command: Sequence[str]) -> ShellWrappedCommand | None:

@@ -15,8 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import llmproxy
 from llmproxy.advice import install_command
@@ -34,8 +33,7 @@ _OVERRIDES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class McpServeOptions:
+class McpServeOptions(NamedTuple):
     store: str = ""
     """Path; empty: from the settings."""
     cassette: str = ""
@@ -48,8 +46,7 @@ class McpServeOptions:
     """Options of that command: flags of `replay` with values, None for a switch."""
 
 
-@dataclass(frozen=True, slots=True)
-class McpTool:
+class McpTool(NamedTuple):
     name: str
     description: str
     properties: Mapping[str, Any]

@@ -16,6 +16,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -89,10 +90,9 @@ def run_mcp_shim(asked: McpShimOptions, env: Mapping[str, str]) -> int:
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
     shim = StdioProxy(asked.command, own, host, make_client_line_writer())
-    try:
+    with suppress(KeyboardInterrupt):
         return shim.serve(lambda size: os.read(0, size))
-    except KeyboardInterrupt:
-        return 0
+    return 0
 
 
 def split_secrets_from_command(command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -189,8 +189,7 @@ class ProxyClientShimBackend:
         self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
 
     def on_line(self, line: bytes) -> McpStdioLineOutcome:
-        what = {"line": line.decode("utf-8", "surrogatepass"), "held": True}
-        told = self._post_event(what | self._first)
+        told = self._post_event({"line": line.decode("utf-8", "surrogatepass"), "held": True} | self._first)
         # Another proxy that was started in its place must not take us for a new client.
         self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")

@@ -88,12 +88,11 @@ class McpServerProcess:
         if self._child.stdin is None:
             return False
         view = memoryview(line)
-        try:
+        with suppress(OSError, ValueError):
             while view:
                 view = view[self._child.stdin.write(view) or 0 :]
-        except (OSError, ValueError):
-            return False
-        return True
+            return True
+        return False
 
     def read_lines(self) -> Iterator[bytes]:
         if self._child.stdout is None:
@@ -146,17 +145,14 @@ def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[
 
     def write(data: bytes) -> None:
         nonlocal last
-        with guard:
-            try:
-                for part in split_notification_runs(data):
-                    if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
-                        wait_until_pipe_drained(fd, patience)
-                    view = memoryview(part)
-                    while view:
-                        view = view[os.write(fd, view) :]
-                    last = part[part.rfind(b"\n", 0, -1) + 1 :]
-            except OSError:
-                return
+        with guard, suppress(OSError):
+            for part in split_notification_runs(data):
+                if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
+                    wait_until_pipe_drained(fd, patience)
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(fd, view) :]
+                last = part[part.rfind(b"\n", 0, -1) + 1 :]
 
     return write
 
