@@ -14,7 +14,6 @@ from pathlib import Path
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
-from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.advice import ProxyStartCommandLine
 from llmproxy.calls_and_totals import Call, Totals
@@ -62,8 +61,7 @@ def parse_mitmproxy_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str,
 
 
 class DenyAllOnFailedStart:
-    def server_connect(self, data: ServerConnectionHookData) -> None:
-        deny_server_connection(data)
+    server_connect = staticmethod(deny_server_connection)
 
 
 class MitmdumpAddon:

@@ -106,8 +106,7 @@ class RequestReader:
             self._scanned = 0
         end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3))
         if (len(buffer) if end < 0 else end) > MAX_HEAD:
-            msg = f"llmproxy: the request's head is over {MAX_HEAD} bytes."
-            raise HeadTooLarge(msg)
+            raise HeadTooLarge(f"llmproxy: the request's head is over {MAX_HEAD} bytes.")
         if end < 0:
             self._scanned = len(buffer)
             if _BARE_LINE_FEED.search(buffer):
@@ -249,9 +248,8 @@ def _determine_body_length(lengths: set[str], codings: list[str], *, http10: boo
             raise FramingError("llmproxy: content-length and transfer-encoding of the request contradict each other.")
         return None
     if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-        raise FramingError(
-            f"llmproxy: {_describe_line_safely(', '.join(sorted(lengths)).encode('latin-1'))} is no content-length."
-        )
+        given = ", ".join(sorted(lengths)).encode("latin-1")
+        raise FramingError(f"llmproxy: {_describe_line_safely(given)} is no content-length.")
     return int(lengths.pop()) if lengths else 0
 
 

@@ -23,7 +23,6 @@ import logging
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -174,8 +173,7 @@ class HttpConnectHandler:
     def _inject_tls_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Make the following handshake fail if an injected fault says so."""
         self._proxy.without_tls.discard(client.id)
-        faults = self._proxy.engine.get_feature(FaultFeature)
-        if (call := faults.on_tls_handshake(host, port, user)) is not None:
+        if (call := self._proxy.engine.get_feature(FaultFeature).on_tls_handshake(host, port, user)) is not None:
             self._proxy.without_tls.add(client.id)
             self._proxy.on_call(call)
 
@@ -202,8 +200,7 @@ BUNDLE = f"{NAME}-ca-bundle.pem"
 KEY_SIZE = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateAuthorityFiles:
+class CertificateAuthorityFiles(NamedTuple):
     folder: Path
     notes: tuple[str, ...] = ()
 

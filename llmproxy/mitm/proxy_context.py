@@ -441,9 +441,8 @@ def decode_header_fields(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def build_response_bytes(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
     framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
-    return serialize_response_head(status, REASONS.get(status, ""), (*headers, *framing)) + (
-        b"" if method == "HEAD" else body
-    )
+    head = serialize_response_head(status, REASONS.get(status, ""), (*headers, *framing))
+    return head if method == "HEAD" else head + body
 
 
 REASONS = {

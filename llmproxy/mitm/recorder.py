@@ -71,12 +71,11 @@ class InterimSkippingClient(Http1Client):
             if end == len(held):
                 return
         self._passed = 0
-        if (
-            isinstance(event, events.DataReceived)
-            and (one := merge_equal_content_lengths(held := bytes(self.buf))) is not held
-        ):
-            self.buf = type(self.buf)()
-            self.buf += one
+        if isinstance(event, events.DataReceived):
+            held = bytes(self.buf)
+            if (one := merge_equal_content_lengths(held)) is not held:
+                self.buf = type(self.buf)()
+                self.buf += one
         yield from super().read_headers(event)
 
 
@@ -291,9 +290,6 @@ class Recorder(WebSocketHooks):
             exchange.error = self._build_unreachable_error(exchange, cause, connected=bool(connected))
             exchange.note = remove_program_prefix(exchange.error.message.partition("\n")[0])
 
-    async def stream_ended(self, client: connection.Client) -> None:
-        await self.client_disconnected(client)
-
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: every exchange ends exactly once."""
         self._proxy.forget_connection_state(client.id)
@@ -311,6 +307,8 @@ class Recorder(WebSocketHooks):
             await self._store_answer(exchange, proper=False)
         else:
             self._proxy.report_abandoned(exchange)
+
+    stream_ended = client_disconnected
 
     async def run_job(self, job: Callable[[], Awaitable[object]]) -> None:
         await job()

@@ -157,11 +157,8 @@ class WebSocketHooks:
 
     async def websocket_end(self, flow: http.HTTPFlow) -> None:
         exchange, socket = self._find_exchange(flow), flow.websocket
-        if (
-            exchange is None
-            or socket is None
-            or not isinstance(recording := exchange.recording, ws_replay.FrameRecorder)
-        ):
+        recording = None if exchange is None else exchange.recording
+        if exchange is None or socket is None or not isinstance(recording, ws_replay.FrameRecorder):
             return
         try:
             code, reason = socket.close_code or 0, socket.close_reason or ""
@@ -400,8 +397,7 @@ class ReplayedWebSocket:
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:
             session.keep_recording_key(exchange.party_and_key)  # it has changed: the next one is recorded
-        data = {**miss.data, "text": error.message}
-        engine.journal.add_miss(JournaledMiss(engine.now(), error.message, data))
+        engine.journal.add_miss(JournaledMiss(engine.now(), error.message, {**miss.data, "text": error.message}))
         yield from self._close_with_reason(ws_replay.MISMATCH, engine.redactor.text(miss.reason))
 
     def _close_with_reason(self, code: int, reason: str) -> Commands:

@@ -115,12 +115,10 @@ class BodyTooLarge(RefusedError):
 
 
 class ReplayLayer(layer.Layer):
-    incoming, sender, own_answers, forwarding = (
-        IncomingRequest,
-        StreamSender,
-        ControlAndViewerAnswerer,
-        RequestForwarder,
-    )
+    incoming = IncomingRequest
+    sender = StreamSender
+    own_answers = ControlAndViewerAnswerer
+    forwarding = RequestForwarder
     """Classes of its parts; a test passes a broken one."""
 
     def __init__(self, context: Context, proxy: ProxyContext, origin: request_handling.Origin | None = None) -> None:
@@ -429,9 +427,8 @@ class ReplayLayer(layer.Layer):
         family, operation, mcp = incoming.family, "", None
         if exchange is not None:
             family, operation = exchange.family, exchange.operation
-            mcp = (
-                exchange.request.data if exchange.channel is Channel.MCP and exchange.request.body is not None else None
-            )
+            if exchange.channel is Channel.MCP and exchange.request.body is not None:
+                mcp = exchange.request.data
         status, data = proxy.build_refusal(
             error, family, close=close, method=method, operation=operation, grants=incoming.grants, asked=asked, mcp=mcp
         )

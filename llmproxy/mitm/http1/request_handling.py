@@ -68,9 +68,8 @@ class IncomingRequest:
         proxy = self.proxy
         try:
             target, named = split_absolute_target(head)
-            if self._check_origin_and_preflight(
-                head, target, origin or named, "https" if client.tls_established else "http"
-            ):
+            scheme = "https" if client.tls_established else "http"
+            if self._check_origin_and_preflight(head, target, origin or named, scheme):
                 return
             refuse_unsupported_request(head)
             if self.exchange is None:
