@@ -60,8 +60,7 @@ def add_pytest_options(parser: pytest.Parser) -> None:
         add(flag, metavar=metavar, default=None, help=text)
         parser.addini(flag.removeprefix("--").replace("-", "_"), text, default="")
     real = "channels with real providers or tools in mode replay, like `llmproxy run --live`"
-    lives = f"with the fixture `llmproxy`: {real}"
-    add(LIVE, metavar="llm|mcp|http", default=None, help=lives)
+    add(LIVE, metavar="llm|mcp|http", default=None, help=f"with the fixture `llmproxy`: {real}")
     renew = "record the selected tests again (all), or only their changed requests (changed), and replace recordings"
     add(UPDATE, choices=["all", "changed"], default=None, help=renew)
     trial = "list, offline, what changed since the recording, like `llmproxy changes`"
@@ -160,13 +159,11 @@ def read_baseline_option(config: pytest.Config) -> Path | None:
 _OUTPUT = "llmproxy_shard"
 
 
-def make_shard_plugin(config: pytest.Config) -> ShardPlugin | None:
-    """Return the sharding, None without the option. Raises pytest.UsageError."""
+def make_shard_plugin(config: pytest.Config) -> ShardPlugin:
+    """Return the sharding of a run with one of its options. Raises pytest.UsageError."""
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
-        if times is not None:
-            raise pytest.UsageError(f"llmproxy: {SHARD_TIMES} balances parts of a run: it goes with {SHARD} 1/10")
-        return None
+        raise pytest.UsageError(f"llmproxy: {SHARD_TIMES} balances parts of a run: it goes with {SHARD} 1/10")
     from llmproxy.report.sharding import parse_shard, read_test_times  # late: mostly unused
 
     try:

@@ -51,10 +51,9 @@ _PEEK = 200_000
 
 
 def file_mentions_plugin(path: Path) -> bool:
-    try:
+    with suppress(OSError):
         return _USE.search(path.read_bytes()) is not None
-    except OSError:
-        return False
+    return False
 
 
 def list_files_pytest_imports(

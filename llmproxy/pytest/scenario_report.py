@@ -152,8 +152,7 @@ def build_failure_sections(
     runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: str = ""
 ) -> list[tuple[str, str]]:
     """Return a failed test's sections about its failed runs, or all; without `shown` misses; results by run id."""
-    bad = [run for run in runs if run.status in _BAD]
-    chosen = bad or list(runs)
+    chosen = [run for run in runs if run.status in _BAD] or list(runs)
     found = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
     if len(chosen) > _SHOWN:
         more = f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all"

@@ -116,8 +116,7 @@ class LateRequestGuard:
     def _find_test(self, ident: int) -> str | None:
         if self._tasks and (task := _current_task()) is not None and (test := self._tasks.get(task)) is not None:
             return test
-        mine = (test for each, test in list(self._of.items()) if each.ident == ident and each.is_alive())
-        return next(mine, None)
+        return next((test for each, test in list(self._of.items()) if each.ident == ident and each.is_alive()), None)
 
     def _patch_or_unpatch_send(self) -> None:
         wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
@@ -148,11 +147,10 @@ class LateRequestGuard:
 
 
 def _peer_address(connection: socket.socket) -> tuple[Any, ...] | None:
-    try:
+    with suppress(OSError):
         where = connection.getpeername()
-    except OSError:
-        return None
-    return tuple(where[:2]) if isinstance(where, tuple) else None
+        return tuple(where[:2]) if isinstance(where, tuple) else None
+    return None
 
 
 def _list_unfinished_tasks(frames: Iterable[FrameType]) -> list[Task[Any]]:
@@ -172,11 +170,9 @@ def _list_unfinished_tasks(frames: Iterable[FrameType]) -> list[Task[Any]]:
 
 
 def _current_task() -> Task[Any] | None:
-    asyncio = sys.modules.get("asyncio")
-    try:
-        return None if asyncio is None else asyncio.current_task()
-    except RuntimeError:
-        return None  # no loop runs in this thread
+    with suppress(RuntimeError):  # no loop runs in this thread
+        return None if (asyncio := sys.modules.get("asyncio")) is None else asyncio.current_task()
+    return None
 
 
 def is_waiting_worker_thread(frame: FrameType | None) -> bool:
