@@ -245,10 +245,9 @@ def _mitmproxy_version() -> str | None:
     """Return mitmproxy's version; None if the proxy cannot run here."""
     from importlib.metadata import PackageNotFoundError, version
 
-    try:
+    with contextlib.suppress(PackageNotFoundError):
         return version("mitmproxy")
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def _root_callback(

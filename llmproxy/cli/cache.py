@@ -84,9 +84,8 @@ def entries(
         ]
         for each in found
     ]
-    for text in format_table_lines(
-        ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows, get_terminal_width()
-    ):
+    heads = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
+    for text in format_table_lines(heads, rows, get_terminal_width()):
         print_line(text)
     for each in found if values else ():
         shown = each.value

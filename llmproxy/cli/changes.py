@@ -305,9 +305,8 @@ def _select_changes_by_client(pending: Sequence[ChangeGroup], client: str) -> li
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
     if not found:
         names = ", ".join(dict.fromkeys(client_slug(group.change.origin.name) for group in ours)) or "none"
-        raise SettingsError(
-            f"nothing is pending that {to_safe_line(client)} itself changed.", hint=f"Clients: {names}."
-        )
+        msg = f"nothing is pending that {to_safe_line(client)} itself changed."
+        raise SettingsError(msg, hint=f"Clients: {names}.")
     return found
 
 

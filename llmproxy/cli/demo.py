@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -67,7 +68,7 @@ def demo(
     with _start_replay_proxies(found, store, "1", "0") as (slow, fast):
         asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
         started = time.perf_counter()
-        run_narrated_conversation(asked_slowly, _print_flushed)
+        run_narrated_conversation(asked_slowly, partial(typer.echo, nl=False))
         paced = time.perf_counter() - started
         started = time.perf_counter()
         run_narrated_conversation(asked_quickly, lambda _text: None)
@@ -86,7 +87,7 @@ def demo(
         if ui:
             url = f"{fast}{UI_PREFIX}"
             told = "What just happened, call by call, and the miss as a difference"
-            _print_flushed(f"\n{told}:\n\n  {url}\n\nCtrl-C ends it.\n")
+            typer.echo(f"\n{told}:\n\n  {url}\n\nCtrl-C ends it.")
             open_browser(url)
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
@@ -96,11 +97,6 @@ def demo(
         "  llmproxy run --mode record -- <your agent>      # once; keeps everything in ./llmproxy.db\n"
         "  llmproxy run -- <your agent>                    # from now on: the same agent, offline, without a key"
     )
-
-
-def _print_flushed(text: str) -> None:
-    typer.echo(text, nl=False)
-    sys.stdout.flush()
 
 
 class _RecordedTotals(NamedTuple):

@@ -7,9 +7,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -61,8 +61,7 @@ class DiagnosisLevel(StrEnum):
 OK, NOTE, BAD = DiagnosisLevel
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     verdict: DiagnosisLevel
     text: str
     advice: tuple[str, ...] = ()
@@ -199,8 +198,7 @@ def parse_url_address(url: str) -> bypass_monitor.Address:
 
 def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     monitor = bypass_monitor.ProcessMonitor()
-    seen = _watch_process(monitor, pid) if pid else {}
-    env = seen if pid else env
+    env = _watch_process(monitor, pid) if pid else env
     control = open_control(find_llmproxy_url(env))
     found, url, arrived = [], control.url, False
     try:

@@ -18,7 +18,7 @@ from decimal import Decimal
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import typer
@@ -397,8 +397,7 @@ class _AnswerDrift:
         return bool(now) and before.isdisjoint(now)
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelVerdict:
+class _ModelVerdict(NamedTuple):
     model: str
     calls: Sequence[_AnswerDrift]
     p: float | None

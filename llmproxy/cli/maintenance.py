@@ -253,9 +253,8 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
                 continue
         if named.sample is not None:
             again = format_command(f"rm {shlex.quote(cassette)}", path)
-            raise SettingsError(
-                f"{to_safe_line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}"
-            )
+            msg = f"{to_safe_line(cassette)} is a sample, and prune takes cassettes."
+            raise SettingsError(f"{msg} To delete it: {again}")
     if len(lacking) == len(places):
         raise lacking[0]
 

@@ -92,9 +92,7 @@ def serve(
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
-    other = ""
-    if not named:
-        named, other = choose_mcp_recording_store(Path.cwd())
+    named, other = (named, "") if named else choose_mcp_recording_store(Path.cwd())
     behind = ctx.meta[_BEHIND]
     options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
     if options and not behind:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -97,8 +97,7 @@ def replay(
     raise typer.Exit(run_replay(asked, os.environ))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOverrideOptions:
+class ReplayOverrideOptions(NamedTuple):
     run: RunArguments
     overrides: Overrides
     live: bool

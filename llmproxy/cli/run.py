@@ -35,8 +35,7 @@ def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
-    asked = RunArguments.from_context(ctx, command)
-    raise typer.Exit(run_command_with_proxy(asked, os.environ))
+    raise typer.Exit(run_command_with_proxy(RunArguments.from_context(ctx, command), os.environ))
 
 
 def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:

@@ -7,10 +7,10 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import typer
@@ -364,8 +364,7 @@ def diff(
         raise typer.Exit(Exit.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class CassetteComparison:
+class CassetteComparison(NamedTuple):
     names: tuple[str, str]
     diff: TraceAndRequestsDiff
     forks: tuple[Fork, ...]
@@ -506,10 +505,9 @@ def _describe_would_answer(fit: Fit | Mismatch) -> str:
 
 
 def _parse_body(body: bytes) -> object:
-    try:
+    with suppress(ValueError, RecursionError):
         return json.loads(body)
-    except (ValueError, RecursionError):
-        return body.decode("utf-8", "backslashreplace")
+    return body.decode("utf-8", "backslashreplace")
 
 
 def _diff_two_requests(a: Interaction, b: Interaction) -> list[Difference]:

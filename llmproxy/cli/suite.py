@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -27,6 +27,7 @@ from llmproxy.core.store.queries import read_replay_rules
 from llmproxy.errors import Exit, MachineError, SettingsError, SuiteError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
+from llmproxy.settings import format_shown_path
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.reading.project_settings import parse_agent_or_store_spec
 from llmproxy.suite.run.run_context import add_yaml_place_to_errors
@@ -127,9 +128,7 @@ def from_session(
     _write_schema_beside(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
     copied = _export_recording_as_test_cassette(store, name, sample, build_case_cassette_name(name, made.slug), folder)
-    here = Path.cwd()
-    shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
-    typer.echo(f"wrote {shown}: its recording")
+    typer.echo(f"wrote {format_shown_path(copied)}: its recording")
     typer.echo(f"now: llmproxy test {target}{'' if agent else ' --agent AGENT'}")
     for note in made.notes:
         typer.echo(f"  {note}")
@@ -197,8 +196,7 @@ class _SuiteTurn:
     calls: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _SuiteScaffold:
+class _SuiteScaffold(NamedTuple):
     text: str
     slug: str
     turns: int
@@ -320,9 +318,7 @@ def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:
 
 def _shorten_answer(answer: str) -> str:
     first = next((line.strip() for line in answer.splitlines() if line.strip()), "")
-    if len(first) <= _HEAD:
-        return first
-    return first[:_HEAD].rpartition(" ")[0] or first[:_HEAD]
+    return first if len(first) <= _HEAD else first[:_HEAD].rpartition(" ")[0] or first[:_HEAD]
 
 
 def _quote_text(text: str) -> str:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -208,10 +208,9 @@ class TestCommandOptions:
 
     def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of the tests; None if a running proxy has another, or settings do not decide."""
-        try:
+        with suppress(LLMProxyError):
             return None if read_env_proxy_url(env) else find_tests_store(load_settings(self.flags))
-        except LLMProxyError:
-            return None
+        return None
 
     def _close_reports(self, reports: Sequence[Handler]) -> list[str]:
         lost = []
@@ -341,8 +340,7 @@ class TestCommandOptions:
             if self.rejudge is not None:
                 from llmproxy.suite.run.run_context import load_runs_to_rejudge
 
-                ids = [case.id for case in cases]
-                run_context.recorded = load_runs_to_rejudge(self.rejudge, ids, store)
+                run_context.recorded = load_runs_to_rejudge(self.rejudge, [case.id for case in cases], store)
             notes = [] if run_context.recorded else check_estimated_cost_limit(store, cases, run_context.options)
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes)))

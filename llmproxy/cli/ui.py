@@ -8,10 +8,9 @@ import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import typer
@@ -77,8 +76,7 @@ def ui(
             made.server_close()
 
 
-@dataclass(frozen=True, slots=True)
-class ViewTarget:
+class ViewTarget(NamedTuple):
     store: Path
     start: dict[str, Any]
     report: Path | None = None

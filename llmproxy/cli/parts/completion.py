@@ -11,7 +11,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,9 +63,8 @@ def complete_model_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_from_store(ctx, incomplete, lambda store: map("/".join, store.query(query)))
 
 
-def make_word_completer(words: Iterable[str]) -> Callable[[str], list[str]]:
-    known = list(words)
-    return lambda incomplete: [word for word in known if word.startswith(incomplete)]
+def make_word_completer(words: Sequence[str]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def _complete_from_store(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterable[str]]) -> list[str]:

@@ -104,8 +104,7 @@ def format_table_lines(
             break
         kept.remove(n)
     narrow = {n: breaks[head[n]] for n in kept if head[n] in breaks}
-    short = least == widths[last]
-    if room is not None and short:
+    if room is not None and least == widths[last]:
         _shrink_columns(widths, kept, room - least - 2, narrow)
     below = room is not None and sum(widths[m] + 2 for m in kept) + least > room
     if below:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy import calls_and_totals
 from llmproxy.advice import ProxyStartCommandLine, format_command, quote_word
@@ -360,8 +360,7 @@ def explain_unused_proxy(
 _SERVED = {"llm": "models", "mcp": "tools", "http": "services"}
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRunOutcome:
+class LiveRunOutcome(NamedTuple):
     live: Mapping[str, Any]
     verdict: str
     kept: bool = True
@@ -430,10 +429,8 @@ class LiveTestComparer:
                 lines.append(f"{to_safe_line(name)}: live {', '.join(runs[0].live['channels'])}")
                 continue
             first, *rest = found.summary_lines()
-            lines += [
-                f"{to_safe_line(name)}: {to_safe_line(first)}",
-                *(f"  {to_safe_line(text.strip())}" for text in rest),
-            ]
+            lines.append(f"{to_safe_line(name)}: {to_safe_line(first)}")
+            lines += [f"  {to_safe_line(text.strip())}" for text in rest]
             told[name] = found.to_json()
         return lines, told
 
@@ -479,11 +476,8 @@ def compare_finished_live_runs(
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
                 told, _ = rewrite_recordings_to_new_run(recorded, mine, volatile, rules, loaded.settings.upstream)
                 name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
-                made.append(
-                    RunComparedWithRecording(
-                        name, extract_run_behavior(mine), extract_run_behavior(told), each.verdict, unknown
-                    )
-                )
+                behaviors = extract_run_behavior(mine), extract_run_behavior(told)
+                made.append(RunComparedWithRecording(name, *behaviors, each.verdict, unknown))
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
     return BehaviorVsRecording(parent, extract_run_behavior(recorded), tuple(made), verdict)

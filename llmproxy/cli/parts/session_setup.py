@@ -34,8 +34,7 @@ def build_start_flags(
         elif option.boolean:
             words.append(option.flag if value else f"--no-{option.key}")
         else:
-            values = value if isinstance(value, list | tuple) else [value]
-            words += [f"{option.flag}={each}" for each in values]
+            words += [f"{option.flag}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
     return words + [f"--upstream={name}={url}" for name, url in (tools.config.upstreams if tools else {}).items()]
 
 

@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
 
 
-@dataclass(frozen=True, slots=True)
-class ShardCases:
+class ShardCases(NamedTuple):
     cases: list[SuiteCase]
     title: str
     told: Mapping[str, Any]
