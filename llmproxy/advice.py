@@ -232,7 +232,6 @@ def find_reinstall_url(noted: str) -> str:
 def _read_direct_url_text() -> str:
     from importlib import metadata
 
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.distribution(NAME).read_text("direct_url.json") or ""
-    except metadata.PackageNotFoundError:
-        return ""
+    return ""

@@ -454,5 +454,4 @@ class CallLog:
     def since(self, number: int, most: int) -> list[tuple[int, Call]]:
         """Return the calls after number `number` with their numbers; at most the last `most`."""
         count = min(self.count - number, most, len(self._last)) if number < self.count else 0
-        first = self.count - count + 1
-        return list(enumerate(islice(self._last, len(self._last) - count, None), first))
+        return list(enumerate(islice(self._last, len(self._last) - count, None), self.count - count + 1))

@@ -19,8 +19,7 @@ def read_bounded_bytes(path: Path, most: int = LARGEST) -> bytes:
     """Return a file's bytes. Raises OSError, also for a file of more than `most` bytes or without an end."""
     with path.open("rb") as file:
         found = path.stat()
-        regular = stat.S_ISREG(found.st_mode)
-        data = file.read(most + 1) if not regular or found.st_size <= most else None
+        data = file.read(most + 1) if not stat.S_ISREG(found.st_mode) or found.st_size <= most else None
     if data is None or len(data) > most:
         raise OSError(errno.EFBIG, f"it has over {most:,} bytes, and no more are read", str(path))
     return data

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmproxy import parsers, protocol
 from llmproxy.did_you_mean import did_you_mean
@@ -443,8 +443,7 @@ class Loaded:
         return replace(self, settings=settings, sources=sources)
 
 
-@dataclass(frozen=True, slots=True)
-class _GivenValue:
+class _GivenValue(NamedTuple):
     value: Any
     source: SettingSource
     folder: Path
@@ -469,8 +468,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     try:
         loaded = Loaded(Settings(**found), sources)
     except ValueError as error:
-        both = f"quiet: {sources['quiet']}; verbose: {sources['verbose']}"
-        raise SettingsError(str(error), hint=both) from error
+        raise SettingsError(str(error), hint=f"quiet: {sources['quiet']}; verbose: {sources['verbose']}") from error
     if loaded.settings.coalesce and not loaded.settings.mode.policy.alone:
         modes = " or ".join(f"--mode {mode}" for mode in Mode if mode.policy.alone)
         msg = f"coalesce is for recording anew, and the mode is {loaded.settings.mode}"

@@ -16,10 +16,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, LLMProxyError, MachineError, RecordingError, StoreReadOnly
 
@@ -281,8 +280,7 @@ def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseErrorTexts:
+class DatabaseErrorTexts(NamedTuple):
     """Words for errors of one kind of database; hints may use {path}, and {typed} for the path quoted for a shell."""
 
     name: str

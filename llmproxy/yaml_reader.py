@@ -153,12 +153,11 @@ def get_yaml_place(node: object, member: Hashable = None, *, key: bool = False) 
 
 def find_yaml_place_of_path(root: object, path: Iterable[object]) -> YamlPlace | None:
     """Return the place of the value at `path`; unknown steps are skipped."""
-    node, found = root, get_yaml_place(root)
+    node: Any = root
+    found = get_yaml_place(root)
     for step in path:
-        if isinstance(node, dict) and step in node:
-            found = get_yaml_place(node, str(step)) or found
-            node = node[step]
-        elif isinstance(node, list) and isinstance(step, int) and 0 <= step < len(node):
+        known = node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+        if step in known:
             found = get_yaml_place(node, step) or found
             node = node[step]
     return found
