@@ -47,11 +47,10 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
     compiled = re.compile(pattern)
     if compiled.search("") and compiled.search("\0") and not _CONDITION.search(compiled.pattern):
         raise ValueError(f"output_matches() of {compiled.pattern!r} always holds: it matches nothing in any text")
-    found = compiled.search(cassette.output_text)
-    problem = (
-        "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_clip_text(cassette.output_text)!r}"
-    )
-    actual = found[0] if found else cassette.output_text
+    text = cassette.output_text
+    found = compiled.search(text)
+    problem = "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_clip_text(text)!r}"
+    actual = found[0] if found else text
     return build_assertion_result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
 
 
@@ -59,9 +58,8 @@ def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
     """The output is JSON; `embedded`: or contains it in a fenced block. `actual` is the value."""
     cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
-    return build_assertion_result(
-        "output_json", cassette, "JSON", value if not problem else cassette.output_text, problem
-    )
+    actual = cassette.output_text if problem else value
+    return build_assertion_result("output_json", cassette, "JSON", actual, problem)
 
 
 def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:
@@ -71,9 +69,8 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
     if not problem:
         problem = _validate_model(schema, value) if isinstance(schema, type) else _list_schema_violations(schema, value)
     expected = getattr(schema, "__name__", schema)
-    return build_assertion_result(
-        "output_json_schema", cassette, expected, value if value is not None else cassette.output_text, problem
-    )
+    actual = cassette.output_text if value is None else value
+    return build_assertion_result("output_json_schema", cassette, expected, actual, problem)
 
 
 def _parse_json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]:
@@ -88,8 +85,7 @@ def _parse_json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]
 
 
 def _validate_model(model: Any, value: object) -> str:
-    validate = getattr(model, "model_validate", None)
-    if validate is None:
+    if (validate := getattr(model, "model_validate", None)) is None:
         raise ValueError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {model!r}")
     try:
         validate(value)
@@ -267,7 +263,6 @@ def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False
     sequence, expected = cassette.get_tool_sequence(), list(expected_order)
     if not strict and not expected:
         raise ValueError("tool_order() without tools always holds; no_tool_called(run) says that none was called")
-    problem = ""
     if strict:
         problem = "" if sequence == expected else f"Called were {sequence}, not {expected}."
     else:
@@ -312,8 +307,7 @@ def same_tool_calls(
     old = Cassette.load(baseline) if isinstance(baseline, str | Path) else unwrap_cassette(baseline)
     new = unwrap_cassette(run)
     diff = ReplayDiff.compute(old, new, ignore_fields=ignore_fields, compare_results=compare_results)
-    changed = [change for change in diff.tool_changes if change.looks is None]
-    lines = [change.describe() for change in changed]
+    lines = [change.describe() for change in diff.tool_changes if change.looks is None]
     if diff.tool_sequence_changed:
         lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
     sequences = diff.old_tool_sequence, diff.new_tool_sequence

@@ -68,8 +68,7 @@ class SpanToOtlpConverter:
         for request in self._requests.values():
             yield self._model_call_to_otlp(None, request)
         for plain in self._steps:
-            conversation = plain.pop("conversation")
-            end = max(int(plain["startTimeUnixNano"]), self._ends.get(conversation, 0))
+            end = max(int(plain["startTimeUnixNano"]), self._ends.get(plain.pop("conversation"), 0))
             yield plain | {"endTimeUnixNano": str(end)}
 
     def _convert_or_hold(self, span: Span) -> Iterator[Plain]:
@@ -91,9 +90,8 @@ class SpanToOtlpConverter:
                 yield plain
 
     def _model_call_to_otlp(self, request: Span | None, span: Span) -> Plain:
-        attributes = {"gen_ai.operation.name": "chat"}
-        attributes |= (request.metadata or {}) if request else {}
-        attributes |= span.metadata or {}
+        asked_with = (request.metadata if request else None) or {}
+        attributes = {"gen_ai.operation.name": "chat", **asked_with, **(span.metadata or {})}
         attributes |= _build_cost_and_token_attributes(span)
         if span.model and "gen_ai.response.model" not in attributes:
             attributes["gen_ai.response.model"] = span.model
@@ -113,8 +111,8 @@ class SpanToOtlpConverter:
         return plain | _build_status(span)
 
     def _convert_tool_call(self, span: Span) -> Plain:
-        attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
-        attributes |= span.metadata or {}
+        named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
+        attributes = named | (span.metadata or {})
         if self._content:
             attributes |= _build_tool_content_attributes(span)
         plain = self._build_base_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
@@ -231,8 +229,7 @@ def _convert_message(message: Plain) -> Plain:
         parts = [{"type": "text", "content": message["content"]}]
     if message.get("reasoning"):
         parts.insert(0, {"type": "reasoning", "content": message["reasoning"]})
-    for call in message.get("tool_calls") or ():
-        parts.append({"type": "tool_call"} | call)
+    parts += [{"type": "tool_call"} | call for call in message.get("tool_calls") or ()]
     return {"role": message.get("role", "user"), "parts": parts}
 
 

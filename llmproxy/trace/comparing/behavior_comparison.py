@@ -107,8 +107,7 @@ def extract_run_behavior(interactions: Iterable[Interaction]) -> RunBehaviorSumm
         if one.response.status >= _FAILED:
             ended = False
             continue
-        said = parse_answer_as_message(one)
-        if said is None:
+        if (said := parse_answer_as_message(one)) is None:
             continue
         counted.append(one)
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
@@ -136,8 +135,7 @@ def compare_behaviors(old: RunBehaviorSummary, new: RunBehaviorSummary) -> tuple
         found += [BehaviorChange("arguments", old.calls[i].tool, each.path, each.old, each.new) for each in places]
     for (i, j), (later, after) in pairwise(sorted(pairs, key=lambda pair: pair[1])):
         if later < i:
-            first, second = str(new.calls[j]), str(new.calls[after])
-            found.append(BehaviorChange("order", new.calls[j].tool, old=second, new=first))
+            found.append(BehaviorChange("order", new.calls[j].tool, old=str(new.calls[after]), new=str(new.calls[j])))
     if old.answer != new.answer:
         found.append(BehaviorChange("answer", old=_clip_text(old.answer), new=_clip_text(new.answer)))
     return tuple(sorted(found))

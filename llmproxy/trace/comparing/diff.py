@@ -111,14 +111,11 @@ def find_tool_call_changes(
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
     for tool, n, before, after in pair_nth_calls_per_tool(old, new):
-        places = list(
-            _find_json_differences(
-                "arguments", get_span_arguments_or_text(before), get_span_arguments_or_text(after), 0
-            )
-        )
+        arguments = get_span_arguments_or_text(before), get_span_arguments_or_text(after)
+        places = [*_find_json_differences("arguments", *arguments)]
         if results:
             places += _find_json_differences(
-                "result", _read_result(before.tool_result), _read_result(after.tool_result), 0
+                "result", _read_result(before.tool_result), _read_result(after.tool_result)
             )
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
@@ -139,7 +136,7 @@ def classify_incidental_difference(old: object, new: object) -> str | None:
     return None
 
 
-def _find_json_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
+def _find_json_differences(path: str, old: Any, new: Any, depth: int = 0) -> Iterator[tuple[str, Any, Any]]:
     if depth < _DEPTH and isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys(), key=str):
             yield from _find_json_differences(
@@ -311,9 +308,7 @@ def _list_totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
 def align_side_by_side(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
     """Yield lines side by side: left, right, whether they are equal; an unpaired one has an empty side."""
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        for n in range(max(i2 - i1, j2 - j1)):
-            left = old[i1 + n] if i1 + n < i2 else ""
-            right = new[j1 + n] if j1 + n < j2 else ""
+        for left, right in zip_longest(old[i1:i2], new[j1:j2], fillvalue=""):
             yield left, right, tag == "equal"
 
 

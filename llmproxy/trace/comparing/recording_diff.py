@@ -130,10 +130,8 @@ def summarize_recorded_call(one: Interaction) -> CallSummary:
         asked, text = f"{call.tool}({call.arguments})", f"error: {call.result}" if call.failed else call.result
     else:
         said = [each.text for each in read_request_messages(one.request.body) if each.role in ("user", "tool")]
-        asked, text = (
-            said[-1] if said else "",
-            _format_canonical_body(one.response.body) if answer is None else answer.text,
-        )
+        asked = said[-1] if said else ""
+        text = _format_canonical_body(one.response.body) if answer is None else answer.text
     return CallSummary(
         provider=one.provider, operation=one.operation, model=one.model, asked=asked, status=one.response.status,
         ending=one.response.ending.value, text=text, calls=() if answer is None else answer.tool_calls,

@@ -210,12 +210,10 @@ class ModelCallObserver:
 
     def add_calls(self, calls: Iterable[tuple[Call, Interaction | None]]) -> None:
         for call, interaction in calls:
-            if call.operation.startswith(MCP_PREFIX):
-                if self._party in (None, call.party):
-                    self._of_tools.append((call, interaction))
-                continue  # a server of tools is no model: what was called is in the model's own words
             if self._party in (None, call.party):
-                self._fed.append((call, interaction))
+                # A server of tools is no model: what was called is in the model's own words.
+                kept = self._of_tools if call.operation.startswith(MCP_PREFIX) else self._fed
+                kept.append((call, interaction))
 
     @property
     def calls(self) -> Sequence[SeenModelCall]:
@@ -287,8 +285,7 @@ class ModelCallObserver:
     def _add_answer_tool_calls(
         self, seen: SeenModelCall, exchange: DecodedExchange, conversation: RecordedConversation
     ) -> None:
-        answer = exchange.answer
-        if answer is None:
+        if (answer := exchange.answer) is None:
             return
         call, began = seen.call, exchange.interaction.started_at
         asking = ExchangeTimes(
@@ -399,8 +396,7 @@ class UnansweredToolCalls:
         self, conversation: RecordedConversation, call_id: str | None, told: ToolResultAwaitingModel, of: _Keys | None
     ) -> ToolUse | None:
         """Take the call of a result; `of`: only one requested in answer to one of these requests."""
-        found = next(self._find_calls_for_result(conversation, call_id, told, of), None)
-        if found is None:
+        if (found := next(self._find_calls_for_result(conversation, call_id, told, of), None)) is None:
             return None
         self._calls.remove(found)
         self._run[found.repeat_key] = max(found.answer, self._run.get(found.repeat_key, 0))

@@ -89,10 +89,9 @@ def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, 
     response = as_dict(value.get("response")) or value
     for number, part in enumerate((*as_list(response.get("content")), *as_list(response.get("output")))):
         yield number, as_dict(part)
-    index = value.get("index")
-    yield (index if isinstance(index, int) else 0), as_dict(value.get("content_block"))
-    output_index = value.get("output_index")
-    yield (output_index if isinstance(output_index, int) else 0), as_dict(value.get("item"))
+    for place, block in (("index", "content_block"), ("output_index", "item")):
+        index = value.get(place)
+        yield (index if isinstance(index, int) else 0), as_dict(value.get(block))
 
 
 def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
@@ -163,8 +162,7 @@ def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, HistoryEditFin
     told: list[tuple[str, HistoryEditFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
-        texts = [item.text for item in gap.inserted] or find_summary_in_system(link.change, proof=link.proof)
-        if texts:
+        if texts := [item.text for item in gap.inserted] or find_summary_in_system(link.change, proof=link.proof):
             told.append(("condenser", _build_condenser_finding(link, gap, texts)))
             if not link.proof:
                 reason = (
@@ -237,8 +235,7 @@ def find_continued_request(
     seen: SeenModelCall, all_seen: Sequence[SeenModelCall], *, continues: bool, spoken: Sequence[str] = ()
 ) -> ParentRequestLink | str | None:
     """Find the request that this continues; None: first of its thread; a text: reason of failure."""
-    exchange = seen.exchange
-    if exchange is None:
+    if (exchange := seen.exchange) is None:
         return None
     sent = list_dialogue_items(exchange.messages)
     earlier = {
@@ -257,8 +254,7 @@ def find_continued_request(
     if not continues and any(len(keys) < len(each) and keys == each[: len(keys)] for each in histories):
         # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
         return None
-    parent = _choose_parent(sent, system, family, writers.values())
-    if parent is None:
+    if (parent := _choose_parent(sent, system, family, writers.values())) is None:
         return _explain_missing_parent(sent, earlier, continues=False)
     written = [remove_whitespace(each.answer.text) for each in writers.values() if each.answer]
     before = join_system_text(parent.messages)
@@ -309,8 +305,7 @@ def _are_similar_prompts(one: str, other: str) -> bool:
     if one[:length] == other[:length] or one[-length:] == other[-length:]:
         return True
     head = len(commonpath([one, other]))
-    tail = len(commonpath([one[head:][::-1], other[head:][::-1]]))
-    return (head + tail) >= _ALIKE * max(len(one), len(other))
+    return head + len(commonpath([one[head:][::-1], other[head:][::-1]])) >= _ALIKE * max(len(one), len(other))
 
 
 def _build_expected_history(exchange: DecodedExchange) -> list[HistoryItem]:
@@ -328,11 +323,8 @@ def _explain_missing_parent(sent: History, family: Mapping[int, DecodedExchange]
 
 def _sends_whole_history(family: Iterable[DecodedExchange]) -> bool:
     """Return whether an earlier request had a user message after an answer: the agent sends its history."""
-    for exchange in family:
-        roles = [item.role for item in list_dialogue_items(exchange.messages)]
-        if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
-            return True
-    return False
+    histories = ([item.role for item in list_dialogue_items(exchange.messages)] for exchange in family)
+    return any("assistant" in roles and "user" in roles[roles.index("assistant") :] for roles in histories)
 
 
 def _is_answer_quoted(exchange: DecodedExchange, sent: History, system: str) -> bool:

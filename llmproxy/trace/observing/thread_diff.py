@@ -95,8 +95,7 @@ def list_dialogue_items(messages: Sequence[Message]) -> list[HistoryItem]:
 def count_common_head_and_tail(one: History, other: History) -> tuple[int, int]:
     most = min(len(one), len(other))
     head = next((n for n in range(most) if one[n].key != other[n].key), most)
-    tail = next((n for n in range(most - head) if one[-1 - n].key != other[-1 - n].key), most - head)
-    return head, tail
+    return head, next((n for n in range(most - head) if one[-1 - n].key != other[-1 - n].key), most - head)
 
 
 def compare_histories(
@@ -159,20 +158,13 @@ def _find_unpaired_messages(
         if number < joined:
             continue
         rest = expected[number:]
-        several = next(
-            (
-                (j, made)
-                for j in range(at, len(sent))
-                if j not in used and (made := _count_joined_messages(rest, sent[j]))
-            ),
-            None,
-        )
+        free = [j for j in range(at, len(sent)) if j not in used]
+        several = next(((j, made) for j in free if (made := _count_joined_messages(rest, sent[j]))), None)
         if several is not None:
             place, (length, parts) = several
             used.add(place)
             at, joined, pruned = place + 1, number + length, pruned + parts
             continue
-        free = (j for j in range(at, len(sent)) if j not in used)
         found = next((j for j in free if _count_pruned_parts(item, sent[j]) or _is_edited(item, sent[j])), None)
         if found is None:
             gone[number] = item

@@ -297,8 +297,7 @@ class SeenModelCall:
         if self.is_complete:
             return exchange.unread_reason
         # What the provider ran itself tells nothing about who went on with the answer.
-        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.agent_ran_tool]
-        if missing:
+        if missing := [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.agent_ran_tool]:
             return f"was cut off while it asked for {', '.join(missing)}"
         return exchange.unread_reason if self.agent_ran_tool else ""
 

@@ -73,15 +73,12 @@ class RecordedConversations:
         self._waiting: dict[str, RecordedConversation] = {}
 
     def place_exchange(self, exchange: DecodedExchange) -> PlaceInConversation:
-        messages, known = (
-            exchange.messages,
-            (self._ids.get(name) for name in list_ids_of_continued_state(exchange.tree)),
-        )
+        messages = exchange.messages
+        known = (self._ids.get(name) for name in list_ids_of_continued_state(exchange.tree))
         found, start = next(filter(None, known), (None, _START))
         marks = list(digest_message_prefixes(start, messages))
         digest = marks[-1][0] if marks else start
-        failed = self._failed.get(exchange.interaction.key)
-        if failed is not None:
+        if (failed := self._failed.get(exchange.interaction.key)) is not None:
             return PlaceInConversation(failed, len(messages), digest, retry=True)
         if found is not None:
             return PlaceInConversation(found, 0, digest)
@@ -99,9 +96,8 @@ class RecordedConversations:
             earlier = self._asked.get(mark)
             if earlier is not None and (not earlier.tools or not exchange.tools or earlier.tools & exchange.tools):
                 return PlaceInConversation(earlier, max(count, answered), digest)
-        system = next(iter(digest_message_prefixes(_START, [m for m in messages if m.role == "system"])), (_START, 0))[
-            0
-        ]
+        prompt = [message for message in messages if message.role == "system"]
+        system, _ = next(iter(digest_message_prefixes(_START, prompt)), (_START, 0))
         self._count += 1
         return PlaceInConversation(RecordedConversation(str(self._count), exchange.tools, system), answered, digest)
 

@@ -166,9 +166,8 @@ class SpanBuilder:
     def __init__(self) -> None:
         self._line = IncompleteSpanQueue()
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
-        self._to_plain = lru_cache(_PLAIN)(
-            convert_message_to_dict
-        )  # equal ones share an object: long histories are cheap
+        # Equal ones share an object: long histories are cheap.
+        self._to_plain = lru_cache(_PLAIN)(convert_message_to_dict)
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
         """Model tool calls, by span id, that a message to a server carries out."""
@@ -220,8 +219,7 @@ class SpanBuilder:
             "gen_ai.conversation.id": conversation.id,
             "llmproxy.party": exchange.interaction.party,
         }
-        parent = self._find_starting_tool_call(exchange, conversation)
-        if parent is not None:
+        if (parent := self._find_starting_tool_call(exchange, conversation)) is not None:
             call, evidence = parent
             span.parent_id, span.name = call.id, "sub-agent"
             span.metadata["llmproxy.parent.from"] = evidence
@@ -237,8 +235,7 @@ class SpanBuilder:
                     return pending.kept.span, "its words"
         for conversation in running:
             differs = conversation.tools != new.tools or conversation.system != new.system
-            in_time = conversation.ended is None or conversation.ended <= exchange.interaction.started_at
-            if differs and in_time:
+            if differs and (conversation.ended is None or conversation.ended <= exchange.interaction.started_at):
                 return conversation.pending[0].kept.span, "time"
         return None
 
@@ -274,8 +271,7 @@ class SpanBuilder:
             span.parent_id, span.tool_name, span.name = call.id, call.tool_name, f"tool_result {call.tool_name}"
             call.tool_result = call.output = span.tool_result
             if conversation.ended is not None:
-                waited = (exchange.interaction.started_at - conversation.ended) * 1000
-                call.duration_ms = round(max(waited, 0.0), 3)
+                call.duration_ms = round(max((exchange.interaction.started_at - conversation.ended) * 1000, 0.0), 3)
             pending.kept.ready = True
         self._line.add_span(span)
 
@@ -308,8 +304,7 @@ class SpanBuilder:
     def _add_tool_calls_or_output(
         self, exchange: DecodedExchange, conversation: RecordedConversation, response: Span
     ) -> None:
-        answer = exchange.answer
-        if answer is None or exchange.failed:
+        if (answer := exchange.answer) is None or exchange.failed:
             return
         for n, call in enumerate(answer.tool_calls):
             span = self._build_span(
@@ -327,8 +322,7 @@ class SpanBuilder:
 
     def _add_mcp_message(self, interaction: Interaction) -> None:
         """Add a message to an MCP server, under the matching tool call of a model if one is pending."""
-        span = build_mcp_span(interaction)
-        if span is None:
+        if (span := build_mcp_span(interaction)) is None:
             return
         waiting = (each.kept.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
         free = (each for each in waiting if each.id not in self._carried and each.tool_args == span.tool_args)
@@ -400,8 +394,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
     call = read_mcp_tool_call(interaction)
     answers = [part.value for part in list_messages(response) if isinstance(part.value, dict)]
     codes = (as_dict(each.get("error")).get("code") for each in answers if "method" not in each)
-    code = next((int(each) for each in codes if isinstance(each, int)), None)
-    if code is not None:
+    if (code := next((int(each) for each in codes if isinstance(each, int)), None)) is not None:
         span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}
     if response.status >= CLIENT_ERROR:
         span.metadata["error.type"] = str(response.status)
