@@ -55,12 +55,11 @@ def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) ->
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_choose_outcome_element_name(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
-    skipped = sum(run.status is Status.SKIPPED for _, run in runs)
     counts = {
         "tests": len(runs),
         "failures": kinds.count("failure"),
         "errors": kinds.count("error"),
-        "skipped": skipped,
+        "skipped": sum(run.status is Status.SKIPPED for _, run in runs),
     }
     about = {"name": _escape_text(name), **{key: str(number) for key, number in counts.items()}}
     suite = ET.Element("testsuite", about, time=f"{seconds:.3f}")
@@ -82,8 +81,7 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     elif kind := _choose_outcome_element_name(scenario, run):
         lines = list(_list_failure_reasons(run))
         message = _escape_text(lines[0] if lines else run.status.value)
-        problem = ET.SubElement(case, kind, type=run.status.value, message=message)
-        problem.text = _escape_text("\n".join(lines))
+        ET.SubElement(case, kind, type=run.status.value, message=message).text = _escape_text("\n".join(lines))
     partly = ended and (ended.bound or ended.carried or ended.stale or ended.dealt)
     bound = describe_replay_match_kinds(ended) if ended and partly else ""
     labels = ended.labels if ended else ()

@@ -286,13 +286,13 @@ class ScenarioEventBus:
         self._events: queue.SimpleQueue[ScenarioEvent | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._subscription: object = None
-        self._completed = False
+        self._completed = threading.Event()
 
     def subscribe_to_events(self, event_stream: Any) -> None:
         """Subscribe to a stream of ours, or a subject of Rx, once, if there is an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
             log_error = partial(_log.error, "error in event stream: %s")
-            self._subscription = event_stream.subscribe(self._queue_event, log_error, self._mark_stream_completed)
+            self._subscription = event_stream.subscribe(self._queue_event, log_error, self._completed.set)
 
     def drain(self, patience: float = PATIENCE) -> None:
         """Wait until everything is posted or given up; at most `patience` seconds."""
@@ -309,16 +309,13 @@ class ScenarioEventBus:
         return self._worker is not None
 
     def is_completed(self) -> bool:
-        return self._completed and self._events.empty()
+        return self._completed.is_set() and self._events.empty()
 
     def _queue_event(self, event: ScenarioEvent) -> None:
         self._events.put(event)
         if self._worker is None:
             self._worker = threading.Thread(target=self._post_queued, name="llmproxy-events", daemon=True)
             self._worker.start()
-
-    def _mark_stream_completed(self) -> None:
-        self._completed = True
 
     def _post_queued(self) -> None:
         while (event := self._events.get()) is not None:

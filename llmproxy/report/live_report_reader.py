@@ -41,9 +41,8 @@ class GrowingReportReader:
     def read_state(self, test: str, after: int) -> dict[str, Any]:
         """Return the state, or changes after `test`'s event `after`. Raises SettingsError."""
         with self._alone:
-            locked = is_live_report_being_written(
-                self._path
-            )  # before it is read: what ends in between is told the next time
+            # Before it is read: what ends in between is told the next time.
+            locked = is_live_report_being_written(self._path)
             try:
                 self._read_new_lines()
             except OSError as error:

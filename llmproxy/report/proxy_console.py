@@ -43,8 +43,7 @@ def clip_middle(text: str, room: int) -> str:
     if count_terminal_cells(text) <= room:
         return text
     front = clip_to_terminal_cells(text, (room + 2) // 3)
-    end = _count_fitting_chars(text[::-1], room - count_terminal_cells(front))
-    return front + text[len(text) - end :]
+    return front + text[len(text) - _count_fitting_chars(text[::-1], room - count_terminal_cells(front)) :]
 
 
 def wrap_to_terminal_cells(text: str, room: int, borders: str = _BORDERS) -> list[str]:
@@ -135,9 +134,8 @@ def format_console_call_line(
     """Return the line of one request; `zone`: the machine's own by default, `room`: terminal width, None for a pipe."""
     before, after = _format_around_duration(call.fields_without_timing, colour, room)
     took = format_milliseconds(call.ms)
-    took = pad_to_terminal_cells(
-        took if room is None else clip_to_terminal_cells(took, _TOOK.cells), _TOOK.cells, right=True
-    )
+    took = took if room is None else clip_to_terminal_cells(took, _TOOK.cells)
+    took = pad_to_terminal_cells(took, _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
 
 
@@ -175,10 +173,8 @@ def _format_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
         if not column.is_shown(room):
             continue
         size = column.cells if room is None or room >= _WIDE else column.narrow
-        text = cells[column.head]
-        yield pad_to_terminal_cells(
-            text if room is None else clip_to_terminal_cells(text, size), size, right=column.right
-        )
+        text = cells[column.head] if room is None else clip_to_terminal_cells(cells[column.head], size)
+        yield pad_to_terminal_cells(text, size, right=column.right)
 
 
 def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterator[str]:

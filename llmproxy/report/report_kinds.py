@@ -93,8 +93,7 @@ def create_report_handler(text: str, store: Callable[[], Path | None] = lambda: 
     SettingsError. `store` returns at the end the database with the tests' recordings; None if unknown.
     """
     kind, _, name = text.partition("=")
-    row = KINDS.get(kind)
-    if row is None:
+    if (row := KINDS.get(kind)) is None:
         *most, last = KINDS
         raise SettingsError(f"--report {text!r}: there is no {kind!r}; it can be {', '.join(most)} or {last}.")
     if not name and not row.alone:

@@ -68,8 +68,7 @@ class RerecordCost(NamedTuple):
 
     def __str__(self) -> str:
         calls, more = len(self.costs), len(self.after)
-        about = calls + round(self.follows)
-        follows = f", about {about} with what follows, at most {calls + more}" if more else ""
+        follows = f", about {calls + round(self.follows)} with what follows, at most {calls + more}" if more else ""
         low, high = (dollars(sum(filter(None, each))) for each in (self.costs, [*self.costs, *self.after]))
         unknown = [*self.costs, *self.after].count(None)
         price = low if low == high else f"{low} to {high}"

@@ -258,8 +258,7 @@ def show_value(value: Any) -> str:
 
 def describe_assertion(assertion: Assertion) -> str:
     said = f"{assertion.name}: {assertion.message or assertion.status.value}"
-    tail = [f"evidence: {assertion.evidence}" if assertion.evidence else "", assertion.where]
-    rest = ", ".join(filter(None, tail))
+    rest = ", ".join(filter(None, [f"evidence: {assertion.evidence}" if assertion.evidence else "", assertion.where]))
     return f"{said} ({rest})" if rest else said
 
 

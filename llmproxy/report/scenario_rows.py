@@ -136,8 +136,7 @@ def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]
     bad = sum(row.get("status") not in _GOOD for _, row in cases)
     usual, number = Counter(str(row.get("status")) for _, row in cases).most_common(1)[0]
     usual = usual if number * 2 > len(cases) else ""  # of more than half of the cases
-    ordered = sorted(cases, key=lambda case: case[1].get("status") in _GOOD)
-    shown = ordered[:_SHOWN]
+    shown = sorted(cases, key=lambda case: case[1].get("status") in _GOOD)[:_SHOWN]
     cells = []
     for case, row in shown:
         mark = "* " if usual and row.get("status") != usual else "  "
@@ -154,8 +153,7 @@ def _format_pass_count(row: Mapping[str, Any]) -> str:
     runs, interval = int(row.get("runs") or 0), row.get("interval")
     if runs < 2:
         return ""
-    sure = _format_interval(interval) if interval else ""
-    return f"{row.get('passed', 0)} of {runs} runs passed{sure}"
+    return f"{row.get('passed', 0)} of {runs} runs passed{_format_interval(interval) if interval else ''}"
 
 
 def _format_cost(row: Mapping[str, Any]) -> str:
@@ -241,8 +239,7 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
     if (old.get("status") == "skipped") is not (new.get("status") == "skipped"):
         kind = "missing" if new.get("status") == "skipped" else "new"
         return kind, f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}"
-    order = compare_scenario_rows(old, new)
-    if order == 0:
+    if (order := compare_scenario_rows(old, new)) == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
     text = f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}{chance}"

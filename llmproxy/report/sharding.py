@@ -38,8 +38,7 @@ class Shard:
 
 def parse_shard(text: str, flag: str = "--shard") -> Shard:
     """Parse ``3/10``. Raises SettingsError naming `flag`."""
-    found = _SHARD.fullmatch(text.strip())
-    if found is None:
+    if (found := _SHARD.fullmatch(text.strip())) is None:
         raise SettingsError(f"{flag} is {text!r}; it is a part and how many there are, such as 3/10.")
     shard = Shard(int(found[1]), int(found[2]))
     if not 1 <= shard.of <= MOST_SHARDS:
@@ -53,8 +52,7 @@ def parse_shard(text: str, flag: str = "--shard") -> Shard:
 def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
     """Return the durations of scenarios or tests in milliseconds from a JSON report. Raises SettingsError."""
     try:
-        times = json.loads(read_bounded_text(path))["times"]
-        return {str(name): max(int(ms), 0) for name, ms in times.items()}
+        return {str(name): max(int(ms), 0) for name, ms in json.loads(read_bounded_text(path))["times"].items()}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -230,8 +228,7 @@ def _merge_completed_events(
     missed = [run for run in runs if run.finished and run.finished.unrecorded]
     if advise and missed:
         lost = dict.fromkeys(run.started.scenario for run in missed)
-        some = sum(run.started.scenario in lost for run in runs) > len(missed)
-        own.append(advise(list(lost), shard, some))
+        own.append(advise(list(lost), shard, sum(run.started.scenario in lost for run in runs) > len(missed)))
     if code == Exit.NOTHING and runs:
         skipped = sum(run.status is Status.SKIPPED for run in runs)
         own.append(f"nothing ran: {skipped} of {len(runs)} runs were skipped")
@@ -310,8 +307,7 @@ def _describe_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
 
 
 def _describe_interruption(part: ShardReport) -> str:
-    ended = part.run_tree.completed
-    if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
+    if (ended := part.run_tree.completed) is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
         return ""
     how = "did not end" if ended is None else "was interrupted"
     return f"part {part.number}/{part.shard['of']} {how}: what it did not run is not known"

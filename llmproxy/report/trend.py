@@ -97,8 +97,7 @@ def add_test_run_to_trend(path: Path, selected: Selected, completed: Completed) 
 def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
-        state = classify_database_file(path)
-        if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
+        if (state := classify_database_file(path)) in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             return []
         if state not in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL):
             raise CassetteCorrupt(f"The state database {path} is no database.", hint=_WORDS.damaged)
@@ -159,8 +158,7 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
     step = 0 if before is None else compare_scenario_rows(before, last)
     good = sum(row["status"] == "passed" for row in rows)
-    word = "worse" if step > 0 else "better" if step < 0 else ""
-    told = [f"passed {good} of {len(rows)}", word]
+    told = [f"passed {good} of {len(rows)}", "worse" if step > 0 else "better" if step < 0 else ""]
     told.append(_format_value_with_earlier(before, last, "cost_usd", lambda value: dollars(Decimal(value))))
     told.append(_format_value_with_earlier(before, last, "latency_ms", lambda value: format_milliseconds(float(value))))
     urgency = 0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2

@@ -177,8 +177,7 @@ def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
     made = [sum(map(has_content, convert_entry_to_messages(entry))) for entry in entries]
-    at = len(messages) - sum(made)
-    if at < 0:  # a shape whose parts cannot be told apart
+    if (at := len(messages) - sum(made)) < 0:  # a shape whose parts cannot be told apart
         return {}
     for entry, count in zip(entries, made, strict=True):
         at += count
@@ -191,10 +190,8 @@ def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     if exchange.answer is None:
         return None
     response = exchange.interaction.response
-    shown = (
-        [] if exchange.interaction.stream else find_media_in_json(list_stream_events(response.mime_type, response.body))
-    )
-    return _message_to_json(exchange.answer, shown)
+    events = [] if exchange.interaction.stream else list_stream_events(response.mime_type, response.body)
+    return _message_to_json(exchange.answer, find_media_in_json(events))
 
 
 def _list_changes_since_previous(
@@ -250,10 +247,8 @@ def _walk_media(value: Any, depth: int) -> Iterator[Medium]:
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _walk_media(part, depth + 1)
-    elif isinstance(value, str) and value[:5].lower() == "data:":
-        match = _DATA.fullmatch(value)
-        if match is not None and (made := _build_medium(match[1], match[2])):
-            yield made
+    elif isinstance(value, str) and (match := _DATA.fullmatch(value)) and (made := _build_medium(match[1], match[2])):
+        yield made
 
 
 def _read_media_block(block: dict[str, Any]) -> Medium | None:

@@ -73,11 +73,8 @@ def build_viewer_page_data(
                 "steps": {"steps": summarize_recorded_steps(told), "calls": len(told), "of": info.live},
             }
         )
-    start = (
-        f"#/c/{quote(canonicalize_session_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}"
-        if len(wanted) == 1
-        else ""
-    )
+    only = canonicalize_session_name(f"{wanted[0].name}~{wanted[0].sample}") if len(wanted) == 1 else ""
+    start = f"#/c/{quote(only, safe='')}" if only else ""
     pools = {"messages": maker.messages.values, "tools": maker.tools.values}
     data = {"calls": maker.calls, "bodies": maker.bodies, **pools}
     return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **data}
@@ -96,8 +93,7 @@ class _ValuePool:
     size: int = 0
 
     def add(self, value: Any) -> int:
-        name = json.dumps(value)
-        if name not in self.numbers:
+        if (name := json.dumps(value)) not in self.numbers:
             self.numbers[name] = len(self.values)
             self.values.append(value)
             self.size += len(name)

@@ -201,10 +201,9 @@ def parse_call_list_query(query: Query) -> CallFilter:
 
 def answer_cassette_list_query(store: StoreReader, _query: Query) -> Json:
     children, sums = list_fork_origins(store), summarize_cassettes(store)
+    is_file = find_postgres_of_local_copy(store.path) is None
     return {
-        "store": store.path.name
-        if find_postgres_of_local_copy(store.path) is None
-        else format_store_location(store.path),
+        "store": store.path.name if is_file else format_store_location(store.path),
         "cassettes": [
             {
                 **asdict(info),
@@ -304,8 +303,7 @@ def count_interaction_bytes(interaction: Interaction) -> int:
 
 
 def _load_row_summary(store: StoreReader, id_: int) -> StoredCallSummary:
-    found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
-    if not found:
+    if not (found := store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))):
         text = f"There is no interaction {id_} in {store.path.name}."
         raise CassetteNotFound(text, hint="It may have been replaced.")
     return build_summary_from_row(found[0])
