@@ -115,8 +115,7 @@ def save_failed_case_ids(folder: Path, ran: Iterable[str], failed: Iterable[str]
     """Store which scenarios of this test did not pass, keeping the state of others, if the folder is writable."""
     known, now = set(read_last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
-    path = folder / FILE
-    with suppress(OSError), replace_file(path) as file:
+    with suppress(OSError), replace_file(folder / FILE) as file:
         file.write(json.dumps({"version": 1, "failed": left}, ensure_ascii=False) + "\n")
 
 

@@ -289,11 +289,10 @@ def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
         return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
     counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
     summary = part.get("summary")
-    was = "was" if activated else "was not"
     return HistoryEditFinding(
         activated=activated,
         evidence="declared",
-        reason=f"the agent says that the {name} {was} at work",
+        reason=f"the agent says that the {name} {'was' if activated else 'was not'} at work",
         where=_WHERE,
         values=dict(counts),
         summaries=[summary] if isinstance(summary, str) and summary else [],
@@ -315,10 +314,9 @@ def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding |
         return said if said.activated is not None else seen
     if said.activated is seen.activated:
         known = {key: value for key, value in seen.values.items() if value is not None}
-        evidence = "declared" if seen.evidence == "inferred" else seen.evidence
         return replace(
             seen,
-            evidence=evidence,
+            evidence="declared" if seen.evidence == "inferred" else seen.evidence,
             values={**seen.values, **said.values, **known},
             summaries=seen.summaries or said.summaries or seen.summaries,
         )
@@ -371,8 +369,7 @@ class _MessageProcessingCheck:
         if finding.activated and EVIDENCE.index(finding.evidence) < EVIDENCE.index(self.least):
             hint = f"it is only {finding.evidence}, and minEvidence is {self.least}"
             return make_error_assertion(name, f"{finding.reason}; {hint}", **about)
-        was = "was not at work" if wanted else "was at work"
-        message = f"the {self.name} {was} in this step: {finding.reason}"
+        message = f"the {self.name} {'was not' if wanted else 'was'} at work in this step: {finding.reason}"
         return assertion(name, message, holds=finding.activated is wanted, **about)
 
     def _check_count_or_summary(self, key: str, matcher: object) -> list[Assertion]:
@@ -429,8 +426,7 @@ def evaluate_step_traffic_assertions(
         names += [f"serverTools.{name}" for name in step.server_tools or ()]
         names += [key for key in step.traffic_assertion_keys if key not in ("tools", "serverTools")]
         return [make_error_assertion(name, reason) for name in names], measured
-    made = find_undecidable_tool_checks(step, measured)
-    if not made:
+    if not (made := find_undecidable_tool_checks(step, measured)):
         tools = check_expected_tool_calls(
             step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted
         )

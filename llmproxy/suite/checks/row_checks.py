@@ -80,8 +80,7 @@ def take_row_snapshot_before_step(
     try:
         infos = [run.store.describe(name) for name in names]
         own = run.store.snapshot(names, run.user)
-        others = [info.name for info in infos if info.user is not None and run.user is not None]
-        if others:
+        if others := [info.name for info in infos if info.user is not None and run.user is not None]:
             with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
                 everybody = run.store.snapshot(others, None)
         listed = [(info, index_rows_by_key(info, _list_all_rows(run, info))) for info in infos if info.reuses]
@@ -116,8 +115,7 @@ def find_rows_with_reused_keys(
     run: RowCheckContext, info: EntityInfo, before: RowSnapshotBeforeStep
 ) -> list[tuple[Row, Row]]:
     """Return (before, now) of possible new rows with old numbers, newest first: a number and all above were free."""
-    old = before.contents.get(info.name)
-    if not old:
+    if not (old := before.contents.get(info.name)):
         return []
     now = index_rows_by_key(info, _list_all_rows(run, info))
     found: list[tuple[Row, Row]] = []
@@ -297,10 +295,8 @@ def _check_new_rows(
         return [assertion(name, message, actual=0), *fields]
     # A matching older row is the usual reason of a wrong expectation.
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
-    message = (
-        f"{none}; {format_entity_row_key(info, older[0])} has these fields, but was there before" if older else none
-    )
-    return [assertion(name, message, expected=dict(item.fields), actual=0)]
+    there = f"; {format_entity_row_key(info, older[0])} has these fields, but was there before" if older else ""
+    return [assertion(name, f"{none}{there}", expected=dict(item.fields), actual=0)]
 
 
 def check_verify_step(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:

@@ -246,8 +246,7 @@ def select_rows(
     ]
     found: dict[Id, Row] = {}
     for values in product(*spellings):
-        listed = store.list(info.name, dict(zip(exact, values, strict=True)), MOST_ROWS + 1)
-        found |= index_rows_by_key(info, listed)
+        found |= index_rows_by_key(info, store.list(info.name, dict(zip(exact, values, strict=True)), MOST_ROWS + 1))
     if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]
@@ -384,8 +383,7 @@ def capture_row(
             return [make_error_assertion(f"{name}.as", error)]
         run.scope.record_ids_for_proxy(alias, info.name, rows[0], info.key)
         return []
-    more = " ..." if len(rows) > _SHOWN_IDS else ""
-    ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more
+    ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + (" ..." if len(rows) > _SHOWN_IDS else "")
     what = f"{len(rows)} rows of {info.name} could be meant ({info.key} {ids})" if rows else "there is no row to name"
     hint = "Add fields that only one row has." if rows else ""
     return [make_error_assertion(f"{name}.as", StepError(f"{alias}: {what}", hint=hint))]

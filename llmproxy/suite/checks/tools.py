@@ -338,8 +338,7 @@ class _CallCheck:
         wanted, made = self.wanted, list[Assertion]()
         none = wanted.input is not None and self.none
         if wanted.count is not None and not none:
-            alone = wanted.given <= {"count"}
-            made += self._check_count("" if alone else ".count")
+            made += self._check_count("" if wanted.given <= {"count"} else ".count")
         elif wanted.count is None and not self.all and wanted.given - {"status"} != {"offered"}:
             made.append(self._build_never_called())
         counted = self.one_is_enough and wanted.count is not None
@@ -467,8 +466,7 @@ class _CallCheck:
         name = f"tools.{self.name}.{key}"
         if key == "output" or (use.errored and not isinstance(wanted, bool)):
             return check_value(name, use.output, wanted, self.scope, where=use.label)
-        what = "answered with an error" if use.errored else "did not answer with an error"
-        message = f"{what}: {quote(use.output, 120)}"
+        message = f"{'answered' if use.errored else 'did not answer'} with an error: {quote(use.output, 120)}"
         holds = use.errored is wanted
         return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.label)]
 

@@ -259,8 +259,7 @@ def match(expected: object, seen: ValueToCheck) -> Match:
     """Return the finding of a matcher as written: a plain value means equality, all keys of a mapping must hold."""
     if not isinstance(expected, Mapping):
         return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
-    names = [name for name in expected if name not in MODIFIERS]
-    if not names:
+    if not (names := [name for name in expected if name not in MODIFIERS]):
         return Match(ValueMatchStatus.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
     return combine_required_matches(
@@ -274,8 +273,7 @@ def choose_eq_or_ref(expected: object, scope: CaseVariables) -> str:
 
 
 def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> Match:
-    known = REGISTRY.get(name)
-    if known is None:
+    if (known := REGISTRY.get(name)) is None:
         return Match(ValueMatchStatus.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
         return Match(ValueMatchStatus.UNCLEAR, f"the value is not known: {seen.actual.reason}")
@@ -312,7 +310,5 @@ def combine_alternative_matches(found: Iterable[Match]) -> Match:
 
 def _combine_by_outcome_order(each: list[Match], order: Sequence[ValueMatchStatus], glue: str) -> Match:
     outcome = min((one.outcome for one in each), key=order.index)
-    decisive = [one for one in each if one.outcome is outcome]
-    messages = dict.fromkeys(one.message for one in decisive if one.message)
-    notes = dict.fromkeys(one.note for one in each if one.note)
-    return Match(outcome, glue.join(messages), "; ".join(notes))
+    messages = dict.fromkeys(one.message for one in each if one.outcome is outcome and one.message)
+    return Match(outcome, glue.join(messages), "; ".join(dict.fromkeys(one.note for one in each if one.note)))

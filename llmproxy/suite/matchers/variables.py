@@ -139,8 +139,7 @@ class CaseVariables:
 
     def capture_row(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
         """Bind a row to a name; `$name` alone is its column `primary`. Raises StepError: it is set; no `overwrite`."""
-        bare = strip_dollar(name)
-        if bare in BUILT_IN:
+        if (bare := strip_dollar(name)) in BUILT_IN:
             raise StepError(f"${bare} is built in and cannot be captured")
         if bare in self._values and not overwrite:
             raise StepError(
@@ -208,8 +207,7 @@ class CaseVariables:
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
         """
         if isinstance(value, str):
-            reference = parse_variable_ref(value)
-            if reference is not None and self.is_reference(reference):
+            if (reference := parse_variable_ref(value)) is not None and self.is_reference(reference):
                 return self.lookup_value(reference)
             return self.interpolate_text(value) if "$" in value else value
         if isinstance(value, Mapping):

@@ -81,8 +81,7 @@ class ScenarioVariableChecker:
         name, at = item.get("as"), get_yaml_place(item, "as")
         if not isinstance(name, str):
             return
-        bare = strip_dollar(name)
-        if bare in self.values:
+        if (bare := strip_dollar(name)) in self.values:
             self.problems.add(at, f"${bare} is a variable already", "choose another name")
         elif bare in self.captured and item.get("overwrite") is not True:
             message = f"${bare} is captured already, at {self.captured[bare]}"
@@ -186,8 +185,7 @@ class ScenarioVariableChecker:
         if name in self.lacking:
             message = f"this case has no `{name}`, and others have one, for {found.text}"
             return message, "give it one; null says that there is none"
-        clear = found.is_unambiguous or suggest_name(name, known, listing=False)
-        more = "" if clear else "; $$ is a dollar sign"
+        more = "" if found.is_unambiguous or suggest_name(name, known, listing=False) else "; $$ is a dollar sign"
         return f"{found.text}: nothing is called ${name}", suggest_name(name, known) + more
 
     def _explain_bad_variable_path(self, found: Reference) -> tuple[str, str] | None:

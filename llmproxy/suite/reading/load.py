@@ -72,8 +72,7 @@ def _drop_parameter_set_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
     """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; None if it is invalid."""
-    matrix = raw.get("matrix")
-    if matrix is None:
+    if (matrix := raw.get("matrix")) is None:
         return raw
     at = get_yaml_place(raw, "matrix", key=True) or raw.place
     axes = _read_axes(matrix, problems)
@@ -216,8 +215,7 @@ def find_probable_scenario_mistakes(scenario: Map, doubts: Problems) -> None:
 
 
 def _has_assertions(step: Mapping[str, Any]) -> bool:
-    talks = "chat" in step or "simulate" in step
-    if not talks:
+    if "chat" not in step and "simulate" not in step:
         return any(key in step for key in ("verify", "judge")) or (
             isinstance(step.get("wait"), Map) and "until" in step["wait"]
         )
@@ -339,11 +337,8 @@ class LoadedSuites:
                 if data is not None:
                     self.files[data] = None
                 matrix, at = raw.get("matrix"), get_yaml_place(raw, "matrix")
-                axes = (
-                    {name: get_yaml_place(matrix, name, key=True) or at for name in matrix}
-                    if isinstance(matrix, Map)
-                    else {}
-                )
+                names = matrix if isinstance(matrix, Map) else ()
+                axes = {name: get_yaml_place(matrix, name, key=True) or at for name in names}
                 _warn_of_unused_names(raw, axes, "axis", variables, self.warnings)
                 expanded = _convert_matrix_to_parametrize(raw, self.problems)
                 known = expanded is not None and len(self.problems) == before
@@ -356,8 +351,7 @@ class LoadedSuites:
                     made.append((scenario, where, filled))
                     taken += [scenario] if isinstance(entry, Map) else []
         whole["scenarios"] = taken or (["?"] if isinstance(entries, list) and entries else entries)
-        suite = self.validate_model(Suite, whole)
-        if suite is not None:
+        if (suite := self.validate_model(Suite, whole)) is not None:
             self.suites.append(suite)
             for scenario, where, filled in made:
                 self.expand_scenario_into_cases(scenario, filled, suite, where, path.parent)

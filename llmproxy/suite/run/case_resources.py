@@ -121,8 +121,7 @@ async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: M
 
 def resolve_mocks(case: SuiteCase, scope: CaseVariables, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return `mock:` in the form of a session. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
-    mock = case.scenario.mock
-    if mock is None:
+    if (mock := case.scenario.mock) is None:
         return None
     if not proxy or case.scenario.observe == "none":
         why = "this scenario has no proxy" if not proxy else "with `observe: none` the agent's traffic passes no proxy"
@@ -202,8 +201,7 @@ class CaseResources:
         if session is not None and (declared := detect_agent_run_variables(agent)):
             await session.declare_run_variables(declared)
         context = self._make_context(session, caller, agent, looking)
-        hooks = case.suite.hooks
-        if hooks is not None:
+        if (hooks := case.suite.hooks) is not None:
             self._back.append(("afterEach", lambda: _run_hooks(hooks.after_each, context)))
             for hook in hooks.before_each:
                 await run_hook(hook, case.folder, context.hook_environment(), "beforeEach")

@@ -151,10 +151,8 @@ async def _run_talk_step(
     measured, strays = context.wire.build_step(window.after), 0
     if step.traffic_assertion_keys and not measured.request_count and context.session is not None:
         strays = await context.session.count_unattributed()  # calls of this process outside any turn
-    done.again, done.rest = (
-        lambda: evaluate_step_traffic_assertions(context, step, window, strays),
-        [*judged, *done.rest],
-    )
+    done.again = lambda: evaluate_step_traffic_assertions(context, step, window, strays)
+    done.rest = [*judged, *done.rest]
     done.recheck_traffic()
     labels = _list_traffic_remarks(context, step, window, measured)
     uncalled = {f"tools.{name}" for name in step.tools or ()} - {f"tools.{use.name}" for use in measured.tools}
@@ -381,8 +379,7 @@ class _CaseRun:
         self.emitter.emit(replace(told, interactions=tuple(done.interactions), recordings=tuple(done.recordings)))
 
     def _check_total_usage(self, context: StepContext) -> None:
-        wanted = self.case.scenario.usage
-        if wanted is None:
+        if (wanted := self.case.scenario.usage) is None:
             return
         measured = context.wire.build_step(0)
         reason = explain_unseen_traffic(context, wanted, measured)
@@ -466,8 +463,7 @@ class _CaseRun:
 
     def _apply_xfail(self, status: Status) -> tuple[Status, str]:
         """Invert the outcome of a scenario with `xfail`; an error stays one, also beside a failure."""
-        said = self.case.scenario.xfail
-        if not said:
+        if not (said := self.case.scenario.xfail):
             return status, ""
         why = f": {said}" if isinstance(said, str) else ""
         if status is Status.PASSED:

@@ -99,8 +99,7 @@ class RunsToRejudge:
 
     def get_judgeable_run(self, case: str, sample: int) -> RunFromJsonReport:
         """Return a run. Raises RunNotRejudgeable: missing, or it says nothing about the agent."""
-        run = self.runs.get((case, sample))
-        if run is None:
+        if (run := self.runs.get((case, sample))) is None:
             raise RunNotRejudgeable(f"{self.path} has no run {sample} of {case}, so there is nothing to judge again.")
         if run.status not in _OVER:
             raise RunNotRejudgeable(
@@ -209,14 +208,12 @@ class RejudgingSession(RunSession):
         self._asked = 0
 
     def feed_calls(self, calls: Iterable[Call]) -> None:
-        for call in calls:
-            self._passed.append(call._replace(seq=len(self._passed) + 1, party=AGENT))
+        self._passed += [call._replace(seq=n, party=AGENT) for n, call in enumerate(calls, len(self._passed) + 1)]
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
         new = await super().calls(self._asked)
         self._asked = max((call.seq for call in new), default=self._asked)
-        for call in new:
-            self._passed.append(call._replace(seq=len(self._passed) + 1))
+        self._passed += [call._replace(seq=n) for n, call in enumerate(new, len(self._passed) + 1)]
         return tuple(call for call in self._passed if call.seq > after)
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:
@@ -350,8 +347,7 @@ class RunContext:
 
     def agent_for_case(self, case: SuiteCase) -> AgentAdapter:
         """Return an agent for one run. Raises SuiteError: none, or an invalid one."""
-        known = self._agents.get(id(case.suite))
-        if known is None:
+        if (known := self._agents.get(id(case.suite))) is None:
             mapping, folder = self._find_agent_or_store_config("agent", case)
             if mapping is None:
                 raise SuiteError(

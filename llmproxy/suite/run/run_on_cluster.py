@@ -65,8 +65,7 @@ def list_files_in_agent_configs(
     found: dict[Path, None] = {}
     for mapping, folder in (*described, *more):
         for value in (mapping or {}).values():
-            words = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
-            for word in words:
+            for word in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []:
                 if isinstance(word, str) and (path := folder / word.partition(":")[0]).is_file():
                     found[path] = None
     return list(found)

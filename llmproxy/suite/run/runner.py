@@ -137,8 +137,7 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
         return ConcurrencyPlan()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
     for case in {each.id: each for each in cases}.values():
-        names = run_context.list_case_entities(case)
-        if not names:
+        if not (names := run_context.list_case_entities(case)):
             continue
         why, counted = await asyncio.to_thread(_explain_serial_execution, run_context, case, names)
         if why:

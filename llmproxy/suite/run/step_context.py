@@ -309,8 +309,7 @@ class StepContext:
 
     async def declare_new_ids_to_proxy(self) -> None:
         """Declare new row ids to the proxy: they differ in every run of a store that numbers keys."""
-        noted = self.scope.pop_noted_ids()
-        if noted and self.session is not None:
+        if (noted := self.scope.pop_noted_ids()) and self.session is not None:
             await self.session.declare_run_variables(noted)
 
     async def _explain_miss(self, text: str, who: str = "the agent") -> str:
@@ -444,8 +443,7 @@ async def run_simulated_conversation(
     finally:
         await user.close()
     await context.read_new_calls()
-    answer = conversation.answer
-    if not answer:
+    if not (answer := conversation.answer):
         message = "the simulated user ended the conversation before the agent had said anything in this step"
         return answer, [make_error_assertion("simulate", message)]
     if said.criteria:

@@ -254,8 +254,7 @@ class UnrecognizedStep(StepBase):
             raise build_value_error(
                 f"a step is a mapping with one of {', '.join(STEPS)}; not {get_type_name(data)} {quote(data, 60)}"
             )
-        found = [key for key in data if key in STEPS]
-        if found:
+        if found := [key for key in data if key in STEPS]:
             raise build_value_error(
                 f"a step is one thing, and this is {' and '.join(f'`{key}`' for key in found)}", "make it several steps"
             )

@@ -71,8 +71,7 @@ class MemoryStore(StoreBase):
             if row.get(info.key) is None:
                 table.last += 1
                 row = {info.key: table.last, **{k: v for k, v in row.items() if k != info.key}}
-            key = self.key(info, row)
-            if key in table.rows:
+            if (key := self.key(info, row)) in table.rows:
                 raise StoreRefused(f"{entity} has a row {info.key}={key!r} already")
             if isinstance(key, int):
                 table.last = max(table.last, key)
@@ -85,8 +84,7 @@ class MemoryStore(StoreBase):
         self.describe(entity).check(data, "update")
         with self._lock:
             table = self._tables.setdefault(entity, _MemoryTable())
-            row = table.rows.get(id)
-            if row is not None:
+            if (row := table.rows.get(id)) is not None:
                 row.update({name: to_plain(copy.deepcopy(value)) for name, value in data.items()})
                 table.seen |= dict.fromkeys(row)
         return copy.deepcopy(row)
@@ -94,8 +92,7 @@ class MemoryStore(StoreBase):
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - suites' word
         self.describe(entity)
         with self._lock:
-            table = self._tables.get(entity)
-            if table is None:
+            if (table := self._tables.get(entity)) is None:
                 return None
             # A key that came out of a text (an interpolated id) finds the number that it spells.
             same = table.rows.get(id) or next((r for key, r in table.rows.items() if str(key) == str(id)), None)
@@ -315,8 +312,7 @@ def _require_mapping(given: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _read_timeout(given: Mapping[str, Any]) -> float:
     """Parse a duration: milliseconds as everywhere in a suite, or with a unit."""
     text = str(given.get("timeout", "10s")).strip()
-    found = _DURATION.fullmatch(text)
-    if not found:
+    if not (found := _DURATION.fullmatch(text)):
         raise SuiteError(f"store.timeout: {text!r} is no time; write 10000 (ms) or 10s")
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
 

@@ -124,8 +124,7 @@ def parse_entity_http_endpoints(name: str, given: object) -> EntityHttpEndpoints
 def _read_template(
     given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]
 ) -> StoreRequestTemplate | None:
-    text = given.get(member, default)
-    if text is None:
+    if (text := given.get(member, default)) is None:
         return None
     method, _, address = str(text).strip().partition(" ")
     if method.upper() not in METHODS or not address.strip():
@@ -164,8 +163,7 @@ def fill_entity_body_template(template: Any, data: Mapping[str, Any]) -> Any:
 def parse_next_link(header: str) -> str:
     """Return the next page's address from a ``Link`` header, alone or among relations; or ""."""
     for address, parameters in _LINK.findall(header):
-        said = _REL.search(parameters)
-        if said and "next" in (said[1] or said[2] or "").casefold().split():
+        if (said := _REL.search(parameters)) and "next" in (said[1] or said[2] or "").casefold().split():
             return str(address)
     return ""
 

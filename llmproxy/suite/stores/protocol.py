@@ -172,8 +172,7 @@ def build_unknown_entity_error(name: str, known: Iterable[str], hint: str = "") 
 def build_unknown_column_error(info: EntityInfo, name: str, where: str) -> UnknownColumn:
     names = list(info.columns)
     hint = ""
-    alike = [each for each in names if fold_name_case(each) == fold_name_case(name) and each != name]
-    if alike:
+    if alike := [each for each in names if fold_name_case(each) == fold_name_case(name) and each != name]:
         hint = f"Write {alike[0]!r}, or map the name: store.entities.{info.name}.columns: {{{name}: {alike[0]}}}"
     return UnknownColumn(
         f"{where}: {info.name} has no column {name!r}{_suggest(name, names)}\nIt has {', '.join(names)}.", hint=hint
@@ -209,8 +208,7 @@ def index_rows_by_key(info: EntityInfo, rows: Iterable[Row]) -> dict[Id, Row]:
     """Return rows by their keys. Raises StoreError: a row has no usable key, or two have one and would be one row."""
     found: dict[Id, Row] = {}
     for row in rows:
-        key = StoreBase.key(info, row)
-        if key in found:
+        if (key := StoreBase.key(info, row)) in found:
             raise StoreError(
                 f"two rows of {info.name} have {info.key} = {key!r}: nothing tells them apart.",
                 hint=f"Name the column that tells rows apart: store.entities.{info.name}.id",

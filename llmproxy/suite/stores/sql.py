@@ -111,8 +111,7 @@ def parse_entity_table_mappings(entities: Mapping[str, Any], user: str | None) -
         for key, said in texts.items():
             if not isinstance(said, str) or not said:
                 raise SuiteError(f"{at}.{key}: expected a name, got {said!r}{did_you_mean(key, RESERVED)}")
-        reuses = given.get("reuses")
-        if reuses is not None and not isinstance(reuses, bool):
+        if (reuses := given.get("reuses")) is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
         owner = read_owner_column_setting(given, at, user)
         maps[name] = EntityTableMapping(
@@ -145,14 +144,11 @@ def map_entity_to_table(
     back = _map_columns_to_suite_names(name, mapping, reflected)
     columns = {back[each]: Column(back[each], get_column_kind(spec["type"]), each) for each, spec in reflected.items()}
     key = _find_key(inspector, name, mapping, back, columns)
+    owner = None
     if mapping.user is None:
         owner = next((back[each] for each in USER_COLUMNS if each in back), None)
-    else:
-        owner = (
-            _get_suite_column_name(mapping.user, back, EntityInfo(name, columns=columns), "user")
-            if mapping.user
-            else None
-        )
+    elif mapping.user:
+        owner = _get_suite_column_name(mapping.user, back, EntityInfo(name, columns=columns), "user")
     spec = reflected[columns[key].source]
     counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
     serial = columns[key].source if counted or columns[key].kind is ColumnType.INTEGER else None
@@ -258,8 +254,7 @@ def parse_database_url(text: str, folder: Path) -> sa.URL:
                 "store.sqlalchemy: a SQLite database in memory is seen by nobody else",
                 hint="Name the file that the agent uses (sqlite:///tasks.db), or write `memory: {}`",
             )
-        is_uri = url.database.startswith("file:")
-        return url if is_uri else url.set(database=str((folder / url.database).absolute()))
+        return url if url.database.startswith("file:") else url.set(database=str((folder / url.database).absolute()))
     if driver and driver not in _ASYNC:
         return url.set(drivername=f"{name}+{driver}")
     for each in _DRIVERS.get(name, ()):
@@ -335,8 +330,7 @@ def _rewind_counter(mapped: MappedEntity, value: int, connection: sa.Connection,
         connection.execute(sql, {"seq": last if given else 0, "name": mapped.table.name})
     else:
         sql = sa.text("SELECT setval(CAST(:name AS regclass), :last, :called)")
-        name = _sequence_name(connection, mapped)
-        connection.execute(sql, {"name": name, "last": max(last, 1), "called": given})
+        connection.execute(sql, {"name": _sequence_name(connection, mapped), "last": max(last, 1), "called": given})
 
 
 def _has_sqlite_counters(connection: sa.Connection) -> bool:
@@ -407,8 +401,7 @@ class SqlEntityStore(StoreBase):
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
         mapped = self.find_table(entity)
         mapped.info.check(filters or {}, "filters")
-        where = self._build_conditions(mapped, filters or {})
-        if where is None:
+        if (where := self._build_conditions(mapped, filters or {})) is None:
             return []
         return self._read_rows(mapped, sa.select(*mapped.table.c).where(*where).order_by(mapped.key).limit(limit))
 
@@ -417,8 +410,7 @@ class SqlEntityStore(StoreBase):
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
         query, kind = sa.select(mapped.key).where(*(where or ())), mapped.info.columns[mapped.info.key].kind
         found = self.run_read_with_retry(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
-        rows = [{mapped.info.key: to_plain(value, kind)} for value in found]
-        return [*index_rows_by_key(mapped.info, rows)]
+        return [*index_rows_by_key(mapped.info, [{mapped.info.key: to_plain(value, kind)} for value in found])]
 
     def changes(self, snapshot: RowKeySnapshot) -> dict[str, Rows]:
         """Return the new rows; only these are fetched, however large the table."""
@@ -496,8 +488,7 @@ class SqlEntityStore(StoreBase):
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
         mapped = self.find_table(entity)
-        where = self._build_conditions(mapped, {mapped.info.key: id})
-        if where is None:
+        if (where := self._build_conditions(mapped, {mapped.info.key: id})) is None:
             return False
         statement = sa.delete(mapped.table).where(*where)
         return self.run_write(lambda c: c.execute(statement).rowcount, f"deleting from {entity}") > 0
