@@ -116,8 +116,7 @@ class _CachedValueWriter:
 
     def write_object(self, value: Any, where: str) -> object:
         """Write a pydantic object or a dataclass; private attributes of an SDK's are ignored."""
-        members = _find_members(value)
-        if members is None:
+        if (members := _find_members(value)) is None:
             raise NotCacheable(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
         tree = {_TYPE: self.write_class(value, where), "is": self.write_members(members, where)}
         if isinstance(value, BaseModel):
@@ -131,8 +130,7 @@ def _find_members(value: Any) -> dict[str, Any] | None:
     """Return the fields of a pydantic object or dataclass without other state; None for any other."""
     if isinstance(value, BaseModel):
         defaults = {name: each.get_default() for name, each in type(value).__private_attributes__.items()}
-        private = (value.__pydantic_private__ or {}).items()
-        changed = [name for name, each in private if each != defaults[name]]
+        changed = [name for name, each in (value.__pydantic_private__ or {}).items() if each != defaults[name]]
         if changed and type(value).__module__.partition(".")[0] not in _KNOWN:
             raise NotCacheable(f"{_format_kind(value)}: its private attributes are set ({', '.join(changed)})")
         return {name: each for name, each in vars(value).items() if name in type(value).model_fields}
@@ -277,8 +275,7 @@ class _KeyWriter(_CachedValueWriter):
             return {_TYPE: kind, "is": f"{value.__module__}:{value.__qualname__}"}
         if hasattr(type(value), "get_secret_value"):  # pydantic's; a mock of any kind has it too, but not its type
             return _CREDENTIAL
-        members = _find_key_members(value)
-        if members is None:
+        if (members := _find_key_members(value)) is None:
             raise NotCacheable(f"{where} is a {_format_kind(value)}, which has no value that a key could be made of")
         extra = getattr(value, "__pydantic_extra__", None) or {}
         return {_TYPE: kind, "is": self.write_members({**members, **extra}, where)}
@@ -472,8 +469,7 @@ class _JoblibMemoryStandIn:
         return cast("Callable[P, R]", _wrap_function(function, frozenset(ignore or ()), ()))
 
     def clear(self, warn: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002 (joblib's signature)
-        store = CacheStore.from_environment()
-        if store is not None:
+        if (store := CacheStore.from_environment()) is not None:
             store.clear()
 
 

@@ -129,8 +129,7 @@ class CacheStore:
             return done.rowcount if done else 0
 
     def build_corrupt_error(self, what: object) -> CacheCorrupt:
-        hint = _WORDS.damaged.format(typed=self.path)
-        return CacheCorrupt(f"The cache {self.path} is damaged: {what}.", hint=hint)
+        return CacheCorrupt(f"The cache {self.path} is damaged: {what}.", hint=_WORDS.damaged.format(typed=self.path))
 
     @contextmanager
     def _open_file(self, *, make: bool = False) -> Iterator[sqlite3.Connection | None]:

@@ -156,13 +156,11 @@ def refuse_unsupported_arguments(where: str, given: Mapping[str, Any]) -> dict[s
 
 def refuse_misspelt_keywords(where: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords for litellm. Raises TypeError for one that is similar to a parameter of this class."""
-    found = refuse_unsupported_arguments(where.__name__, given)
-    if not found:
+    if not (found := refuse_unsupported_arguments(where.__name__, given)):
         return found
     parameters = signature(where).parameters.values()
     known = [*(each.name for each in parameters if each.kind is each.KEYWORD_ONLY), "api_base"]
     for name in found:
-        near = nearest_word(name, known, _CLOSE)
-        if near and name not in known:
+        if (near := nearest_word(name, known, _CLOSE)) and name not in known:
             raise TypeError(f"{where.__name__} has no parameter {name!r}; did you mean {near!r}?")
     return found

@@ -117,8 +117,7 @@ def _excerpt_around_words(entry: str, words: Sequence[str]) -> list[str]:
     number, folded = entry.partition(" ")[0], entry.casefold()
     found = []
     for word in words:
-        place = folded.find(word.casefold())
-        if place >= 0:
+        if (place := folded.find(word.casefold())) >= 0:
             start, end = max(0, place - _AROUND), place + len(word) + _AROUND
             found.append(f"{number} ...{entry[start:end]}...".replace("\n", " "))
     return found
@@ -380,8 +379,7 @@ def combine_votes(
         findings = [vote.get(id_, silent) for vote in votes]
         cast[id_] = tuple(finding.status.value for finding in findings)
         decided = _decide_status_by_vote([finding.status for finding in findings], rule)
-        split = f"the judges do not agree: {', '.join(cast[id_])}"
-        disagreement = Finding(CriterionStatus.INCONCLUSIVE, reason=split)
+        disagreement = Finding(CriterionStatus.INCONCLUSIVE, reason=f"the judges do not agree: {', '.join(cast[id_])}")
         found[id_] = next((finding for finding in findings if finding.status is decided), disagreement)
     return found, cast
 
@@ -469,8 +467,7 @@ class JudgeAgent(AgentAdapter):
         if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
             look = TranscriptLookup(format_transcript_entries(input.messages, get_wire_tool_calls(input), longest=None))
             outlined = self._build_prompt_text(input, criteria, look.format_outline())
-            steps = self.max_discovery_steps
-            question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
+            question = replace(question, text=outlined, look=look, steps=self.max_discovery_steps, whole=question.text)
             seen = "\n".join(look.entries)
         rulings = await self._ask_judges_for_rulings(question, find_scenario_session(input))
         if forced and is_conversation_unscripted(input) and all(ruling.goes_on for ruling in rulings):
@@ -481,8 +478,7 @@ class JudgeAgent(AgentAdapter):
 
     def _is_too_early(self, given: AgentInput) -> bool:
         """Return whether it is too early: the judge's `min_turns` include its turn, the run's do not."""
-        state = given.scenario_state
-        if state is None:
+        if (state := given.scenario_state) is None:
             return False
         floor = getattr(getattr(state, "config", None), "min_turns", None) or 0
         return bool(state.current_turn + 1 < self.min_turns or state.current_turn < floor)
@@ -501,8 +497,7 @@ class JudgeAgent(AgentAdapter):
 
     async def _ask_judges_for_rulings(self, question: JudgeQuestion, session: RunSession | None) -> list[JudgeRuling]:
         """Return each judge's ruling; all are awaited before an error of one is raised."""
-        names = list_judge_party_names(len(self.configs))
-        asked = list(zip(self.configs, names, strict=True))
+        asked = list(zip(self.configs, list_judge_party_names(len(self.configs)), strict=True))
         rulings: list[JudgeRuling] = []
         if self.vote is VoteRule.CONFIRM_ON_FAIL:
             first = await question.ask_judge(*asked[0], session)

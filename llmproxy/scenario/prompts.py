@@ -151,8 +151,7 @@ def _describe_media_attachment(source: object, inner: object) -> str:
     name = inner.get("filename") or inner.get("format") or "" if isinstance(inner, Mapping) else ""
     said = [str(name)] if name else []
     if isinstance(source, str) and source:
-        data = _DATA.match(source)
-        if data or "://" not in source:
+        if (data := _DATA.match(source)) or "://" not in source:
             said += [data[1]] if data and data[1] else []
             said.append(f"{len(source)} characters")
         else:

@@ -322,8 +322,7 @@ class RedTeamAgent(AgentAdapter):
             if not any(each.role is AgentRole.JUDGE for each in getattr(state.executor, "agents", ())):
                 return await state.executor.fail(said)
             state.executor.marks.append(said)
-            undecided = f"{said}, and the judge did not decide"
-            return await state.executor.judge() or await state.executor.fail(undecided)
+            return await state.executor.judge() or await state.executor.fail(f"{said}, and the judge did not decide")
 
         early = [] if self.success_score is None else [check_goal]
         turn: list[ScriptStep] = [user(), agent(), *early, *checks]

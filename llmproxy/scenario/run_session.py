@@ -100,8 +100,7 @@ def list_base_url_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...
     """Return the proxy's sessions in base-URL variables; ``default`` for an address without one."""
     found: dict[str, None] = {}
     for each in BASE_URLS:
-        value = env.get(each.name, "")
-        if value and is_proxy_url(value, proxy):
+        if (value := env.get(each.name, "")) and is_proxy_url(value, proxy):
             path = urlsplit(value).path
             named = path.startswith(SESSION_PREFIX)
             found[unquote(path.removeprefix(SESSION_PREFIX).split("/")[0]) if named else DEFAULT_SESSION] = None
@@ -184,8 +183,7 @@ class _UndoableSteps:
             try:
                 await asyncio.to_thread(self._control.bind_session_name, source, self._session, self._party)
             except ControlError as error:
-                holder = error.bound_to
-                if not holder:
+                if not (holder := error.bound_to):
                     raise
                 if source.endswith(f"-{os.getpid()}"):
                     await asyncio.to_thread(self._control.unbind_session_name, source)
@@ -219,8 +217,7 @@ class _UndoableSteps:
         """Restore an environment, except variables changed by others since."""
         for name, value in self._set.items():
             if env.get(name) == value:
-                before = self._before[name]
-                if before is None:
+                if (before := self._before[name]) is None:
                     del env[name]
                 else:
                     env[name] = before
@@ -357,8 +354,7 @@ class RunSession:
 
     def llm_for_role(self, role: AgentRole) -> LLM:
         """Return access to models for an adapter of this role: with any client, its calls are its party's."""
-        party = role.value.lower()
-        if party not in self._llms:
+        if (party := role.value.lower()) not in self._llms:
             self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_name_for_party, party)))
         return self._llms[party]
 

@@ -93,8 +93,7 @@ def _map_provider_paths() -> dict[str, str]:
     """Return the path after the session in a provider's base URL; OpenAI's has no prefix."""
     found = {"openai": "/v1"}
     for each in BASE_URLS:
-        provider = each.path.split("/")[1]
-        if provider != "v1":
+        if (provider := each.path.split("/")[1]) != "v1":
             found.setdefault(provider, each.path)
     return found
 

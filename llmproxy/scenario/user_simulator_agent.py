@@ -93,11 +93,8 @@ def _build_persona_from_file(path: Path) -> Persona:
 
 def _parse_persona(value: Any, where: str) -> Persona:
     is_table = isinstance(value, dict) and value.keys() <= _MEMBERS
-    texts = (
-        [each for given in value.values() for each in (given if isinstance(given, list) else [given])]
-        if is_table
-        else []
-    )
+    members = value.values() if is_table else ()
+    texts = [each for given in members for each in (given if isinstance(given, list) else [given])]
     if not is_table or not all(isinstance(text, str) for text in texts):
         raise SettingsError(
             f"{where} is no persona: it has `name`, `about` (texts) and `behaviour` (a list of texts), not {value!r}"

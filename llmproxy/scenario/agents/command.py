@@ -92,8 +92,7 @@ class AgentProcess:
 
     def write_stdin(self, data: bytes) -> None:
         """Write to its standard input; blocks while it does not read. Raises OSError when it has exited."""
-        pipe = self.popen.stdin
-        if pipe is None or pipe.closed:
+        if (pipe := self.popen.stdin) is None or pipe.closed:
             raise BrokenPipeError("its input is closed")
         pipe.write(data)
         pipe.flush()
@@ -280,9 +279,7 @@ class CommandAgent(AgentAdapter):
         return child
 
     def _exchange_json(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:
-        child = self._children.get(name)
-        if child is None:
-            child = self._start_process(name, llm, closed)
+        child = self._children.get(name) or self._start_process(name, llm, closed)
         if (early := child.take_unread_line()) is not None:
             raise self._build_output_error(child, early, "said something that nobody asked for")
         deadline = time.monotonic() + self.timeout
@@ -332,12 +329,10 @@ class CommandAgent(AgentAdapter):
 
     def _kill_and_build_timeout_error(self, child: AgentProcess) -> AgentError:
         child.kill_group()
-        said = f"{self.who} did not answer within {self.timeout:g} s, and was killed."
-        return _build_error(AgentError, child, said)
+        return _build_error(AgentError, child, f"{self.who} did not answer within {self.timeout:g} s, and was killed.")
 
     def _build_end_error(self, child: AgentProcess) -> AgentError | AgentUnreachable:
-        code = child.wait_for_exit(_LAST_WORDS)
-        if code is None:
+        if (code := child.wait_for_exit(_LAST_WORDS)) is None:
             child.kill_group()
             return _build_error(AgentError, child, f"{self.who} closed its standard output in the middle.")
         child.end_process()

@@ -27,8 +27,7 @@ from llmproxy.scenario.values.messages import join_user_texts
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 
 ARGUMENTS = ("message", "messages", "thread_id", "user_id", "llm", "input")
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_NAMED = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+_NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class FunctionAgent(AgentAdapter):
@@ -175,8 +174,7 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
         sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as for `python -m`
-    path = _resolve_path_if_python_file(folder, name)
-    if path is not None and not path.is_file():
+    if (path := _resolve_path_if_python_file(folder, name)) is not None and not path.is_file():
         raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder))
     try:
         if path is None:

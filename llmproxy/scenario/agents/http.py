@@ -94,8 +94,7 @@ class AgentRequestTemplate:
             if match["dollar"]:
                 return "$"
             name = _get_matched_name(match)
-            variable = name.removeprefix("env.")
-            if variable == name:
+            if (variable := name.removeprefix("env.")) == name:
                 return values[name]
             if variable not in env:
                 what = f"the variable {variable} is not set"
@@ -178,8 +177,7 @@ class AgentHttpReply:
         """Return the parsed body. Raises AgentError for a web page, an empty body, and invalid JSON."""
         if not self.body.strip():
             raise AgentError(f"{who} gave an empty answer.")
-        title = extract_html_title(self.text)
-        if title is not None or self.kind == "text/html":
+        if (title := extract_html_title(self.text)) is not None or self.kind == "text/html":
             named = f" ({title!r})" if title else ""
             raise AgentError(f"{who} answered with a web page{named}, not with JSON.", hint="Is it the right URL?")
         try:
@@ -221,8 +219,7 @@ class HttpAdapter(AgentAdapter):
     @property
     def who(self) -> str:
         parts = urlsplit(self.url)  # without user, password and query, where keys may stand
-        place = parts.netloc.rpartition("@")[2]
-        return f"the agent at {parts.scheme}://{printable(place + parts.path)}"
+        return f"the agent at {parts.scheme}://{printable(parts.netloc.rpartition('@')[2] + parts.path)}"
 
     @property
     def sends_session(self) -> bool:

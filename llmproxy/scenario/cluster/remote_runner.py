@@ -233,8 +233,7 @@ class RayClusterRunner:
                 )
 
     def wait_for_cancelled_runs(self) -> None:
-        left = list(self._running)
-        if left:
+        if left := list(self._running):
             with suppress(Exception):
                 self._ray.wait(left, num_returns=len(left), timeout=_CANCELLING)
         if self._counting is not None:

@@ -128,8 +128,7 @@ class _ClusterRunner:
 
     def _pack_plan(self, plan: ScenarioRunArguments, batch: str) -> _PlanParcel:
         root, settings = Path.cwd(), self.settings.settings
-        mode = plan.options.mode or HOST.mode or None
-        options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
+        options = replace(plan.options, handlers=(), mode=plan.options.mode or HOST.mode or None, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
         files = transfer.read_files_for_cluster_node(
             [*_list_plan_module_files(pickled, root), *transfer.glob_files(self.send, root)], root

@@ -91,8 +91,7 @@ def _parse_text_transcript(text: str) -> list[Message]:
     """Parse a transcript written as lines; a line without a speaker belongs to the one before."""
     messages: list[Message] = []
     for line in text.strip().split("\n"):
-        speaker = _SPEAKER.match(line)
-        if speaker:
+        if speaker := _SPEAKER.match(line):
             role = speaker[1].lower()
             messages.append({"role": "assistant" if role == "agent" else role, "content": line[speaker.end() :]})
         elif messages:
@@ -160,8 +159,7 @@ def list_conversations_to_label(report: Path, run: str = "", criteria: Iterable[
         names = [str(started["run_id"]) for started, _, _ in entries]
         hint = f"Its runs: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."
         raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=hint)
-    usable = [each for each in found if each.messages and each.criteria]
-    if not usable:
+    if not (usable := [each for each in found if each.messages and each.criteria]):
         what = "has a conversation" if not any(each.messages for each in found) else "was judged by criteria"
         raise SettingsError(f"no run of {report} {what}.", hint='--criterion "..." names what to label.')
     return usable
@@ -190,10 +188,9 @@ def add_or_replace_label(path: Path, report: Path, run: str, criterion: str, lab
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
     read_labelled_conversation_ids(path)
-    lines = read_bounded_text(path).splitlines() if path.is_file() else []
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []
-    for line in lines:
+    for line in read_bounded_text(path).splitlines() if path.is_file() else ():
         tree = json.loads(line) if not _is_blank_or_comment(line) else {}
         if str(tree.get("id")) == labelling.id:
             said |= {str(each["text"]): each.get("label") for each in tree["criteria"] if each.get("text") in said}
@@ -212,10 +209,9 @@ def _read_report_run(
 ) -> ConversationToLabel:
     verdicts = [part["criteria"] for part in parts if part.get("event") == "verdict" and part.get("criteria")]
     judged = (finished or {}).get("criteria") or (verdicts[-1] if verdicts else [])
-    texts = own or tuple(dict.fromkeys([*(each["text"] for each in judged), *started.get("criteria", ())]))
     return ConversationToLabel(
         id=f"{started['scenario']}~{started.get('sample', 1)} {str(started['run_id'])[-8:]}",
         description=str(started.get("description") or ""),
         messages=[dict(part["message"]) for part in parts if part.get("event") == "message"],
-        criteria=texts,
+        criteria=own or tuple(dict.fromkeys([*(each["text"] for each in judged), *started.get("criteria", ())])),
     )

@@ -71,8 +71,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def build_model_call_error(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
-    code = find_proxy_error_code(error)
-    if code == MissError.code:
+    if (code := find_proxy_error_code(error)) == MissError.code:
         return MissError(extract_proxy_error_text(error))
     if code:
         return ModelError(

@@ -53,8 +53,7 @@ def choose_model(
     own = ModelConfig(model=model) if isinstance(model, str) else model
     if not isinstance(own, ModelConfig | None):
         raise TypeError(f"{who}(model=...) takes a name such as 'openai/gpt-4.1-mini' or a ModelConfig, not {own!r}")
-    base = own or default
-    if base is None:
+    if (base := own or default) is None:
         return None
     chosen: Any = base.temperature if base.temperature_given else UNSET_ZERO
     key, tokens = base.api_key, base.max_tokens

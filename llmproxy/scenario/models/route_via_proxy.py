@@ -132,8 +132,7 @@ def fill_api_base_from_client(model: ModelConfig, proxy: str = "") -> ModelConfi
 
 def redirect_client_to_proxy(client: Any, address: str, model: str) -> Any:
     """Return a client that sends to `address`, through the proxy. Raises SettingsError: an unknown kind of client."""
-    base = _read_client_base_url(client)
-    if base and callable(getattr(client, "with_options", None)):
+    if (base := _read_client_base_url(client)) and callable(getattr(client, "with_options", None)):
         return client.with_options(base_url=address.rstrip("/") + _azure_suffix(base, model))
     if any(kind.__module__.startswith("litellm.") for kind in type(client).__mro__):
         return client

@@ -74,8 +74,7 @@ def strip_reasoning(content: object) -> str:
 
 def parse_litellm_response(found: Any) -> ModelAnswer:
     """Return the answer in a litellm response. Raises ModelError if it has no choice."""
-    choices = getattr(found, "choices", None) or []
-    if not choices:
+    if not (choices := getattr(found, "choices", None) or []):
         raise ModelError(f"No response from LLM: {found!r}")
     message = choices[0].message
     calls = tuple(
@@ -143,8 +142,7 @@ def _derive_status_from_code(code: object) -> int:
 
 def _format_body(body: bytes) -> str:
     text = body.decode("utf-8", "replace").strip()
-    title = extract_html_title(text)
-    if title is not None:
+    if (title := extract_html_title(text)) is not None:
         return f"a web page ({title!r})" if title else "a web page"
     return repr(text[:_QUOTED]) if text else "nothing"
 
@@ -264,8 +262,7 @@ async def request_chat_answer(request: ModelHttpRequest) -> ModelAnswer:
     """Send a request, in the loop of model calls. Raises as `call_model`."""
     import httpx
 
-    key = request.key
-    if not key:
+    if not (key := request.key):
         said = "The api_key must be passed as api_key, or set as the environment variable OPENAI_API_KEY"
         raise HttpModelCallFailed(said, _NO_KEY)
     if not (key.isascii() and key.isprintable()) or key.endswith(" "):

@@ -70,8 +70,7 @@ class SpeakingOrder:
     def advance_to_role(self, role: AgentRole) -> int | None:
         """Let an agent of this role speak, in a new turn if the role is over in this one; None without one."""
         self.skip_to(role)
-        found = self.find_unspoken_agent_of_role(role)
-        if found is None:
+        if (found := self.find_unspoken_agent_of_role(role)) is None:
             self.start_next_turn()
             self.skip_to(role)
             found = self.find_unspoken_agent_of_role(role)
@@ -192,8 +191,7 @@ class Conversation:
 
     async def step(self) -> list[Message] | ScenarioResult:
         """Let the next agent speak. Raises ValueError if none is left."""
-        result = await self.let_next_agent_speak()
-        if result is None:
+        if (result := await self.let_next_agent_speak()) is None:
             raise ValueError("No result from step")
         return result
 
@@ -280,8 +278,7 @@ class Conversation:
                 for call in answer.tool_calls
             ]
             for number, message in enumerate(said):
-                first = number == 0
-                self.add_message(message, index, ms=ms if first else None, tool_calls=calls if first else ())
+                self.add_message(message, index, ms=None if number else ms, tool_calls=() if number else calls)
         if answer.farewell is not None and agent.role is AgentRole.USER:
             self.farewell = answer.farewell
             self.turns.skip_to(AgentRole.JUDGE)

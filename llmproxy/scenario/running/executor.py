@@ -306,8 +306,7 @@ class ScenarioExecutor(ScriptActions):
     async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, Step):
             return await self._run_step_function(step)
-        session = self.lifecycle.session
-        if session is not None:
+        if (session := self.lifecycle.session) is not None:
             self.lifecycle.unattributed = await session.count_unattributed()
             await self.lifecycle.traffic.mark_calls_not_late()
         label = getattr(step, "__name__", None) or type(step).__name__
@@ -425,8 +424,7 @@ def load_conversation_history(source: str) -> list[Message]:
         cassette, tilde, number = name.rpartition("~")
         is_numbered = bool(tilde) and number.isdigit() and int(number) > 0
         cassette, sample = (cassette, int(number)) if is_numbered else (name, 1)
-        spans = Cassette.from_store(path, cassette=cassette, sample=sample).spans
-        found = _longest_conversation(spans)
+        found = _longest_conversation(Cassette.from_store(path, cassette=cassette, sample=sample).spans)
         if not found:
             raise SettingsError(
                 f"nobody says anything in cassette {cassette!r}, sample {sample}, of {path}: there is nothing to go on "
@@ -446,8 +444,7 @@ def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
     ]
     said: dict[Any, list[Message]] = {root: [] for root in roots}
     for span in spans:
-        found = said.get(span.metadata.get("gen_ai.conversation.id"))
-        if found is None:
+        if (found := said.get(span.metadata.get("gen_ai.conversation.id"))) is None:
             continue
         if span.kind is SpanKind.USER_INPUT:
             found.append({"role": "user", "content": to_text(span.input)})

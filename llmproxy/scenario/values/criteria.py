@@ -147,8 +147,7 @@ def conversation_contains_quote(quote: str, conversation: str) -> bool:
     if not parts or (len(parts) > 1 and min(map(len, parts)) < _SHORTEST_PART):
         return False
     for wanted in parts:
-        place = text.find(wanted, start)
-        if place < 0:
+        if (place := text.find(wanted, start)) < 0:
             return False
         start = place + len(wanted)
     return True

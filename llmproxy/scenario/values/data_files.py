@@ -48,8 +48,7 @@ class DataFileRow:
 def read_data_file_rows(path: str | Path) -> list[DataFileRow]:
     """Return the rows of a file. Raises DataFileError: missing, empty, or invalid."""
     path = Path(path)
-    read = KINDS.get(path.suffix.lower())
-    if read is None:
+    if (read := KINDS.get(path.suffix.lower())) is None:
         raise DataFileError(
             str(path), 0, f"data is read from {', '.join(KINDS)}, not from {path.suffix or 'a file without ending'}"
         )
@@ -63,8 +62,7 @@ def read_data_file_rows(path: str | Path) -> list[DataFileRow]:
         line = 1 + content.count(b"\n", 0, error.start)
         odd = f"is not UTF-8 (byte {error.start}, 0x{content[error.start]:02x})"
         raise DataFileError(str(path), line, odd, "Save it as UTF-8.") from error
-    found = read(text, str(path))
-    if not found:
+    if not (found := read(text, str(path))):
         raise DataFileError(str(path), 0, "has no rows, so there is nothing to run")
     _check_ids(found, str(path))
     return found

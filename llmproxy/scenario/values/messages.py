@@ -144,8 +144,7 @@ def parse_value_path(text: str, what: str = "reply") -> ValuePath:
     steps: list[str | int | None] = []
     at = 0
     while at < len(rest):
-        found = _STEP.match(rest, at)
-        if found is None:
+        if (found := _STEP.match(rest, at)) is None:
             raise SuiteError(
                 f"{what}: {text!r} is not a path that is understood, from {rest[at : at + 20]!r} on.",
                 hint="A path is like $.choices[0].message.content; also [-1], [*] and ['odd name'].",
@@ -176,8 +175,7 @@ def require_value_at_path(path: ValuePath, value: Any, where: str = "$") -> Any:
 
 def _describe_kind(value: Any) -> str:
     if isinstance(value, dict):
-        names = ", ".join(map(str, list(value)[:12])) or "nothing"
-        return f"an object with {names}"
+        return f"an object with {', '.join(map(str, list(value)[:12])) or 'nothing'}"
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return format_value(value)

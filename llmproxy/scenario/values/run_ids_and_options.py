@@ -92,8 +92,7 @@ class RunOptions:
         if self.mock is not None:
             parse_mocks(self.mock)
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:  # nor NaN
+            if (value := getattr(self, name)) is not None and not value > 0:  # nor NaN
                 raise ValueError(f"{name} takes a number above 0, not {value!r}")
 
 
